@@ -32,7 +32,8 @@ from fcl_flower.runtime.progress import shown
 from fcl_flower.runtime.study import Study, variants_of
 from fcl_flower.runtime.study_runs import run_folder, run_study
 from fcl_flower.setup.build import validate
-from fcl_flower.setup.resolve import data_root, resolve
+from fcl_flower.setup.entries import data_root
+from fcl_flower.setup.resolve import resolve
 
 BackendName: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")

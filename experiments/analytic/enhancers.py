@@ -28,7 +28,7 @@ from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.adapters import EnhancedTransformer
 from fcl_flower.models.encoder import Transformer
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
 from strategies.analytic.heads import Held, solve
@@ -58,15 +58,15 @@ def main() -> None:
 
 def accuracies(folder: Path) -> list[float]:
     """Return the accuracy of an exact head for each column."""
-    run = resolve(read_config(folder / "config.toml", "run"))
+    run = Built(resolve(read_config(folder / "config.toml", "run")))
     torch.set_num_threads(run.config.training.threads)
-    plan = build.build_scenario(run)
+    plan = run.scenario
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
-    tokenizer = build.build_tokenizer(run)
-    form = InputSpec(run.data_root, run.input_shape, True, tokenizer)
-    network = build.build_model(run, plan)
+    tokenizer = run.tokenizer
+    form = InputSpec(run.data_root, run.spec.input_shape, True, tokenizer)
+    network = run.model()
     body = cast(EnhancedTransformer, network.body.eval())
     splits = {split: everything(plan, split, form) for split in get_args(SplitName)}
     known: dict[str, dict[str, Tensor]] = {

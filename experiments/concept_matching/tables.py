@@ -23,8 +23,8 @@ from typing import cast
 import numpy as np
 
 from clients.concept_matching import ConceptMatching as ConceptMatchingLearner
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import ClientData
@@ -34,9 +34,8 @@ from fcl_flower.results.record import discovery
 from fcl_flower.results.recorder import with_truth
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 from fcl_flower.runtime.study import read_study
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
 from strategies.concept_matching.server import ConceptMatching
@@ -113,7 +112,7 @@ def main() -> None:
 
 def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     """Return by row what a run's summary says of it."""
-    runs = [resolve(row) for row in rows]
+    runs = [Built(resolve(row)) for row in rows]
     clients, found = all_clients(runs[0]), {}
     for number, branch in enumerate(run_rounds(runs, clients)):
         accuracy = mean_accuracy(runs[0], clients, branch)
@@ -123,15 +122,15 @@ def one_seed(rows: list[RunConfig]) -> dict[str, dict[str, float]]:
     return {row.run.title: found[row.run.title] for row in rows}
 
 
-def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Branch]:
+def run_rounds(runs: list[Built], clients: dict[int, Client]) -> list[Branch]:
     """Return the servers after the last round, by what they would send."""
-    plan = build.build_scenario(runs[0])
-    schedule = build.build_schedule(runs[0], plan)
-    network = build.build_model(runs[0], plan)
+    plan = runs[0].scenario
+    schedule = runs[0].schedule
+    network = runs[0].model()
     start = snapshot(network, network.shared_names())
     servers = {}
     for run in runs:
-        strategy = cast(ConceptMatching, build.build_strategy(run))
+        strategy = cast(ConceptMatching, run.strategy())
         assert plan.stream is not None  # concepts are hidden
         state = strategy.init(start)
         servers[run.config.title] = Server(strategy, state, plan.stream, [])
@@ -151,13 +150,12 @@ def run_rounds(runs: list[ResolvedRun], clients: dict[int, Client]) -> list[Bran
     return branches
 
 
-def all_clients(run: ResolvedRun) -> dict[int, Client]:
+def all_clients(run: Built) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
-    plan = build.build_scenario(run)
     for number in range(run.config.scenario.clients):
-        samples = client_data(run, plan, NodeConfig(partition_id=number), tasks=1)
-        learner = build.build_learner(run, plan, number)
+        samples = client_data(run, NodeConfig(partition_id=number), tasks=1)
+        learner = run.learner(number)
         found[number] = Client(cast(ConceptMatchingLearner, learner), samples)
     return found
 
@@ -209,11 +207,9 @@ def fingerprint(payload: Payload) -> str:
     return digest.hexdigest()
 
 
-def mean_accuracy(
-    run: ResolvedRun, clients: dict[int, Client], branch: Branch
-) -> float:
+def mean_accuracy(run: Built, clients: dict[int, Client], branch: Branch) -> float:
     """Return the mean accuracy over clients and concepts, as a run tests them."""
-    schedule = build.build_schedule(run, build.build_scenario(run))
+    schedule = run.schedule
     stage = schedule.stage(schedule.num_rounds)
     one = next(iter(branch.servers.values()))
     found = []

@@ -20,7 +20,7 @@ from clients.fedet.client import KNOWN, NEVER, assign_group
 from fcl_flower.cli.options import read_config
 from fcl_flower.data.examples import InputSpec, concat, task_examples
 from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.tensors import load
@@ -52,17 +52,17 @@ def main() -> None:
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
-    run = resolve(read_config(folder / "config.toml", "run"))
+    run = Built(resolve(read_config(folder / "config.toml", "run")))
     torch.set_num_threads(run.config.training.threads)
-    plan = build.build_scenario(run)
+    plan = run.scenario
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     state = saved.state
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
-    tokenizer = build.build_tokenizer(run)
-    form = InputSpec(run.data_root, run.input_shape, True, tokenizer)
-    model = build.build_model(run, plan)
+    tokenizer = run.tokenizer
+    form = InputSpec(run.data_root, run.spec.input_shape, True, tokenizer)
+    model = run.model()
     router = Router(model, state.get("router", {}), len(known))
     found = []
     for task in range(plan.num_tasks):

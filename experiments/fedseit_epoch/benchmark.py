@@ -22,7 +22,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import Payload, SparseArray, TaskStage
 from fcl_flower.data.examples import InputSpec, TaskData, batches, task_data
 from fcl_flower.models.words import DROPOUT, FILTERS, WIDTHS
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
@@ -44,27 +44,29 @@ def main() -> None:
         "--set", default="", help="parameters of fedseit, as inside a TOML table"
     )
     given = parser.parse_args()
-    run = resolve(
-        RunConfig.from_settings(
-            strategy="fedseit",
-            dataset=given.dataset,
-            data_root=given.data_root,
-            word_vectors=given.word_vectors,
-            clients=3,
-            tasks=5,
-            epochs=EPOCHS,
-            batch_size=64,
-            lr_patience=0,  # a rate that falls ends the training
-            **{"strategy.params": given.set},
+    run = Built(
+        resolve(
+            RunConfig.from_settings(
+                strategy="fedseit",
+                dataset=given.dataset,
+                data_root=given.data_root,
+                word_vectors=given.word_vectors,
+                clients=3,
+                tasks=5,
+                epochs=EPOCHS,
+                batch_size=64,
+                lr_patience=0,  # a rate that falls ends the training
+                **{"strategy.params": given.set},
+            )
         )
     )
-    plan = build.build_scenario(run)
-    learner = build.build_learner(run, plan, 0)
+    plan = run.scenario
+    learner = run.learner(0)
     form = InputSpec(
         run.data_root,
         learner.model.input_shape,
         single_head=False,
-        numbering=build.build_word_vectors(run),
+        numbering=run.word_vectors,
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()
@@ -73,7 +75,7 @@ def main() -> None:
         f"{learner.model.body.table.shape[1]} dimensions, batches of "
         f"{run.config.training.batch_size}"
     )
-    server = build.build_strategy(run)
+    server = run.strategy()
     start = snapshot(learner.model, learner.model.shared_names())
     base = server.configure_train(server.init(start), TaskStage(1, 0, True, False), 0)
     rng = np.random.default_rng(0)

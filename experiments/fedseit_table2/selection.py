@@ -19,11 +19,11 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from clients.fedseit import FedSeit as Learner
-from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.client import client_data
 from fcl_flower.runtime.study import read_study
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from strategies.fedweit.maths import (
     Adapter,
@@ -57,13 +57,14 @@ def measured(
 ) -> tuple[float, float, float, float]:
     """Return the correlation, and the mean share of labels of three choices."""
     (row,) = (v for v in read_study(STUDY).variants if v.run.title == TITLE)
-    run = resolve(row.replace(data_root=root, datasets=dataset, seed=seed))
-    plan = build.build_scenario(run)
+    run = Built(resolve(row.replace(data_root=root, datasets=dataset, seed=seed)))
+    plan = run.scenario
     learners, samples = {}, {}
     for client in range(run.config.scenario.clients):
         node = NodeConfig(partition_id=client)
-        samples[client] = client_data(run, plan, node, plan.num_tasks)
-        learner = build.build_learner(run, plan, client, samples[client].vectors)
+        samples[client] = client_data(run, node, plan.num_tasks)
+        network = run.network(samples[client].vectors)
+        learner = run.learner(client, network)
         assert isinstance(learner, Learner)
         learners[client] = learner
     selection = AdapterSelection(f"sit:{COUNT}", overlap, 0.0, seed)

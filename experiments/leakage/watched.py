@@ -11,8 +11,8 @@ from flwr.app import Context, Message, MessageType
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, SplitName
 from fcl_flower.federation import messages
@@ -21,7 +21,7 @@ from fcl_flower.federation.client import client_data
 from fcl_flower.flower.identity import flower_identity
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.runtime.in_process import FIRST_NODE, InProcessGrid, run_apps
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import dense
 
@@ -46,8 +46,7 @@ class WatchedRun:
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401
         """Run; the arguments are those of `RunConfig.from_settings`."""
         config = RunConfig.from_settings(**settings)
-        self._run = resolve(config)
-        self._plan = build.build_scenario(self._run)
+        self._run = Built(resolve(config))
         clients = config.scenario.clients
         nodes = range(FIRST_NODE, FIRST_NODE + clients)
         with tempfile.TemporaryDirectory() as folder, flower_identity():
@@ -61,17 +60,17 @@ class WatchedRun:
         """Return what a client really has."""
         node = NodeConfig.of(self._contexts[client].node_config)
         tasks = self._run.config.scenario.tasks
-        return client_data(self._run, self._plan, node, tasks).examples(task, split)
+        return client_data(self._run, node, tasks).examples(task, split)
 
     def model(self) -> MultiHeadModel:
         """Return the network, as initialised everywhere."""
-        return build.build_model(self._run, self._plan)
+        return self._run.model()
 
     def learner(self, client: int) -> tuple[ClientLearner[Any], Payload]:
         """Return the client side of a client, and what it keeps."""
         saved = ContextStateStore(self._contexts[client]).load(before=2**31)
         state: Payload = {} if saved is None else saved.state
-        return build.build_learner(self._run, self._plan, client), state
+        return self._run.learner(client), state
 
     def last(self, client: int) -> Exchange:
         """Return a client's last training."""

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import Examples, InputSpec, task_data
 from fcl_flower.runtime.study import read_study
-from fcl_flower.setup.build import build_network, build_scenario, build_tokenizer
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.feature_cache import frozen_features
 
@@ -33,10 +33,10 @@ def accuracy(config: RunConfig) -> float:
     Args:
         config: of a run whose tasks and whose frozen network are taken.
     """
-    run = resolve(config)
-    plan = build_scenario(run)
-    network = build_network(run, plan).eval()
-    form = InputSpec(run.data_root, network.input_shape, False, build_tokenizer(run))
+    run = Built(resolve(config))
+    plan = run.scenario
+    network = run.network().eval()
+    form = InputSpec(run.data_root, network.input_shape, False, run.tokenizer)
 
     def known(examples: Examples) -> tuple[npt.NDArray[np.float64], list[int]]:
         with torch.no_grad():

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.cli.main import cli
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig, refuse_attack
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.setup.build import validate
-from fcl_flower.setup.on_node import resolve_on_node
 from fcl_flower.setup.resolve import resolve
 
 CASES = Path(__file__).with_name("refusals.json")
@@ -46,7 +45,7 @@ def refusal(case: Mapping[str, Any]) -> str:
             config = RunConfig.from_settings(**case["settings"])
             if "node" in case:  # the client of a deployment
                 refuse_attack(config)
-                resolve_on_node(config, NodeConfig.of(case["node"]))
+                resolve(config).on_node(NodeConfig.of(case["node"]))
             else:
                 validate(resolve(config))
     except ConfigError as error:

@@ -15,13 +15,13 @@ from flwr.app import Context, Message
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.types import Array, SparseArray
 from fcl_flower.federation.checkpoint import FolderStateStore, StateStore
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps
 from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 MEASURED: Final = (
     *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
@@ -87,7 +87,7 @@ def run_on_flower(
         yield names[job.folder], numbers(job.folder)
 
 
-def resolved(case: Case, folder: Path, materials: Path) -> ResolvedRun:
+def resolved(case: Case, folder: Path, materials: Path) -> RunSpec:
     """Resolve the configuration of a case."""
     config = RunConfig.from_settings(
         **case.settings_with(materials),

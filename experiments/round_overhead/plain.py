@@ -26,12 +26,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from typing_extensions import override
 
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import TaskStage
 from fcl_flower.federation.client import client_data
-from fcl_flower.setup import build
-from fcl_flower.setup.on_node import resolve_on_node
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -66,8 +65,8 @@ class Timed(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Train for as many rounds as ours does; evaluate nothing."""
-    run = resolve(RunConfig.of(context.run_config))
-    model = build.build_model(run, build.build_scenario(run))
+    run = Built(resolve(RunConfig.of(context.run_config)))
+    model = run.model()
     first = snapshot(model, model.shared_names())
     strategy = Timed(
         fraction_train=run.config.federation.client_fraction,
@@ -88,13 +87,13 @@ def serve(grid: Grid, context: Context) -> None:
 def train(message: Message, context: Context) -> Message:
     """Train one epoch from the model that arrived."""
     node = NodeConfig.of(context.node_config)
-    run = resolve_on_node(RunConfig.of(context.run_config), node)
-    plan = build.build_scenario(run)
+    spec = resolve(RunConfig.of(context.run_config), node.num_partitions)
+    run = Built(spec.on_node(node))
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
     stage = TaskStage(number, 0, starts_task=True, ends_task=True)
-    data = client_data(run, plan, node, 1).training(stage)
+    data = client_data(run, node, 1).training(stage)
     received = message.content.array_records["arrays"]
-    learner = build.build_learner(run, plan, node.partition_id)
+    learner = run.learner(node.partition_id)
     base = {name: array.numpy() for name, array in received.items()}
     _, update = learner.train({}, {"base": base}, stage, data)
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}

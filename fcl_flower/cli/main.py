@@ -44,7 +44,7 @@ def _show_all(console: Console) -> None:
     from fcl_flower.data.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
-    from fcl_flower.setup.resolve import data_root
+    from fcl_flower.setup.entries import data_root
 
     table = Table("strategy", "what it does", "paper", title="Strategies")
     for name, entry in algorithms().items():
@@ -100,7 +100,7 @@ def _described() -> Iterator[_Described]:
     from fcl_flower.data.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
-    from fcl_flower.setup.resolve import data_root
+    from fcl_flower.setup.entries import data_root
 
     for name, entry in algorithms().items():
         preset = {
@@ -144,13 +144,13 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.data.local.client import load_task, local_vectors
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.federation.client import vector_file
-    from fcl_flower.setup.build import build_local_data_spec
+    from fcl_flower.setup.build import Built
     from fcl_flower.setup.propose import with_local_data
     from fcl_flower.setup.resolve import resolve
 
     config = with_local_data(configured(given), [folder])
-    run = resolve(config)
-    expected = build_local_data_spec(run)
+    run = Built(resolve(config))
+    expected = run.local_data
     tasks = [load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))]
     table = Table("task", "name", "train", "valid", "test", "classes")
     for number, task in enumerate(tasks):
@@ -226,10 +226,10 @@ def cli(context: click.Context) -> None:
 @click.option("--save", type=click.Path(path_type=Path), help="Also write it as JSON.")
 def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Show who would learn what in which order, without running anything."""
-    from fcl_flower.setup.build import build_scenario
+    from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve
 
-    plan = build_scenario(resolve(configured(given)))
+    plan = Built(resolve(configured(given))).scenario
     click.echo(plan.describe())
     if save:
         try:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.parsing import Params, flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import extra, refuse
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import Examples
@@ -25,9 +25,8 @@ from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.client import client_data
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 _TOLERANCE = 1e-4
 
@@ -102,11 +101,11 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     ):
         if not 0 <= value < count:
             raise refuse(key, value, f"0 to {count - 1}")
-    plan = build.build_scenario(run)
+    plan = run.scenario
     last = plan.num_tasks - 1
-    learner = build.build_learner(run, plan, client)
+    learner = run.learner(client)
     node = NodeConfig(partition_id=client)
-    test = client_data(run, plan, node, last + 1).examples(task, "test")
+    test = client_data(run, node, last + 1).examples(task, "test")
     state = _state(folder / CLIENTS / f"client-{client}")
     received = _received(run, folder, client, last)
     logits, weights = _prediction(learner, state, received, task, test.x)
@@ -127,15 +126,15 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     return Trained(network, test, logits, names, run.model_params, about)
 
 
-def _run(folder: Path) -> ResolvedRun:
+def _run(folder: Path) -> Built:
     if not (folder / "summary.json").is_file():
         raise refuse("folder", str(folder), "one with a finished run")
     config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
     if not (config.run.keep_clients and (folder / CLIENTS).is_dir()):
         expected = "true for the simulation, as clients' states are removed otherwise"
         raise refuse("run.keep_clients", config.run.keep_clients, expected)
-    run = resolve(config.replace(device="cpu"))
-    if run.scenario.hidden or run.scenario.local_data:
+    run = Built(resolve(config.replace(device="cpu")))
+    if run.scenario_entry.hidden or run.spec.local_data:
         expected = "one whose tasks and samples are known here"
         raise refuse("scenario.name", config.scenario.name, expected)
     if config.federation.wire_dtype != "float32":
@@ -162,9 +161,9 @@ def _state(folder: Path) -> Payload:
     return {} if saved is None else saved.state
 
 
-def _received(run: ResolvedRun, folder: Path, client: int, last: int) -> Payload:
+def _received(run: Built, folder: Path, client: int, last: int) -> Payload:
     """Build what the server sends for an evaluation at the end of a run."""
-    strategy = build.build_strategy(run)
+    strategy = run.strategy()
     saved = FolderStateStore(folder / CHECKPOINT).load()
     if strategy.predicts_locally or saved is None:
         return {}

@@ -12,8 +12,8 @@ from flwr.app import Context
 from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig, refuse_attack
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import (
     DIVERGED,
@@ -26,14 +26,12 @@ from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import (
     ClientData,
     Examples,
-    InputSpec,
     ScenarioData,
     SplitName,
     TaskData,
     concat,
 )
 from fcl_flower.data.local.client import LocalData
-from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.data.word_vectors import WordVectors, find_vectors
 from fcl_flower.federation.checkpoint import (
     ContextStateStore,
@@ -49,10 +47,8 @@ from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
 from fcl_flower.results.costs import EPSILON
-from fcl_flower.setup import build
-from fcl_flower.setup.build import limited_threads
-from fcl_flower.setup.on_node import resolve_on_node
-from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.setup.build import Built, built, let_go, limited_threads
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import ClassCounts, score
 from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 
@@ -64,23 +60,22 @@ class RunParts:
 
     Attributes:
         run: as it holds on these nodes.
-        scenario: who learns what.
     """
 
-    def __init__(self, run: ResolvedRun) -> None:
+    def __init__(self, run: Built) -> None:
         """Draw the scenario, and limit the threads of this process to the run's.
 
         Raises:
             ConfigError: it cannot be drawn.
         """
         self.run = run
-        self.scenario: Scenario = build.build_scenario(run)
+        _ = run.scenario
         # What reads the data may have brought a library of its own.
         limited_threads(run.algorithm, run.config.training.threads)
         self._network: NetworkPool | None = None
 
     def network(self, words: WordVectors | None) -> MultiHeadModel:
-        """Return the initial network on its device, the caller's to change.
+        """Lend the initial network on its device, the caller's to change.
 
         It is the caller's until the same thread asks again (`NetworkPool`).
 
@@ -91,10 +86,9 @@ class RunParts:
             ConfigError: the network does not suit the data, or its device is not there.
         """
         if words is not None:  # one client's own: of no use to any other
-            return build.build_network(self.run, self.scenario, words)
+            return self.run.network(words)
         if self._network is None:
-            made = build.build_network(self.run, self.scenario)
-            self._network = NetworkPool(made)
+            self._network = NetworkPool(self.run.network())
         return self._network.get()
 
 
@@ -103,7 +97,7 @@ _KEPT: dict[_Key, RunParts] = {}
 
 
 def run_parts(context: Context, node: NodeConfig) -> RunParts:
-    """Return what the clients of a run share, built if this process has not yet.
+    """Find what the clients of a run share, built if this process has not yet.
 
     It is known again by the run's number, by its whole configuration and by all that
     the node's says of more than one client. The parts of another run are let go.
@@ -122,7 +116,9 @@ def run_parts(context: Context, node: NodeConfig) -> RunParts:
     if key not in _KEPT:
         given = RunConfig.of(context.run_config)
         refuse_attack(given)  # a server sent it, and no server may ask for that
-        made = RunParts(resolve_on_node(given, node))
+        # Enough updates are the server's business.
+        spec = resolve(given.replace(min_updates=1), node.num_partitions)
+        made = RunParts(built(spec.on_node(node)))
         for other in [known for known in _KEPT if known[:2] != key[:2]]:
             del _KEPT[other]
         _KEPT[key] = made
@@ -132,16 +128,14 @@ def run_parts(context: Context, node: NodeConfig) -> RunParts:
 def forget_runs() -> None:
     """Let go of all parts: the run has ended, and another may have the same number."""
     _KEPT.clear()
+    let_go()
 
 
-def client_data(
-    run: ResolvedRun, plan: Scenario, node: NodeConfig, tasks: int
-) -> ClientData:
-    """Return where a client's samples come from.
+def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:
+    """Find where a client's samples come from.
 
     Args:
         run: as it holds on the node.
-        plan: the scenario.
         node: the client's node.
         tasks: how many tasks the client is asked for.
 
@@ -149,30 +143,27 @@ def client_data(
         ConfigError: the client should have local data, but has not, or not as
             described; or word vectors are missing.
     """
-    if not plan.local_data:
-        tokenizer = build.build_tokenizer(run) or build.build_word_vectors(run)
-        single = run.config.model.head == "single"
-        spec = InputSpec(run.data_root, run.input_shape, single, tokenizer)
-        return ScenarioData(plan, node.partition_id, spec)
+    if not run.spec.local_data:
+        return ScenarioData(run.scenario, node.partition_id, run.inputs)
     if not node.data_path:
         raise ConfigError(
             "node-config data-path: missing, expected the folder with this client's "
-            f"local data, for scenario {plan.name}"
+            f"local data, for scenario {run.config.scenario.name}"
         )
     folder = Path(node.data_path).expanduser()
-    words = build.build_tokenizer(run) or vector_file(run)
-    return LocalData(folder, build.build_local_data_spec(run), tasks, words)
+    words = run.tokenizer or vector_file(run)
+    return LocalData(folder, run.local_data, tasks, words)
 
 
-def vector_file(run: ResolvedRun) -> Path | None:
-    """Return the file of word vectors of a client with local data.
+def vector_file(run: Built) -> Path | None:
+    """Find the file of word vectors of a client with local data.
 
     None where the data are not text, or their model has a tokenizer of its own.
 
     Raises:
         ConfigError: there is no such file, or none is named.
     """
-    if run.modality != "text" or run.model.encoder:
+    if run.spec.modality != "text" or run.model_entry.encoder:
         return None
     file = run.config.data.word_vectors
     if not file:
@@ -223,12 +214,10 @@ class Client:
         parts = run_parts(context, node)
         self.run = run = parts.run
         self.config = config = run.config
-        self.scenario: Scenario = parts.scenario
-        self.samples = client_data(run, self.scenario, node, stage.task + 1)
+        self.scenario = run.scenario
+        self.samples = client_data(run, node, stage.task + 1)
         network = parts.network(self.samples.vectors)
-        self.learner: ClientLearner[Any] = build.build_learner(
-            run, self.scenario, node.partition_id, network
-        )
+        self.learner: ClientLearner[Any] = run.learner(node.partition_id, network)
         if config.model.growing_head:
             self.learner.model.restrict_head(self.scenario.labels_until(stage.task))
         masked = config.federation.secure_aggregation
@@ -311,9 +300,7 @@ class Client:
         privacy = self.config.privacy
         if privacy.unit != "example":
             return {}
-        steps = planned_steps(
-            examples, build.build_training(self.run), privacy.noise_multiplier
-        )
+        steps = planned_steps(examples, self.run.training(), privacy.noise_multiplier)
         spent = charge(state.get(SPENT, {}), steps, privacy)
         self.epsilon = spent_epsilon(spent, privacy.delta)
         return {SPENT: spent}
@@ -353,7 +340,7 @@ class Client:
         Beside it `ClassCounts.by_class` of each, where the run asks for it.
         """
         hidden = self.scenario.stream is not None
-        blind = self.run.hidden_tasks
+        blind = self.run.spec.hidden_tasks
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fcl_flower.algorithms.base import ClientQueries
-from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import (
     MESSAGE_FAILED,
     ContractError,

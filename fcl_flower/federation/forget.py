@@ -14,7 +14,7 @@ from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.pending_requests import PendingRequests
 from fcl_flower.results.run_folder import CHECKPOINT
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 REMAINS = (
@@ -60,8 +60,8 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     if not (file.is_file() and (folder / CHECKPOINT).is_dir()):
         expected = f"the folder of a run, with its config.toml and {CHECKPOINT}"
         raise refuse("folder", str(folder), expected)
-    run = resolve(RunConfig.of(flatten(read_toml(file, "folder"))))
-    strategy = build.build_strategy(run)
+    run = Built(resolve(RunConfig.of(flatten(read_toml(file, "folder")))))
+    strategy = run.strategy()
     store = FolderStateStore(folder / CHECKPOINT)
     with lock_folder(folder, "folder"):
         saved = store.load()

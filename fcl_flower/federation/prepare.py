@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.schedule import Schedule, SimulatedClock
@@ -31,9 +32,8 @@ from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built, built
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 from fcl_flower.training.tensors import snapshot
 
 
@@ -99,20 +99,18 @@ def prepare(
             f"scenario.clients: got partitions {list(registry.clients)}, expected 0 to "
             f"{clients - 1}"
         )
-    resolved = _resolve(config.replace(clients=clients), num_rounds)
-    config = resolved.config
-    scenario = build.build_scenario(resolved)
-    network = build.build_model(resolved, scenario)
+    made = built(_resolve(config, clients, num_rounds))
+    config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:
         model = from_array_record(initial_arrays, model)
-    strategy = build.build_strategy(resolved, network)
+    strategy = made.strategy(network)
     secure = None
     if config.federation.secure_aggregation:
         strategy = secure = SecureAggregationStrategy(strategy, config.federation)
-    words = build.build_word_vectors(resolved)
+    words = made.word_vectors
     remarks = {} if words is None else {"word vectors": words.origin}
-    remarks |= resolved.params.remarks(network.classes, clients)
+    remarks |= made.params.remarks(network.classes, clients)
     remarks |= strategy.remarks()
     for topic, remark in remarks.items():
         log(INFO, "%s: %s", topic, remark)
@@ -129,7 +127,7 @@ def prepare(
         scenario,
         remarks=remarks,
         counterpart=None if counterpart is None else counterpart.title,
-        single_task=resolved.algorithm.single_task,
+        single_task=made.algorithm.single_task,
         ledger=ledger,
         listeners=[*exporters, *_trackers(config, folder, stack)],
         classes=network.classes if config.federation.per_class else 0,
@@ -142,7 +140,7 @@ def prepare(
         FolderStateStore(folder / CHECKPOINT),
         wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
-        evaluates_updates=_evaluates_updates(resolved),
+        evaluates_updates=_evaluates_updates(made),
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
@@ -157,10 +155,9 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
-    schedule = build.build_schedule(resolved, scenario)
     run = FederatedRun(
         server,
-        schedule,
+        made.schedule,
         clock,
         recorder.record.lateness,
         registry,
@@ -208,38 +205,37 @@ def _trackers(
     return [stack.enter_context(tracking(config.run.trackers, config, folder))]
 
 
-def _evaluates_updates(resolved: ResolvedRun) -> bool:
+def _evaluates_updates(made: Built) -> bool:
     """Return whether clients are tested before the aggregation, too.
 
     Only where all clients take part in every round: the means before and after it would
     else be over different clients.
     """
-    section = resolved.config.federation
+    section = made.config.federation
     return (
         section.evaluate_before_aggregation
         and section.client_fraction == section.quorum == 1
-        and resolved.algorithm.load_client().update_is_model
+        and made.algorithm.load_client().update_is_model
     )
 
 
-def _resolve(config: RunConfig, num_rounds: int | None) -> ResolvedRun:
-    """Return the run that a configuration describes, of ``num_rounds`` rounds.
+def _resolve(config: RunConfig, clients: int, num_rounds: int | None) -> RunSpec:
+    """Decide what a configuration leaves open, for a run of ``num_rounds`` rounds.
 
     Raises:
         ConfigError: these are not the rounds that are configured, or no multiple of
             the number of tasks.
     """
-    resolved = resolve(config)
+    spec = resolve(config, clients)
     if num_rounds is None:
-        return resolved
-    tasks = 1 if resolved.scenario.hidden else resolved.config.scenario.tasks
-    if num_rounds % tasks:
-        raise refuse("num_rounds", num_rounds, f"a multiple of the {tasks} tasks")
-    configured = config.federation.rounds_per_task
-    if configured not in (0, num_rounds // tasks):
+        return spec
+    if num_rounds % spec.tasks:
+        raise refuse("num_rounds", num_rounds, f"a multiple of the {spec.tasks} tasks")
+    rounds, configured = num_rounds // spec.tasks, config.federation.rounds_per_task
+    if configured not in (0, rounds):
         raise refuse(
             "num_rounds",
             num_rounds,
-            f"{configured * tasks}, as federation.rounds_per_task is {configured}",
+            f"{configured * spec.tasks}, as federation.rounds_per_task is {configured}",
         )
-    return resolve(config.replace(rounds=num_rounds // tasks))
+    return resolve(config.replace(rounds=rounds), clients)

@@ -43,8 +43,8 @@ from fcl_flower.flower.identity import (
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
-from fcl_flower.setup import resolve
 from fcl_flower.setup.build import limited_threads
+from fcl_flower.setup.entries import data_root
 
 OnTurn: TypeAlias = Callable[[list[int], int, int], None]
 """Called with the clients at work, how many of the messages sent together are answered,
@@ -384,9 +384,7 @@ def run_in_process(
     log_file = None if verbose else folder / "flower.log"
     with (
         _ONE_RUN,
-        prepared_folder(
-            config, folder, resolve.data_root(config), local_data
-        ) as prepared,
+        prepared_folder(config, folder, data_root(config), local_data) as prepared,
         log_to(log_file, mode="w"),
     ):
         if workers == 1:

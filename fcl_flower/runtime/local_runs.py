@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fcl_flower.config.run_config import refuse_attack
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import FclError
 from fcl_flower.runtime.processes import POLL_SECONDS, Progress, make_folder
 from fcl_flower.runtime.runner import Runner
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 
 class Job(NamedTuple):
@@ -28,7 +28,7 @@ class Job(NamedTuple):
         of: how many these are.
     """
 
-    run: ResolvedRun
+    run: RunSpec
     folder: Path
     number: int = 1
     of: int = 1

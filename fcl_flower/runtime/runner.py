@@ -17,7 +17,7 @@ from fcl_flower.flower.commands import environment
 from fcl_flower.privacy.mechanism import SIMULATION
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import start_guarded, stop_guarded
-from fcl_flower.setup import resolve
+from fcl_flower.setup.entries import data_root
 
 if TYPE_CHECKING:
     from fcl_flower.flower.simulation import KeptActors
@@ -165,7 +165,7 @@ class FlowerRuns:
         Raises:
             FclError: it is refused, or did not finish.
         """
-        with prepared_folder(config, folder, resolve.data_root(config)) as prepared:
+        with prepared_folder(config, folder, data_root(config)) as prepared:
             log_file = folder / "flower.log"
             _speak_to(log_file)
             # Imported here as it takes seconds, and may speak.

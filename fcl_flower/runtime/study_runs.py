@@ -9,6 +9,7 @@ from statistics import fmean
 
 from fcl_flower.config.parsing import Scalar, read_toml, toml
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
 from fcl_flower.data.derived import PREFIX
 from fcl_flower.results.run_folder import check_local_data, resumable
@@ -16,7 +17,6 @@ from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.local_runs import Job, RunResult
 from fcl_flower.runtime.study import Choice, Row, Study
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.setup.resolved_run import ResolvedRun
 
 RunAll = Callable[[Sequence[Job]], Generator[tuple[Job, RunResult]]]
 """Does runs, and yields each with its result when it is over."""
@@ -59,8 +59,8 @@ def run_study(
     for number, place in enumerate(chosen, 1):
         if kept[place] is None:
             one = folders[place]
-            begun = one.config.replace(resume=resumable(place))
-            jobs.append(Job(replace(one, config=begun), place, number, len(chosen)))
+            begun = one.with_settings(resume=resumable(place))
+            jobs.append(Job(begun, place, number, len(chosen)))
     failed = {}
     with closing(run_all(jobs)) as done:
         for job, result in done:
@@ -75,7 +75,7 @@ def run_study(
     return _write_tables(folder, kept)
 
 
-def checked(study: Study) -> list[ResolvedRun]:
+def checked(study: Study) -> list[RunSpec]:
     """Return all runs of a study, of which each can be started.
 
     Raises:

@@ -1,260 +1,335 @@
-"""What does not go together: settings of a run, and what an algorithm needs of it."""
+"""What does not go together: settings of a run, and what an algorithm needs of it.
 
-from fcl_flower.config.parsing import Scalar
+Ranges stand in the sections, and what two settings alone decide in `RunConfig`. The
+rest is here, a generator for each subject: of what is wrong it yields the setting, its
+value and what was expected. The first is what a user is told.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fcl_flower.algorithms.base import (
+    ServerQueries,
+    ServerStrategy,
+    SumsUpdates,
+    adds_up,
+)
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import LEAST_SUMMANDS
 from fcl_flower.core.errors import refuse
-from fcl_flower.data.scenarios.plan import Scenario
-from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.registry import model_entry
-from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.setup.entries import Entries
+
+if TYPE_CHECKING:
+    from fcl_flower.models.heads import MultiHeadModel
+
+Wrong: TypeAlias = tuple[str, object, str]
+"""Key, value and expectation, as `core.errors.refuse` takes them."""
 
 
-def has_local_data(config: RunConfig) -> bool:
-    """Return whether each client of a run has data of its own."""
-    name = config.scenario.name
-    return bool(name) and scenario_entry(name).local_data
-
-
-def check_choices(run: ResolvedRun) -> None:
-    """Refuse settings that do not go together, whatever the data are.
+def check(run: Entries) -> None:
+    """Refuse settings that do not go together, whatever is in the data.
 
     Raises:
         ConfigError: one sentence names the setting, and what was expected.
     """
-    config, scenario, name = run.config, run.scenario, run.config.scenario.name
-    trains_on_server = bool(run.algorithm.trainer)
-    reveals = bool(run.config.scenario.params.get("reveal_ids", False))
-    one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
-    secure, clients = config.federation.secure_aggregation, config.scenario.clients
-    dtype = config.federation.wire_dtype
-    by_levels = dtype in ("int8", "int4", "ternary")
-    sends = run.algorithm.federated and not config.strategy.local_only
-    in_a_round = max(1, round(clients * config.federation.client_fraction))
-    for wrong, key, value, expected in (
-        *_without_validation(run),
-        (
-            config.federation.per_class and not config.privacy.scores,
+    for subject in (
+        validation,
+        measurements,
+        data,
+        wire,
+        secure_aggregation,
+        scenario,
+        heads,
+        masks,
+        growing_head,
+        privacy,
+    ):
+        _refuse_first(subject(run))
+
+
+def check_strategy(run: Entries, strategy: ServerStrategy[Any]) -> None:
+    """Refuse settings that do not go with what a server side does.
+
+    Raises:
+        ConfigError: one sentence names the setting, and what was expected.
+    """
+    for subject in (queries, asynchronous, attack, aggregation):
+        _refuse_first(subject(run, strategy))
+    if run.config.federation.secure_aggregation:
+        _refuse_first(sums(run, strategy))
+        assert isinstance(strategy, SumsUpdates)
+        strategy.check_summable()
+
+
+def check_network(run: Entries, network: "MultiHeadModel") -> None:
+    """Refuse a batch or a privacy unit that a network does not allow.
+
+    Raises:
+        ConfigError: one sentence names the setting, and what was expected.
+    """
+    _refuse_first(batches(run, network))
+
+
+def _refuse_first(found: Iterable[Wrong]) -> None:
+    for key, value, expected in found:
+        raise refuse(key, value, expected)
+
+
+# ---- of settings
+
+
+def validation(run: Entries) -> Iterator[Wrong]:
+    """Find what silently does nothing without validation samples.
+
+    Local data may bring some of their own.
+    """
+    config, training = run.config, run.config.training
+    if config.scenario.valid_fraction or run.spec.local_data:
+        return
+    for key in ("lr_patience", "early_stopping_patience"):
+        value = getattr(training, key)
+        if value > 0:
+            yield (
+                f"training.{key}",
+                value,
+                "0 with scenario.valid_fraction 0, as nothing tells when training "
+                "stagnates",
+            )
+    if run.spec.hidden_tasks:
+        why = "hidden concepts, which a client tells by validation samples"
+    elif run.params.needs_validation:
+        name = config.strategy.name
+        why = f"{name} with these parameters, which decides by validation samples"
+    else:
+        return
+    yield (
+        "scenario.valid_fraction",
+        config.scenario.valid_fraction,
+        f"above 0 for {why}",
+    )
+
+
+def measurements(run: Entries) -> Iterator[Wrong]:
+    """Find measurements that privacy forbids, or that a run cannot have."""
+    config = run.config
+    if config.federation.per_class and not config.privacy.scores:
+        yield (
             "federation.per_class",
             True,
             "false with privacy.scores false, by which no client is asked how well it "
             "does",
-        ),
-        (
-            config.training.count_multiply_adds and config.privacy.unit != "none",
+        )
+    if config.training.count_multiply_adds and config.privacy.unit != "none":
+        yield (
             "training.count_multiply_adds",
             True,
             f"false with privacy.unit {config.privacy.unit!r}, by which a client tells "
             "nothing of its training",
-        ),
-        (
-            config.data.public_path and not (scenario.local_data and trains_on_server),
+        )
+
+
+def data(run: Entries) -> Iterator[Wrong]:
+    """Find settings of data that the run has no use for."""
+    section, local_data = run.config.data, run.spec.local_data
+    if section.public_path and not (local_data and run.algorithm.trainer):
+        yield (
             "data.public_path",
-            config.data.public_path,
+            section.public_path,
             "none, but for a strategy that trains on the server, with local data",
-        ),
-        (
-            config.data.class_names and not scenario.local_data,
+        )
+    if section.class_names and not local_data:
+        yield (
             "data.class_names",
-            config.data.class_names,
+            section.class_names,
             "none, since the data sets name their classes",
-        ),
-        (
-            scenario.single and config.model.head != "single",
-            "model.head",
-            config.model.head,
-            f"'single' for scenario {name}, {scenario.single}",
-        ),
-        (
-            scenario.hidden and config.asynchronous.enabled,
-            "asynchronous.enabled",
-            True,
-            f"false for scenario {name}, in which clients meet concepts by rounds",
-        ),
-        (
-            config.federation.evaluate_every and config.asynchronous.enabled,
-            "federation.evaluate_every",
-            config.federation.evaluate_every,
-            "0 in an asynchronous run, whose clients are tested at the ends of their "
-            "tasks",
-        ),
-        (
-            by_levels and secure,
+        )
+    if section.word_vectors and (
+        run.spec.modality != "text" or run.model_entry.encoder
+    ):
+        yield (
+            "data.word_vectors",
+            section.word_vectors,
+            f"none, as model {run.config.model.name} needs none",
+        )
+
+
+def wire(run: Entries) -> Iterator[Wrong]:
+    """Find ways of rounding that the run's messages do not allow."""
+    config, section = run.config, run.config.federation
+    dtype = section.wire_dtype
+    if dtype not in ("int8", "int4", "ternary"):
+        return
+    if section.secure_aggregation:
+        yield (
             "federation.wire_dtype",
             dtype,
             "float32, float16 or bfloat16 with secure aggregation, whose sums are of "
             "fixed point",
-        ),
-        (
-            by_levels and sends and not _rounds(run),
+        )
+    server = run.algorithm.load_server()
+    sends = run.algorithm.federated and not config.strategy.local_only
+    if sends and not (server.kinds("model") or server.kinds("rounded")):
+        yield (
             "federation.wire_dtype",
             dtype,
             f"float32, float16 or bfloat16 for {config.strategy.name}, which sends no "
             "models that could be rounded",
-        ),
-        (
-            dtype in ("int4", "ternary")
-            and config.federation.wire_compression == "none",
+        )
+    if dtype != "int8" and section.wire_compression == "none":
+        yield (
             "federation.wire_dtype",
             dtype,
             "int8, or federation.wire_compression 'zstd', by which fewer levels are "
             "fewer bytes",
-        ),
-        (
-            secure and config.asynchronous.enabled,
-            "federation.secure_aggregation",
-            True,
-            "false in an asynchronous run, which takes up each update by itself",
-        ),
-        (
-            secure and config.strategy.local_only,
-            "federation.secure_aggregation",
-            True,
-            "false with strategy.local_only, by which nothing is sent",
-        ),
-        (
-            secure and clients > 0 and in_a_round < LEAST_SUMMANDS,
-            "federation.secure_aggregation",
+        )
+
+
+def secure_aggregation(run: Entries) -> Iterator[Wrong]:
+    """Find what masks over a sum do not allow."""
+    config, section = run.config, run.config.federation
+    if not section.secure_aggregation:
+        return
+    key = "federation.secure_aggregation"
+    if config.asynchronous.enabled:
+        why = "in an asynchronous run, which takes up each update by itself"
+        yield key, True, f"false {why}"
+    if config.strategy.local_only:
+        yield key, True, "false with strategy.local_only, by which nothing is sent"
+    clients = config.scenario.clients
+    in_a_round = max(1, round(clients * section.client_fraction))
+    if clients > 0 and in_a_round < LEAST_SUMMANDS:
+        yield (
+            key,
             True,
             f"false with {in_a_round} clients in a round, as in a sum of fewer than "
             f"{LEAST_SUMMANDS} each knows what the other has added",
-        ),
-        *(
-            (
-                secure and getattr(config.federation, key) != usual,
-                f"federation.{key}",
-                getattr(config.federation, key),
-                f"{usual!r} with secure aggregation, as nobody sees single updates",
-            )
-            for key, usual in (
-                ("aggregation", "mean"),
-                ("clip_to_median", 0.0),
-                ("weighting", "examples"),
-                ("examples_limit", 0.0),
-            )
-        ),
-        (
-            reveals and not (scenario.hidden and one_at_a_time),
+        )
+    for name, usual in (
+        ("aggregation", "mean"),
+        ("clip_to_median", 0.0),
+        ("weighting", "examples"),
+        ("examples_limit", 0.0),
+    ):
+        value = getattr(section, name)
+        if value != usual:
+            why = "with secure aggregation, as nobody sees single updates"
+            yield f"federation.{name}", value, f"{usual!r} {why}"
+
+
+def scenario(run: Entries) -> Iterator[Wrong]:
+    """Find what a scenario does not offer to the run, or the run to it."""
+    config, entry, name = run.config, run.scenario_entry, run.config.scenario.name
+    if entry.hidden and config.asynchronous.enabled:
+        yield (
+            "asynchronous.enabled",
+            True,
+            f"false for scenario {name}, in which clients meet concepts by rounds",
+        )
+    if config.federation.evaluate_every and config.asynchronous.enabled:
+        yield (
+            "federation.evaluate_every",
+            config.federation.evaluate_every,
+            "0 in an asynchronous run, whose clients are tested at the ends of their "
+            "tasks",
+        )
+    reveals_ids = bool(config.scenario.params.get("reveal_ids", False))
+    one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
+    if reveals_ids and not (entry.hidden and one_at_a_time):
+        yield (
             "scenario.reveal_ids",
             True,
             "it with hidden concepts of which a client has one at a time",
-        ),
-        (
-            scenario.hidden and not run.algorithm.returns_to_tasks,
+        )
+    if entry.hidden and not run.algorithm.returns_to_tasks:
+        yield (
             "scenario.name",
             name,
             f"one whose tasks do not come again, for {config.strategy.name}, to which "
             "each would be another",
-        ),
-        (
-            config.scenario.joint and (scenario.local_data or scenario.hidden),
+        )
+    if config.scenario.joint and (run.spec.local_data or entry.hidden):
+        yield (
             "scenario.joint",
             True,
             f"false for scenario {name}, whose tasks are not shared out beforehand",
-        ),
-        (
-            config.model.mask_logits and config.model.head != "single",
-            "model.mask_logits",
-            True,
-            "false with a head for each task, which has no other labels",
-        ),
-        (
-            config.model.mask_logits and scenario.incremental,
-            "model.mask_logits",
-            True,
-            f"false for scenario {name}, in which the task of a test is not known",
-        ),
-        (
-            config.model.mask_loss and not config.model.mask_logits,
-            "model.mask_loss",
-            True,
-            "false without model.mask_logits, by which tests know their labels",
-        ),
-        (
-            config.model.mask_loss and trains_on_server,
-            "model.mask_loss",
-            True,
-            f"false for {config.strategy.name}, which trains on the server on all "
-            "classes",
-        ),
-        (
-            config.model.mask_loss and run.algorithm.needs_single_head,
-            "model.mask_loss",
-            True,
-            f"false for {config.strategy.name}, whose losses are over classes of old "
-            "tasks, too",
-        ),
-        (
-            config.model.growing_head and not scenario.incremental,
-            "model.growing_head",
-            True,
-            f"false for scenario {name}, in which clients do not meet new classes "
-            "together",
-        ),
-        (
-            config.model.growing_head and config.scenario.joint,
-            "model.growing_head",
-            True,
-            "false with scenario.joint, by which all classes are there from the start",
-        ),
-        (
-            config.model.growing_head
-            and trains_on_server
-            and not run.algorithm.load_server().needs_classes,
-            "model.growing_head",
-            True,
-            f"false for {config.strategy.name}, which trains on the server on all "
-            "classes",
-        ),
-        (
-            config.data.word_vectors and (run.modality != "text" or run.model.encoder),
-            "data.word_vectors",
-            config.data.word_vectors,
-            f"none, as model {config.model.name} needs none",
-        ),
-    ):
-        if wrong:
-            raise refuse(key, value, expected)
+        )
 
 
-def _rounds(run: ResolvedRun) -> bool:
-    """Return whether the algorithm sends anything that may be rounded to levels."""
-    server = run.algorithm.load_server()
-    return bool(server.kinds("model") or server.kinds("rounded"))
+def heads(run: Entries) -> Iterator[Wrong]:
+    """Find heads that do not suit the scenario or the strategy."""
+    config, entry, head = run.config, run.scenario_entry, run.config.model.head
+    strategy, name = config.strategy.name, config.scenario.name
+    if entry.single and head != "single":
+        yield "model.head", head, f"'single' for scenario {name}, {entry.single}"
+    if config.scenario.joint or run.algorithm.needs_single_head:
+        together = f"for {strategy}, which trains one head for several tasks together"
+        if head != "single":
+            yield "model.head", head, f"'single' {together}"
+        if run.spec.hidden_tasks:
+            expected = f"one whose tasks are told apart, {together}"
+            yield "scenario.name", name, expected
+    if run.algorithm.load_server().needs_classes and run.spec.local_data:
+        yield "scenario.name", name, f"one whose classes are known, for {strategy}"
 
 
-def _without_validation(run: ResolvedRun) -> list[tuple[bool, str, Scalar, str]]:
-    """Return what would silently do nothing without validation samples.
+def masks(run: Entries) -> Iterator[Wrong]:
+    """Find logits that cannot be masked."""
+    config, section = run.config, run.config.model
+    strategy = config.strategy.name
+    if section.mask_logits and section.head != "single":
+        why = "with a head for each task, which has no other labels"
+        yield "model.mask_logits", True, f"false {why}"
+    if section.mask_logits and run.scenario_entry.incremental:
+        why = "in which the task of a test is not known"
+        expected = f"false for scenario {config.scenario.name}, {why}"
+        yield "model.mask_logits", True, expected
+    if section.mask_loss and not section.mask_logits:
+        why = "without model.mask_logits, by which tests know their labels"
+        yield "model.mask_loss", True, f"false {why}"
+    if section.mask_loss and run.algorithm.trainer:
+        why = "which trains on the server on all classes"
+        yield "model.mask_loss", True, f"false for {strategy}, {why}"
+    if section.mask_loss and run.algorithm.needs_single_head:
+        why = "whose losses are over classes of old tasks, too"
+        yield "model.mask_loss", True, f"false for {strategy}, {why}"
 
-    Local data may bring some of their own.
-    """
-    config, scenario = run.config, run.scenario
-    none = not config.scenario.valid_fraction and not scenario.local_data
-    needs, training = "scenario.valid_fraction 0", config.training
-    blind = run.hidden_tasks
-    return [
-        *(
-            (
-                none and value > 0,
-                f"training.{key}",
-                value,
-                f"0 with {needs}, as nothing tells when training stagnates",
-            )
-            for key, value in (
-                ("lr_patience", training.lr_patience),
-                ("early_stopping_patience", training.early_stopping_patience),
-            )
-        ),
-        (
-            none and (blind or run.params.needs_validation),
-            "scenario.valid_fraction",
-            config.scenario.valid_fraction,
-            "above 0 for hidden concepts, which a client tells by validation samples"
-            if blind
-            else f"above 0 for {config.strategy.name} with these parameters, which "
-            "decides by validation samples",
-        ),
-    ]
+
+def growing_head(run: Entries) -> Iterator[Wrong]:
+    """Find a head that cannot grow with the classes."""
+    config, key = run.config, "model.growing_head"
+    if not config.model.growing_head:
+        return
+    if not run.scenario_entry.incremental:
+        why = "in which clients do not meet new classes together"
+        yield key, True, f"false for scenario {config.scenario.name}, {why}"
+    if config.scenario.joint:
+        why = "by which all classes are there from the start"
+        yield key, True, f"false with scenario.joint, {why}"
+    if run.algorithm.trainer and not run.algorithm.load_server().needs_classes:
+        why = "which trains on the server on all classes"
+        yield key, True, f"false for {config.strategy.name}, {why}"
+
+
+_UNFIT = {
+    "client": "whose updates tell more of a client's data than noise on differences "
+    "covers",
+    "example": "which uses examples by more than the gradients of single ones",
+}
+"""Why an algorithm without a privacy unit has not got it."""
+
+
+def privacy(run: Entries) -> Iterator[Wrong]:
+    """Find a privacy unit that the run cannot hide: nothing is promised in vain."""
+    config, unit = run.config, run.config.privacy.unit
+    if unit == "none":
+        return
+    if config.strategy.local_only or not run.algorithm.federated:
+        why = f"{config.title}, whose clients send nothing that they learn"
+        yield "privacy.unit", unit, f"'none' for {why}"
+    if unit not in run.algorithm.privacy_units:
+        why = f"{config.strategy.name}, {_UNFIT[unit]}"
+        yield "privacy.unit", unit, f"'none' for {why}"
 
 
 def check_local_data(config: RunConfig) -> None:
@@ -263,81 +338,134 @@ def check_local_data(config: RunConfig) -> None:
     Raises:
         ConfigError: one sentence names the setting, and what was expected.
     """
-    entry = model_entry(config.model.name) if config.model.name else None
-    modality = "" if entry is None else entry.modality
-    encoder = entry is not None and entry.encoder != ""
-    counted = modality in ("tabular", "text") and not encoder
-    single, names = config.model.head == "single", config.data.classes
-    features, data = config.model.num_features, config.data
-    for wrong, key, value, expected in (
-        (data.datasets, "data.datasets", data.datasets, "none"),
-        (
-            not modality,
-            "model.name",
-            config.model.name,
-            "the name of a network that suits the data",
-        ),
-        (
-            counted and not features,
-            "model.num_features",
-            features,
-            "the numbers in a sample, or in a word vector",
-        ),
-        (not counted and features, "model.num_features", features, "0"),
-        (
-            data.public_path and modality == "text" and not encoder,
-            "data.public_path",
-            data.public_path,
-            "none with word vectors, which only clients have",
-        ),
-        (
-            names and not single,
-            "data.class_names",
-            data.class_names,
-            "none but with a single head",
-        ),
-        (
-            single and (len(names) < 2 or len({*names}) < len(names)),
-            "data.class_names",
-            data.class_names,
-            "different names of all classes, for a single head to number them alike",
-        ),
-        (
-            not single and config.scenario.classes_per_task < 2,
-            "scenario.classes_per_task",
-            config.scenario.classes_per_task,
-            "at least 2, the most classes that any task has",
-        ),
-    ):
-        if wrong:
-            raise refuse(key, value, f"{expected}, for scenario {config.scenario.name}")
+    for key, value, expected in _left_open(config):
+        raise refuse(key, value, f"{expected}, for scenario {config.scenario.name}")
 
 
-def check_single_head(run: ResolvedRun, plan: Scenario) -> None:
-    """Refuse tasks that are trained on together, but have a head each or no identity.
-
-    Raises:
-        ConfigError: a client trains one head for several tasks together, and the
-            run does not allow it.
-    """
-    name, config = run.config.strategy.name, run.config
-    if not (config.scenario.joint or run.algorithm.needs_single_head):
+def _left_open(config: RunConfig) -> Iterator[Wrong]:
+    section, name = config.data, config.model.name
+    entry = model_entry(name) if name else None
+    if section.datasets:
+        yield "data.datasets", section.datasets, "none"
+    if entry is None:
+        yield "model.name", name, "the name of a network that suits the data"
         return
-    together = f"for {name}, which trains one head for several tasks together"
+    features = config.model.num_features
+    counted = entry.modality in ("tabular", "text") and not entry.encoder
+    if counted and not features:
+        expected = "the numbers in a sample, or in a word vector"
+        yield "model.num_features", features, expected
+    if features and not counted:
+        yield "model.num_features", features, "0"
+    if section.public_path and entry.modality == "text" and not entry.encoder:
+        expected = "none with word vectors, which only clients have"
+        yield "data.public_path", section.public_path, expected
+    names, classes = section.classes, config.scenario.classes_per_task
     if config.model.head != "single":
-        raise refuse("model.head", config.model.head, f"'single' {together}")
-    if run.hidden_tasks:
-        raise refuse(
-            "scenario.name", plan.name, f"one whose tasks are told apart, {together}"
+        if names:
+            expected = "none but with a single head"
+            yield "data.class_names", section.class_names, expected
+        if classes < 2:
+            expected = "at least 2, the most classes that any task has"
+            yield "scenario.classes_per_task", classes, expected
+    elif len(names) < 2 or len({*names}) < len(names):
+        yield (
+            "data.class_names",
+            section.class_names,
+            "different names of all classes, for a single head to number them alike",
         )
 
 
-def check_classes_known(run: ResolvedRun, plan: Scenario) -> None:
-    """Refuse tasks of which only their clients know what is in them.
+# ---- of a server side
 
-    Raises:
-        ConfigError: the server has to know which classes a task brings, and cannot.
-    """
-    if plan.local_data:
-        expected = f"one whose classes are known, for {run.config.strategy.name}"
-        raise refuse("scenario.name", plan.name, expected)
+
+def queries(run: Entries, strategy: ServerStrategy[Any]) -> Iterator[Wrong]:
+    """Find questions about the data that a privacy unit hides."""
+    unit, name = run.config.privacy.unit, run.config.strategy.name
+    if unit != "none" and isinstance(strategy, ServerQueries) and strategy.asks:
+        why = "whose server asks clients about their data (strategy.knowledge)"
+        yield "privacy.unit", unit, f"'none' for {name} {why}"
+
+
+def asynchronous(run: Entries, strategy: ServerStrategy[Any]) -> Iterator[Wrong]:
+    """Find a strategy that cannot do without rounds."""
+    config, name = run.config, run.config.strategy.name
+    if config.asynchronous.enabled and not (
+        strategy.kinds("mean") or adds_up(strategy)
+    ):
+        why = "which looks at all updates of a round together"
+        yield "asynchronous.enabled", True, f"false for {name}, {why}"
+
+
+def attack(run: Entries, strategy: ServerStrategy[Any]) -> Iterator[Wrong]:
+    """Find an attack on something that clients of a strategy do not send."""
+    kind, name = run.config.federation.attack, run.config.strategy.name
+    on_models = kind in ("sign-flip", "noise", "scaling", "counts")
+    averages = bool(strategy.kinds("mean") or strategy.robust_aggregation)
+    key = "federation.attack"
+    if kind == "adapters" and not strategy.kinds("shared"):
+        why = "whose clients receive no others' adapters"
+        yield key, kind, f"another one for {name}, {why}"
+    if on_models and strategy.kinds("shared") and not averages:
+        why = "whose clients average no models"
+        yield key, kind, f"label-flip or adapters for {name}, {why}"
+    if on_models and adds_up(strategy):
+        yield key, kind, f"label-flip for {name}, whose clients send sums, no model"
+
+
+def aggregation(run: Entries, strategy: ServerStrategy[Any]) -> Iterator[Wrong]:
+    """Find rules for aggregation that a strategy does not follow."""
+    section, name = run.config.federation, run.config.strategy.name
+    for key, usual in (
+        ("aggregation", "mean"),
+        ("clip_to_median", 0),
+        ("examples_limit", 0),
+    ):
+        value = getattr(section, key)
+        if value == usual:
+            continue
+        if run.config.asynchronous.enabled:
+            why = "in an asynchronous run, which takes one update at a time"
+            yield f"federation.{key}", value, f"{usual!r} {why}"
+        if key != "examples_limit" and not strategy.robust_aggregation:
+            why = f"for {name}, which averages no updates that way"
+            yield f"federation.{key}", value, f"{usual!r} {why}"
+    if section.weighting != "examples" and adds_up(strategy):
+        why = f"for {name}, whose sums count samples"
+        yield "federation.weighting", section.weighting, f"'examples' {why}"
+
+
+def sums(run: Entries, strategy: ServerStrategy[Any]) -> Iterator[Wrong]:
+    """Find a strategy that needs more than sums."""
+    if not isinstance(strategy, SumsUpdates):
+        yield (
+            "federation.secure_aggregation",
+            True,
+            f"false for {run.config.title}, whose server needs other things than sums "
+            "over the clients of a round",
+        )
+
+
+# ---- of a network
+
+
+def batches(run: Entries, network: "MultiHeadModel") -> Iterator[Wrong]:
+    """Find what the normalisation of a network does not allow."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    name, smallest = run.config.model.name, network.smallest_batch
+    if run.config.training.batch_size < smallest:
+        yield (
+            "training.batch_size",
+            run.config.training.batch_size,
+            f"at least {smallest} for model {name}, which normalises by the statistics "
+            "of a batch",
+        )
+    mixes = any(isinstance(part, _BatchNorm) for part in network.modules())
+    if run.config.privacy.unit == "example" and mixes:
+        yield (
+            "privacy.unit",
+            "example",
+            f"another for model {name}, whose batch normalisation gives no example a "
+            "gradient of its own",
+        )

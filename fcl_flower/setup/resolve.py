@@ -1,27 +1,22 @@
 """What the user left open, decided once: names that suit each other, sizes, defaults.
 
-Both sides of a federation resolve the same configuration and get the same result.
+Nothing else looks at data to find out what a run is: all others get its `RunSpec`.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import Algorithm, algorithm
-from fcl_flower.config.parsing import Scalar, validate_params
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import ModelSection, ScenarioSection
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import refuse
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
-from fcl_flower.models.pretrained import MINILM, EncoderParams
+from fcl_flower.models.pretrained import EncoderParams, image_shape
 from fcl_flower.models.registry import ModelEntry, check_modality, model_entry
-from fcl_flower.setup.checks import (
-    check_choices,
-    check_local_data,
-    has_local_data,
-)
-from fcl_flower.setup.resolved_run import ResolvedRun
+from fcl_flower.setup.checks import check, check_local_data
+from fcl_flower.setup.entries import Entries, data_root, model_params
 
 _SUITS = {
     "images": "lenet",
@@ -32,24 +27,30 @@ _SUITS = {
 """The model for each modality."""
 
 
-def resolve(config: RunConfig) -> ResolvedRun:
-    """Return the run that a configuration describes.
+def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
+    """Decide what a configuration leaves open.
 
     A data set and a scenario that suit the strategy, a model that suits the data, a
     batch size and a learning rate that suit the model, and a head, a number of rounds
     and of clients that suit the scenario.
 
+    Args:
+        config: of the user.
+        clients: that are connected; 0 for those of the configuration.
+
     Raises:
         ConfigError: there is no such data set, scenario or network, a parameter is
             unknown or out of range, or two settings do not go together.
     """
+    if clients:
+        config = config.replace(clients=clients)
     method = algorithm(config.strategy.name)
     if config.scenario.name:  # unknown names first: data sets take a while to load
         scenario_entry(config.scenario.name)
     if config.model.name:
         model_entry(config.model.name)
     config = config.replace(**_unset(config, method.defaults))
-    local_data = has_local_data(config)
+    local_data = _has_local_data(config)
     if local_data:
         check_local_data(config)
     elif not config.data.datasets:
@@ -59,21 +60,16 @@ def resolve(config: RunConfig) -> ResolvedRun:
         raise refuse("data.datasets", config.data.datasets, expected)
     root = data_root(config)
     modality = _modality(config, root, local_data=local_data)
-    usual = "text" if modality == "text" else "overlapped"
-    scenario_name = config.scenario.name or usual
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
-    model, scenario = model_entry(model_name), scenario_entry(scenario_name)
+    model = model_entry(model_name)
     config = config.replace(**_of_model(config, method.defaults, model))
-    model_params = validate_params(
-        model.params, config.model.params, "model.", ModelSection.keys()
-    )
-    if isinstance(model_params, EncoderParams) and modality == "text":
-        chosen = model_params.encoder or MINILM
-        model_params = model_params.model_copy(update={"encoder": chosen})
+    model_params(config, model)
+    usual = "text" if modality == "text" else "overlapped"
+    scenario_name = config.scenario.name or usual
+    scenario = scenario_entry(scenario_name)
     rounds = config.federation.rounds_per_task or scenario.rounds
-    evaluate_every = config.federation.evaluate_every
-    complete = config.replace(
+    config = config.replace(
         **{
             "scenario.name": scenario_name,
             "scenario.clients": config.scenario.clients or scenario.clients,
@@ -87,39 +83,41 @@ def resolve(config: RunConfig) -> ResolvedRun:
             "training.batch_size": config.training.batch_size or model.batch_size,
             "training.learning_rate": _learning_rate(config, model),
             "federation.rounds_per_task": rounds,
-            "federation.evaluate_every": evaluate_every
+            "federation.evaluate_every": config.federation.evaluate_every
             or max(1, rounds // 20) * scenario.hidden,
         }
     )
-    run = ResolvedRun(
-        config=complete,
-        algorithm=method,
-        params=method.params(complete.strategy.params),
-        scenario=scenario,
-        scenario_params=validate_params(
-            scenario.params,
-            complete.scenario.params,
-            "scenario.",
-            ScenarioSection.keys(),
-        ),
-        model=model,
-        model_params=model_params,
+    reveals_ids = bool(config.scenario.params.get("reveal_ids", False))
+    spec = RunSpec(
+        config=config,
         modality=modality,
-        data_root=root,
+        input_shape=_input_shape(config, model),
+        hidden_tasks=scenario.hidden and not reveals_ids,
+        local_data=local_data,
+        tasks=1 if scenario.hidden else config.scenario.tasks,
     )
-    check_choices(run)
-    return run
+    check(Entries(spec))
+    return spec
 
 
-def data_root(config: RunConfig) -> Path:
-    """Return the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
-    return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
+def _has_local_data(config: RunConfig) -> bool:
+    name = config.scenario.name
+    return bool(name) and scenario_entry(name).local_data
+
+
+def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
+    params = model_params(config, model)
+    if isinstance(params, EncoderParams) and model.modality == "images":
+        return image_shape(params.encoder)
+    if model.modality == "tabular":
+        return (config.model.num_features,)
+    return model.input_shape
 
 
 def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return those defaults of an algorithm for which the user gives nothing."""
+    """Select the defaults of an algorithm for which the user gives nothing."""
     given, blank = config.flat(), RunConfig().flat()
-    local_data = has_local_data(config)
+    local_data = _has_local_data(config)
     return {
         key: value
         for key, value in defaults.items()
@@ -133,7 +131,7 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
 def _of_model(
     config: RunConfig, defaults: Mapping[str, Scalar], model: ModelEntry
 ) -> dict[str, Scalar]:
-    """Return those of the model's parameters, where it has them and none is given."""
+    """Select those of the model's parameters, where it has them and none is given."""
     keys = {key: f"model.{key}" for key in model.params.model_fields}
     return {
         full: defaults[full]
@@ -143,7 +141,7 @@ def _of_model(
 
 
 def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
-    """Return the model that suits an algorithm and its data."""
+    """Choose the model that suits an algorithm and its data."""
     for name in method.models:
         if model_entry(name).modality == modality:
             return name
@@ -151,7 +149,7 @@ def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
 
 
 def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
-    """Return the rate that was given, or the one that suits the model.
+    """Choose the rate that was given, or the one that suits the model.
 
     Raises:
         ConfigError: none was given, and the optimizer is not Adam.
@@ -169,7 +167,7 @@ def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
 def _num_features(
     config: RunConfig, root: Path, modality: str, *, local_data: bool
 ) -> int:
-    """Return how many numbers a sample of tabular data has; 0 for other data.
+    """Count the numbers in a sample of tabular data; 0 for other data.
 
     Raises:
         ConfigError: the data have another number of them than was given.
@@ -188,7 +186,7 @@ def _num_features(
 
 
 def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
-    """Return what is learned from.
+    """Look up what kind of data is learned from.
 
     Raises:
         ConfigError: a data set is missing, or modalities are mixed.

@@ -32,7 +32,7 @@ from fcl_flower.core.errors import (
     RoundError,
 )
 from fcl_flower.data.examples import TaskData
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.server_trainer import ServerTrainer
 from strategies.fedavg import FedAvg
@@ -100,7 +100,7 @@ def test_a_learner_that_looks_at_test_data_is_found(tmp_path, monkeypatch, cheat
     given = {"strategy.name": "cheat", "scenario": "overlapped"}
     given |= {"strategy.knowledge": "sit:1"} if honest.name == "fedseit" else {}
     seen = Seen(tmp_path)
-    build_by(monkeypatch, "build_learner", partial(note_learner, seen, seal=True))
+    build_by(monkeypatch, "learner", partial(note_learner, seen, seal=True))
     with suppress(RoundError):
         run_in_process(tiny(tmp_path, **given))
     assert seen.looks
@@ -148,9 +148,7 @@ def test_local_only_clients_do_not_know_of_each_other(tmp_path, name):
 
 def test_a_local_only_learner_keeps_the_state_of_both_sides_apart(tmp_path):
     config = tiny(tmp_path, strategy="fedweit", local_only=True)
-    made = build.build_learner(
-        resolve(config), build.build_scenario(resolve(config)), 1
-    )
+    made = Built(resolve(config)).learner(1)
     assert isinstance(made, LocalOnlyLearner)
     state = made.init()
     assert {g for g in state if g.startswith("server:")} >= {"server:base"}
@@ -222,10 +220,8 @@ def test_the_default_parameters_are_valid_and_unknown_ones_are_refused(name):
 def test_both_sides_of_a_run_have_the_same_parameters(tmp_path):
     given = 'kappa = 0.5, knowledge = "none", solver = "gradient"'
     config = tiny(tmp_path, strategy="fedweit", **{"strategy.params": given})
-    server = build.build_strategy(resolve(config))
-    client = build.build_learner(
-        resolve(config), build.build_scenario(resolve(config)), 0
-    )
+    server = Built(resolve(config)).strategy()
+    client = Built(resolve(config)).learner(0)
     expected = FedWeitParams(kappa=0.5, knowledge="none", solver="gradient")
     assert server.params == client.params == expected
 

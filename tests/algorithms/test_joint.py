@@ -9,7 +9,7 @@ from fakes import run_in_process, tiny
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.data.registry import load_dataset
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 GIVEN = {
@@ -39,8 +39,8 @@ def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
     config = tiny(tmp_path, **GIVEN, local_only=local_only)
     run_in_process(config)
 
-    run = resolve(config)
-    plan = build.build_scenario(run)
+    run = Built(resolve(config))
+    plan = run.scenario
     images = load_dataset("digits", run.data_root).train
     assert [(client, stage.task) for client, stage, _ in watched] == [
         (client, task) for task in range(3) for client in range(2)

@@ -24,7 +24,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
@@ -470,14 +470,13 @@ def test_distillation_and_tuning_each_forget_less_than_going_without(tmp_path):
 
 def server_and_model(folder):
     run = resolve(small(folder))
-    plan = build.build_scenario(run)
-    model = build.build_model(run, plan)
-    strategy = build.build_strategy(run)
+    model = Built(run).model()
+    strategy = Built(run).strategy()
     return strategy, strategy.init(snapshot(model, model.shared_names()))
 
 
 def test_settings_reach_the_network(tmp_path):
     run = resolve(small(tmp_path, **{"strategy.proxies": 3, "strategy.scale": 2.5}))
-    model = build.build_model(run, build.build_scenario(run))
+    model = Built(run).model()
     assert model.heads[0].proxies.shape == (8, 3, 64)
     assert model.heads[0].scale.tolist() == [2.5]

@@ -14,6 +14,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.models.registry import LeNetParams
 from fcl_flower.privacy.mechanism import simulated
+from fcl_flower.setup.entries import Entries
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
 from strategies.fedprox_ssgd import FedProxSsgdParams
@@ -102,13 +103,14 @@ def test_the_settings_are_those_of_the_authors_unless_others_are_given(tmp_path,
     assert (training.optimizer, training.momentum) == ("sgd", 0.8)
     assert (training.batch_size, training.learning_rate) == (10, 0.01)
     assert training.lr_patience == 0
-    assert run.model_params == LeNetParams(dropout=0.5)
-    assert (run.params.gamma, run.params.minimum_rate) == (0.8, 5e-5)
+    assert Entries(run).model_params == LeNetParams(dropout=0.5)
+    params = Entries(run).params
+    assert (params.gamma, params.minimum_rate) == (0.8, 5e-5)
     assert resolve(run.config) == run
     own = {"learning_rate": 0.2, "model.dropout": 0.0, "model.width": 0.5}
     changed = images(tmp_path, strategy=name, **own)
     assert changed.config.training.learning_rate == 0.2
-    assert changed.model_params == LeNetParams(width=0.5, dropout=0.0)
+    assert Entries(changed).model_params == LeNetParams(width=0.5, dropout=0.0)
 
 
 # ---- runs

@@ -15,7 +15,7 @@ from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
@@ -229,7 +229,7 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     for context in grid.contexts.values():
         kept = ContextStateStore(context).load(before=99).payload[SAMPLES]
         assert kept["x"].shape == (48, 1, 8, 8)
-        plan = build.build_scenario(resolve(config))
+        plan = Built(resolve(config)).scenario
         assert kept["labels"].tolist() == list(plan.labels_until(0))
 
 
@@ -251,7 +251,7 @@ def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
     given = {"scenario.name": "concepts", "scenario.reveal_ids": True, "rounds": 3}
     given |= {"classes_per_task": 0, "clients": 3}
     config = tiny(tmp_path, strategy="target", **SMALL, **given)
-    strategy = build.build_strategy(resolve(config))
+    strategy = Built(resolve(config)).strategy()
     assert strategy.context.classes.until == (tuple(range(10)),) * 2
     run_in_process(config)
     assert summary_of(tmp_path)["bytes_by_kind"]["down"]["memory"] > 0

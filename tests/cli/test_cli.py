@@ -844,15 +844,15 @@ def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
 
 
 def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_path):
-    cut, seeds = build.build_scenario, []
+    cut, seeds = build.draw_scenario, []
 
-    def refusing(run):
-        seeds.append(run.config.run.seed)
-        if run.config.run.seed == 2:
+    def refusing(name, *, seed, **given):
+        seeds.append(seed)
+        if seed == 2:
             raise ConfigError("scenario.clients: too many for seed 2")
-        return cut(run)
+        return cut(name, seed=seed, **given)
 
-    monkeypatch.setattr(build, "build_scenario", refusing)
+    monkeypatch.setattr(build, "draw_scenario", refusing)
     study = tmp_path / "study.toml"
     study.write_text('seeds = [1, 2]\n[[variant]]\nstrategy.name = "local"\n')
     fcl("study", str(study)).is_refusal("seed 2")

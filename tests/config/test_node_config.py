@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
 
 

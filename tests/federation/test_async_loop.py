@@ -21,7 +21,7 @@ from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.federation import byte_counts, messages
 from fcl_flower.runtime.in_process import run_apps
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -246,9 +246,9 @@ def test_impossible_settings_are_refused(tmp_path, values, why):
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
     why = "asynchronous.enabled: got True, expected"
     with pytest.raises(ConfigError, match=why):
-        build.build_strategy(
+        Built(
             resolve(slow(tmp_path, strategy="concept-matching", scenario="overlapped"))
-        )
+        ).strategy()
     with pytest.raises(ConfigError, match=why):
         resolve(
             slow(tmp_path, strategy="fedavg", scenario="concepts", classes_per_task=0)

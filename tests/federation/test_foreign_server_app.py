@@ -16,7 +16,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.federation import messages
 from fcl_flower.federation.server_app import flower_strategy
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -46,7 +46,7 @@ def started(config, nodes=(7, 9), tamper=None, initial_arrays=None, **arguments)
 
 def shared_tensors(config, folder):
     run = resolve(config)
-    model = build.build_model(run, build.build_scenario(run))
+    model = Built(run).model()
     return snapshot(model, model.shared_names())
 
 

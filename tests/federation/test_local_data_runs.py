@@ -10,16 +10,15 @@ from fakes import diagnostics_of, run_in_process, summary_of
 from flwr.app import Context, Message, RecordDict
 
 from fcl_flower.cli.main import cli
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError, refuse
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client as client_data
 from fcl_flower.data.local import client as task
 from fcl_flower.federation import client_app
 from fcl_flower.federation.client import Client
-from fcl_flower.setup import build
-from fcl_flower.setup.on_node import resolve_on_node
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -388,7 +387,7 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
 )
 def test_a_setting_that_only_clients_know_is_asked_for(tmp_path, change, words):
     with pytest.raises(ConfigError, match=words):
-        build.build_word_vectors(resolve(config(tmp_path, **change)))
+        _ = Built(resolve(config(tmp_path, **change))).word_vectors
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
@@ -439,29 +438,15 @@ def test_a_misconfigured_node_is_refused_by_key(values, words):
 
 
 def test_what_the_node_says_counts_more_than_what_the_run_says(tmp_path):
-    run = config(tmp_path, clients=2, device="cuda:7", min_updates=2)
+    run = resolve(config(tmp_path, clients=2, device="cuda:7"))
     node = NodeConfig(partition_id=0, device="cpu", word_vectors="x")
-    found = resolve_on_node(run, node).config
+    found = run.on_node(node).config
     # The word vectors are left alone where the data are no texts.
     assert (found.training.device, found.data.word_vectors) == ("cpu", "")
-    texty = resolve_on_node(
-        text_config(tmp_path, clients=2, word_vectors="run"),
-        NodeConfig(partition_id=0, word_vectors="node"),
-    ).config
-    assert texty.data.word_vectors == "node"
-    alone = resolve_on_node(run, NodeConfig(partition_id=0)).config
-    assert alone.training.device == "cuda:7"
-
-
-def test_only_dealt_data_need_to_know_how_many_clients_there_are(tmp_path):
-    alone = NodeConfig(partition_id=0)
-    found = resolve_on_node(config(tmp_path, min_updates=9), alone).config
-    assert found.scenario.name == "local-data"
-    unknown = RunConfig.from_settings(clients=0)
-    with pytest.raises(ConfigError, match="node-config num-partitions: missing, expec"):
-        resolve_on_node(unknown, alone)
-    node = NodeConfig(partition_id=0, num_partitions=7)
-    assert resolve_on_node(unknown, node).config.scenario.clients == 7
+    texts = resolve(text_config(tmp_path, clients=2, word_vectors="run"))
+    own = texts.on_node(NodeConfig(partition_id=0, word_vectors="node"))
+    assert own.config.data.word_vectors == "node"
+    assert run.on_node(NodeConfig(partition_id=0)) == run
 
 
 # ---------------------------------------------------------------- fcl check-data

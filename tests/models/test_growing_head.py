@@ -6,7 +6,7 @@ from fakes import rounds_of, run_in_process, tiny
 from text_sets import encoded_topics
 
 from fcl_flower.models.heads import CLOSED, Head, MultiHeadModel
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 # Closed forms know no class that nobody has sent anything of, grown or not.
@@ -92,7 +92,7 @@ def test_a_head_that_does_not_grow_is_a_linear_layer():
 
 def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
     run = resolve(small(tmp_path, "fedavg", tasks=3, classes_per_task=3))
-    plan = build.build_scenario(run)
+    plan = Built(run).scenario
     for task in range(3):
         found = [plan.labels[index] for index in plan.labels_until(task)]
         assert found == sorted(
@@ -121,7 +121,7 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     assert not opened
     config = small(tmp_path / "grown", "fedavg", growing_head=True)
     run_in_process(config)
-    plan = build.build_scenario(resolve(config))
+    plan = Built(resolve(config)).scenario
     assert {*opened} == {plan.labels_until(0), plan.labels_until(1)}
     assert opened[0] == plan.labels_until(0)
     usual, grown = (rounds_of(tmp_path / kind) for kind in ("usual", "grown"))

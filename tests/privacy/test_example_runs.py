@@ -19,7 +19,7 @@ from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.runtime import in_process
-from fcl_flower.setup.build import build_scenario, validate
+from fcl_flower.setup.build import Built, validate
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.private import charge
 
@@ -35,7 +35,7 @@ def private(folder, strategy="fedavg", **changes):
 
 def expected(config, rounds=1, delta=1e-5):
     """Return epsilon by client after all tasks, from what the scenario shares out."""
-    plan = build_scenario(resolve(config))
+    plan = Built(resolve(config)).scenario
     found = {}
     for client, tasks in enumerate(plan.clients):
         steps = {}

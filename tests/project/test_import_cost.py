@@ -33,14 +33,14 @@ def test_a_client_that_is_ready_has_loaded_torch_and_flower_and_no_other(strateg
         f"""
 import fcl_flower.federation.client_app
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.setup.build import build_learner, build_scenario
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 run = resolve(
     RunConfig.from_settings(
         strategy={strategy!r}, clients=2, tasks=2, classes_per_task=2
     )
 )
-build_learner(run, build_scenario(run), 0).init()
+Built(run).learner(0).init()
 """
     )
 

@@ -3,7 +3,7 @@ import pytest
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.setup import build
-from fcl_flower.setup.checks import has_local_data
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -218,15 +218,10 @@ def test_what_cannot_be_looked_up_must_be_said_with_local_data(settings, expecte
     "settings", [LOCAL, TEXTS, {**LOCAL, "head": "single", "class_names": "a,b,c"}]
 )
 def test_local_data_with_all_that_is_asked_are_not_refused(settings):
-    assert has_local_data(RunConfig.from_settings(**settings))
     run = resolve(RunConfig.from_settings(**settings, clients=2))
+    assert run.local_data
     build.validate(run)
     names = run.config.data.classes
     assert run.config.scenario.classes_per_task == 2
-    spec = build.build_local_data_spec(run)
+    spec = Built(run).local_data
     assert spec.logits == (len(names) or 2)
-
-
-def test_other_scenarios_have_no_local_data():
-    assert not has_local_data(RunConfig())
-    assert not has_local_data(RunConfig.from_settings(scenario="concepts"))

@@ -10,7 +10,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.build import create_model
 from fcl_flower.models.registry import MODELS, from_module
 from fcl_flower.setup import build
-from fcl_flower.setup.build import find_device
+from fcl_flower.setup.build import Built, find_device
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.optimizers import OptimizerChoice
 from strategies.local import NoOpStrategy
@@ -35,14 +35,14 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_a_single_head_knows_all_labels():
     run = small(head="single")
-    plan = build.build_scenario(run)
-    network = build.build_model(run, plan)
+    plan = Built(run).scenario
+    network = Built(run).model()
     assert [head.out_features for head in network.heads] == [plan.num_labels]
 
 
 def test_each_task_has_a_head_of_its_own():
     run = small(head="multi", seed=3)
-    multi = build.build_model(run, build.build_scenario(run))
+    multi = Built(run).model()
     assert [head.out_features for head in multi.heads] == [2, 2]
     expected = create_model("small", tasks=2, classes=2, single_head=False, seed=3)
     found = multi.state_dict()
@@ -52,7 +52,7 @@ def test_each_task_has_a_head_of_its_own():
 
 def test_all_settings_of_the_scenario_reach_it():
     run = small(seed=5, valid_fraction=0.4)
-    plan = build.build_scenario(run)
+    plan = Built(run).scenario
     assert (plan.seed, len(plan.clients), plan.classes_per_task) == (5, 2, 2)
     task = plan.clients[0][0]
     share = len(task.valid) / (len(task.valid) + len(task.train))
@@ -71,7 +71,7 @@ def test_all_settings_of_the_training_reach_it():
         weight_decay=0.125,
         precision="bfloat16",
     )
-    found = build.build_training(run)
+    found = Built(run).training()
     assert found.optimizer == OptimizerChoice("sgd", 0.5, 0.125)
     assert found.precision == "bfloat16"
     assert (found.epochs, found.batch_size, found.learning_rate) == (3, 7, 0.25)
@@ -80,22 +80,21 @@ def test_all_settings_of_the_training_reach_it():
 
 def test_all_settings_of_the_rounds_reach_the_schedule():
     run = small(clients=4, rounds=3, client_fraction=0.5, evaluate_every=2, seed=4)
-    schedule = build.build_schedule(run, build.build_scenario(run))
+    schedule = Built(run).schedule
     assert schedule.num_rounds == 6
     assert {len(schedule.participants(number)) for number in range(1, 7)} == {2}
 
 
 def test_hidden_concepts_are_one_task_to_the_rounds():
     run = small(scenario="concepts", rounds=5, classes_per_task=0)
-    schedule = build.build_schedule(run, build.build_scenario(run))
+    schedule = Built(run).schedule
     assert schedule.num_rounds == 5
 
 
 def test_a_local_only_run_has_a_server_that_sends_nothing():
     run = small(strategy="fedweit", local_only=True)
-    assert isinstance(build.build_strategy(run), NoOpStrategy)
-    plan = build.build_scenario(run)
-    assert isinstance(build.build_learner(run, plan, client=0), LocalOnlyLearner)
+    assert isinstance(Built(run).strategy(), NoOpStrategy)
+    assert isinstance(Built(run).learner(client=0), LocalOnlyLearner)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ REFUSING = {"analytic", "lorm", "fedcurv", "fot", "matched-ensemble"}
 
 def refusal(**settings):
     try:
-        build.build_strategy(resolve(RunConfig.from_settings(**settings)))
+        Built(resolve(RunConfig.from_settings(**settings))).strategy()
     except ConfigError as problem:
         return str(problem)
     return ""
@@ -155,11 +154,11 @@ def test_the_policy_of_a_run_reaches_its_strategy_and_no_client_that_is_alone():
         examples_limit=3.0,
     )
 
-    strategy = build.build_strategy(run)
+    strategy = Built(run).strategy()
 
     assert strategy.aggregation == Aggregation("krum", 0.3, 2.0, "uniform", 3.0)
     alone = small(aggregation="krum", local_only=True)
-    learner = build.build_learner(alone, build.build_scenario(alone), client=0)
+    learner = Built(alone).learner(client=0)
     assert learner._strategy.aggregation == Aggregation()
 
 
@@ -249,8 +248,7 @@ def test_a_step_of_one_example_is_refused_for_batch_normalisation():
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
     with MODELS.registered("mine", from_module(body, (1, 8, 8))):
         run, one = small(model="mine"), small(model="mine", batch_size=1)
-        plan = build.build_scenario(run)
-        learner = build.build_learner(run, plan, client=0)
+        learner = Built(run).learner(client=0)
         assert learner.context.training.smallest_batch == 2
         with pytest.raises(ConfigError, match="batch_size: got 1, expected at least 2"):
-            build.build_learner(one, plan, client=0)
+            Built(one).learner(client=0)

@@ -9,7 +9,7 @@ from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm, registered
 from fcl_flower.models.build import create_model
 from fcl_flower.models.heads import CLOSED, GrowingHead
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg
 
@@ -52,30 +52,28 @@ def small(folder, **values):
 
 def test_both_sides_start_from_the_same_heads_and_the_usual_body(tmp_path):
     run = resolve(small(tmp_path, seed=3))
-    plan = build.build_scenario(run)
-    model = build.build_model(run, plan)
+    model = Built(run).model()
     usual = create_model("small", tasks=2, classes=4, single_head=True, seed=3)
     for name, tensor in usual.body.state_dict().items():
         assert torch.equal(model.body.state_dict()[name], tensor)
-    learner = build.build_learner(run, plan, client=1)
+    learner = Built(run).learner(client=1)
     points = learner.model.heads[0].points
     assert torch.equal(points, model.heads[0].points)
     assert "heads.0.points" in model.shared_names()
     other = resolve(small(tmp_path, seed=4))
-    assert not torch.equal(build.build_model(other, plan).heads[0].points, points)
+    assert not torch.equal(Built(other).model().heads[0].points, points)
 
 
 def test_torchs_own_generator_stays_as_it_was(tmp_path):
     run = resolve(small(tmp_path))
-    plan = build.build_scenario(run)
     before = torch.random.get_rng_state()
-    build.build_model(run, plan)
+    Built(run).model()
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_they_grow_with_the_classes(tmp_path):
     run = resolve(small(tmp_path))
-    model = build.build_model(run, build.build_scenario(run))
+    model = Built(run).model()
     x = torch.randn(3, 1, 8, 8)
     every = model(x, 0)
     model.restrict_head([1, 3])

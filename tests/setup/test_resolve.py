@@ -1,15 +1,16 @@
-from dataclasses import FrozenInstanceError
-
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.scenarios.concepts import ConceptsParams
 from fcl_flower.models.convolutional import LeNetParams
 from fcl_flower.models.pretrained import MINILM, EncoderParams
-from fcl_flower.setup.resolve import data_root, resolve
+from fcl_flower.setup.entries import Entries, data_root
+from fcl_flower.setup.resolve import resolve
 
 
 @pytest.fixture
@@ -123,44 +124,58 @@ def test_what_is_resolved_stays_as_it_is(resolved, name):
     assert resolve(once.config) == once
     # As Flower passes it on.
     assert resolve(RunConfig.of(once.config.flat())) == once
+    assert RunSpec.from_json(once.to_json()) == once
 
 
-def test_a_resolved_run_cannot_change(resolved):
-    with pytest.raises(FrozenInstanceError):
+def test_a_specification_cannot_change(resolved):
+    with pytest.raises(ValidationError):
         resolved().modality = "text"
+
+
+def test_a_specification_of_another_version_is_refused(resolved):
+    text = resolved().to_json().replace('"seed":', '"sead":')
+    with pytest.raises(ConfigError, match=r"config\.run\.sead"):
+        RunSpec.from_json(text)
+
+
+def test_the_clients_that_are_connected_count(resolved):
+    assert resolve(RunConfig(), clients=7).config.scenario.clients == 7
 
 
 # ---- parameters
 
 
 def test_parameters_are_those_of_what_is_named(resolved):
-    run = resolved(
-        strategy={"name": "fedweit", "lambda1": 0.5},
-        scenario={"name": "concepts", "window": 64, "mean_duration": 8},
-        model={"name": "lenet", "width": 0.5},
-        classes_per_task=0,
+    run = Entries(
+        resolved(
+            strategy={"name": "fedweit", "lambda1": 0.5},
+            scenario={"name": "concepts", "window": 64, "mean_duration": 8},
+            model={"name": "lenet", "width": 0.5},
+            classes_per_task=0,
+        )
     )
     assert run.params.lambda1 == 0.5
     assert run.scenario_params == ConceptsParams(window=64, mean_duration=8)
     assert run.model_params == LeNetParams(width=0.5)
-    assert run.modality == "images"
 
 
 def test_a_preset_has_parameters_of_its_own(resolved):
-    assert resolved(strategy="replay").params.strength == 0
-    assert resolved(strategy="replay-reg").params.strength == 1
-    assert (
-        resolved(strategy={"name": "replay-reg", "strength": 3.0}).params.strength == 3
-    )
+    def strength(**strategy):
+        return Entries(resolved(strategy=strategy)).params.strength
+
+    assert strength(name="replay") == 0
+    assert strength(name="replay-reg") == 1
+    assert strength(name="replay-reg", strength=3.0) == 3
 
 
 def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
-    run = resolved(dataset="stdlib-docs", model="transformer")
-    assert run.model_params == EncoderParams(encoder=MINILM)
-    model = {"name": "transformer", "encoder": "x", "max_tokens": 5}
-    assert resolved(dataset="stdlib-docs", model=model).model_params == EncoderParams(
-        encoder="x", max_tokens=5
-    )
+    def params(**model):
+        named = {"name": "transformer", **model}
+        return Entries(resolved(dataset="stdlib-docs", model=named)).model_params
+
+    assert params() == EncoderParams(encoder=MINILM)
+    given = {"encoder": "x", "max_tokens": 5}
+    assert params(**given) == EncoderParams(**given)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +274,6 @@ def test_the_data_root_is_the_setting_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("FCL_DATA")
     monkeypatch.chdir(tmp_path)
     assert data_root(RunConfig()) == tmp_path / "data"
-    assert resolve(RunConfig()).data_root == tmp_path / "data"
 
 
 def test_local_data_have_no_data_set_however_the_strategy_is_used_to(resolved):
@@ -271,5 +285,5 @@ def test_local_data_have_no_data_set_however_the_strategy_is_used_to(resolved):
         classes_per_task=2,
     )
     assert run.config.data.datasets == ""
-    assert run.scenario.local_data
+    assert run.local_data
     assert (run.modality, run.input_shape) == ("tabular", (3,))

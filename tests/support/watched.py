@@ -36,7 +36,7 @@ from fcl_flower.federation import messages
 from fcl_flower.federation.client import forget_runs, run_parts
 from fcl_flower.federation.codec import compress_bytes
 from fcl_flower.federation.replies import ReplyReader
-from fcl_flower.setup import build as factory
+from fcl_flower.setup.build import Built
 from fcl_flower.training import loop, optimizers
 
 NAMES = sorted(algorithms())
@@ -330,7 +330,7 @@ def watch_network(seen, patch):
         return network
 
     patch.setattr(torch, "autocast", lowered)
-    build_by(patch, "build_network", loaded)
+    build_by(patch, "network", loaded)
 
 
 # ---- hostile claims
@@ -383,9 +383,9 @@ def claim_too_much(seen, patch):
 
 
 def build_by(patch, name, change):
-    """Let a function of the factory return what ``change`` makes of its result."""
-    build = getattr(factory, name)
-    patch.setattr(factory, name, lambda *given: change(build(*given)))
+    """Let a method of `Built` return what ``change`` makes of its result."""
+    make = getattr(Built, name)
+    patch.setattr(Built, name, lambda *given, **named: change(make(*given, **named)))
 
 
 def keep_nothing(patch):
@@ -403,8 +403,8 @@ def watched(name, folder):
     """Run a method once; return what was seen of its network, training and sides."""
     seen = Seen(folder / "run")
     with pytest.MonkeyPatch.context() as patch:
-        build_by(patch, "build_strategy", partial(watch_strategy, seen))
-        build_by(patch, "build_learner", partial(watch_learner, seen))
+        build_by(patch, "strategy", partial(watch_strategy, seen))
+        build_by(patch, "learner", partial(watch_learner, seen))
         watch_fits(seen, patch)
         watch_network(seen, patch)
         claim_too_much(seen, patch)
@@ -431,7 +431,7 @@ def spoilt(name, folder):
         return garbage(found) if split == "test" else found
 
     with pytest.MonkeyPatch.context() as patch:
-        build_by(patch, "build_learner", partial(note_learner, seen))
+        build_by(patch, "learner", partial(note_learner, seen))
         patch.setattr(examples, "_examples", split_of)
         keep_nothing(patch)
         examples.task_examples.cache_clear()
@@ -470,7 +470,7 @@ def alone(name, folder):
         stream = {"name": "class-incremental", "split": "iid"}
         given |= {"scenario": stream, "head": "single", "growing_head": True}
     with pytest.MonkeyPatch.context() as patch:
-        build_by(patch, "build_strategy", partial(watch_strategy, seen))
-        build_by(patch, "build_learner", partial(watch_learner, seen))
+        build_by(patch, "strategy", partial(watch_strategy, seen))
+        build_by(patch, "learner", partial(watch_learner, seen))
         seen.grid = run_in_process(tiny(seen.folder, **given))
     return seen

@@ -13,8 +13,8 @@ import numpy as np
 from cryptography.fernet import Fernet, InvalidToken
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fcl_flower.config.node_config import NodeConfig
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Update
 from fcl_flower.federation.secure import crypto

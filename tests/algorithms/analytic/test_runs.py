@@ -11,7 +11,7 @@ from fakes import failure, rounds_of, run_in_process, summary_of
 
 from fcl_flower.algorithms.base import ModelShape
 from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,7 +144,7 @@ def test_hidden_concepts_are_one_task_with_new_data_in_every_round(tmp_path):
 def test_the_sizes_of_the_network_are_known_to_the_server(tmp_path, head, sizes):
     scenario = "class-incremental" if head == "single" else "overlapped"
     run = resolve(start(tmp_path, scenario=scenario, head=head))
-    made = build.build_strategy(run)
+    made = Built(run).strategy()
     assert made.context.model == ModelShape(*sizes)
 
 

@@ -14,7 +14,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.build import create_model
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.concept_matching import ConceptMatchingParams
@@ -272,7 +272,7 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
         return state, update
 
     monkeypatch.setattr(ConceptMatching, "train", noted)
-    strategy = build.build_strategy
+    strategy = Built.strategy
     guesses = []
 
     def watched(*given):
@@ -289,7 +289,7 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
         inner.aggregate_train = compared
         return inner
 
-    monkeypatch.setattr(build, "build_strategy", watched)
+    monkeypatch.setattr(Built, "strategy", watched)
     run_in_process(
         tiny(
             tmp_path,

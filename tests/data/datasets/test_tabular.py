@@ -13,7 +13,7 @@ from fcl_flower.data.arrays import TabularDataset
 from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.models.build import create_model
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -81,7 +81,7 @@ def test_the_width_of_the_model_is_that_of_the_data(save, tmp_path):
     found = resolve(config)
     assert (found.config.model.name, found.config.model.num_features) == ("mlp", 3)
     assert resolve(found.config) == found
-    assert build.build_model(found, build.build_scenario(found)).input_shape == (3,)
+    assert Built(found).model().input_shape == (3,)
     with pytest.raises(
         ConfigError,
         match=r"model.num_features: got 5, expected 3, as the sam",
@@ -103,9 +103,8 @@ def test_data_sets_of_different_width_cannot_share_a_model(save, tmp_path):
         clients=2,
         tasks=1,
     )
-    plan = build.build_scenario(resolve(config))
     with pytest.raises(ConfigError, match=r"expected \(5,\) for the samples of 'wide"):
-        build.build_model(resolve(config), plan)
+        Built(resolve(config)).model()
 
 
 def test_the_network_is_two_normalised_layers():

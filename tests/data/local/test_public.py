@@ -7,6 +7,7 @@ from fakes import run_in_process, summary_of
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 pytest.importorskip("transformers")
@@ -62,7 +63,7 @@ def config(tmp_path, backbone, public, **values):
 def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbone):
     public = pictures(tmp_path / "x.npz", ["zebra", "sky", "apple"], 2)
 
-    trainer = build.build_trainer(resolve(config(tmp_path, backbone, public)))
+    trainer = Built(resolve(config(tmp_path, backbone, public))).trainer()
 
     assert trainer.labels.tolist() == [-1, -1, 3, 3, 0, 0]
     # Counted in the alphabetical order of their names.

@@ -20,7 +20,7 @@ from fcl_flower.data.scenarios.concepts import ConceptsParams
 from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.data.word_vectors import word_vectors
-from fcl_flower.setup import build as factory
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 NOWHERE = Path("no-such-folder")
@@ -413,9 +413,9 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
         tasks=1,
         public_dataset="far",
     )
-    words = factory.build_word_vectors(resolve(config))
+    words = Built(resolve(config)).word_vectors
     found = public_examples(
-        factory.build_scenario(resolve(config)), InputSpec(tmp_path, (-1,), True, words)
+        Built(resolve(config)).scenario, InputSpec(tmp_path, (-1,), True, words)
     )
     assert words is word_vectors(("near", "far"), tmp_path, "known.vec", 0)
     assert found.x.shape == (16, 4)
@@ -588,7 +588,7 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(tm
         **{"scenario.class_fraction": 0.5},
     )
     run_in_process(config)
-    plan = factory.build_scenario(resolve(config))
+    plan = Built(resolve(config)).scenario
     found = json.loads((tmp_path / "scenario.json").read_text())
     assert found["public"] == [plan.public[0].to_dict()]
     assert found["public"][0]["train"] == 8
@@ -613,6 +613,5 @@ def test_a_model_has_one_output_for_each_class(reviews):
         clients=2,
         **{"scenario.merge_labels": "food=books"},
     )
-    plan = factory.build_scenario(resolve(config))
-    network = factory.build_model(resolve(config), plan)
+    network = Built(resolve(config)).model()
     assert network(torch.zeros(5, *network.input_shape), 1).shape == (5, 4)

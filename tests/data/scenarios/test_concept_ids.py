@@ -9,7 +9,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import ScenarioData
 from fcl_flower.federation import messages
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -57,20 +57,17 @@ def test_concepts_are_refused_by_who_never_returns_to_a_task(name, ids):
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     config = told(tmp_path, **{"scenario.mean_duration": 3}, client_fraction=0.7)
     plan, stream = (
-        build.build_schedule(resolve(config), build.build_scenario(resolve(config))),
-        build.build_scenario(resolve(config)).stream,
+        Built(resolve(config)).schedule,
+        Built(resolve(config)).scenario.stream,
     )
     for client in range(3):
         for number in range(1, 7):
             expected = stream.concepts_at(client, number)
             assert (plan.stage(number, client).task,) == expected
     assert (
-        build.build_schedule(
-            resolve(config.replace(**{"scenario.reveal_ids": False})),
-            build.build_scenario(
-                resolve(config.replace(**{"scenario.reveal_ids": False}))
-            ),
-        ).concept_at
+        Built(
+            resolve(config.replace(**{"scenario.reveal_ids": False}))
+        ).schedule.concept_at
         is None
     )
 
@@ -95,7 +92,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
         seed=2,
     )
     grid = run_in_process(config)
-    stream = build.build_scenario(resolve(config)).stream
+    stream = Built(resolve(config)).scenario.stream
     met, uploaded_groups = {}, set()
     trains = [
         (client, message)

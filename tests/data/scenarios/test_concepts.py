@@ -20,7 +20,7 @@ from fcl_flower.data.scenarios.concepts import (
 from fcl_flower.data.scenarios.plan import ConceptStream, ScenarioSpec
 from fcl_flower.data.scenarios.registry import draw_scenario
 from fcl_flower.federation import messages
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -229,12 +229,12 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
         tasks=2,
         **{"scenario.mean_duration": 0},
     )
-    found = build.build_scenario(resolve(config))
+    found = Built(resolve(config)).scenario
     form = InputSpec(
         tmp_path,
         (-1,),
         single_head=True,
-        numbering=build.build_word_vectors(resolve(config)),
+        numbering=Built(resolve(config)).word_vectors,
     )
     seen = concept_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)
@@ -280,7 +280,7 @@ def test_what_suits_hidden_concepts_is_filled_in():
     assert (config.scenario.name, config.data.datasets) == ("concepts", "digits")
     assert (config.model.head, config.scenario.clients) == ("single", 12)
     assert (rounds.rounds_per_task, rounds.evaluate_every) == (40, 2)
-    plan = build.build_schedule(found, build.build_scenario(found))
+    plan = Built(found).schedule
     assert (plan.num_rounds, plan.concepts, plan.evaluated(1)) == (40, 4, 4)
 
 

@@ -16,7 +16,7 @@ from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios import registry
 from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.setup import build as factory
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 NOWHERE = Path("no-such-folder")
@@ -314,7 +314,7 @@ def test_clients_learn_what_they_were_dealt(tmp_path, split, joint):
     run_in_process(config)
     summary = summary_of(tmp_path)
     assert len(summary["sample_accuracy"]) == 2
-    plan = factory.build_scenario(resolve(config))
+    plan = Built(resolve(config)).scenario
     assert sum(len(learned(t)) for tasks in plan.clients for t in tasks) == 80
 
 
@@ -344,7 +344,7 @@ def test_the_table_of_a_plan_shows_who_has_how_many_samples_of_which_classes():
         clients=3,
         tasks=2,
     )
-    plan = factory.build_scenario(resolve(config))
+    plan = Built(resolve(config)).scenario
     _, _, *rows, server = plan.describe().splitlines()
     tasks = [task for stream in plan.clients for task in stream]
     for row, task in zip(rows, tasks, strict=True):

@@ -27,7 +27,7 @@ from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SyncLoop
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -72,8 +72,8 @@ class OneRound:
     def __init__(self, strategy, folder):
         self.folder = folder
         self.config = tiny(folder, strategy=strategy)
-        self.plan = build.build_scenario(resolve(self.config))
-        self.initial = build.build_model(resolve(self.config), self.plan)
+        self.plan = Built(resolve(self.config)).scenario
+        self.initial = Built(resolve(self.config)).model()
         honest = {}
 
         def keep(client, message, reply):
@@ -97,13 +97,13 @@ class OneRound:
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(self.folder / "checkpoint", durable=False)
         server = Server(
-            build.build_strategy(resolved),
+            Built(resolved).strategy(),
             registry,
             recorder,
             store,
         )
         server.begin(snapshot(self.initial, self.initial.shared_names()))
-        schedule = build.build_schedule(resolved, self.plan)
+        schedule = Built(resolved).schedule
         schedule = replace(schedule, tasks=1)
         parts = (server, schedule, SimulatedClock(), {}, registry, self.config)
         SyncLoop(FederatedRun(*parts, timeout=5), grid).run()

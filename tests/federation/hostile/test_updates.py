@@ -24,7 +24,7 @@ from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.federation.server import Server
 from fcl_flower.federation.sync_loop import SyncLoop
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
@@ -58,10 +58,8 @@ class Waiting:
         self.folder = folder
         self.earlier = {}
         config = tiny(folder, strategy=strategy)
-        plan = build.build_scenario(resolve(config))
-        schedule = build.build_schedule(
-            resolve(config), build.build_scenario(resolve(config))
-        )
+        plan = Built(resolve(config)).scenario
+        schedule = Built(resolve(config)).schedule
 
         def keep(client, message, reply):
             self.earlier[client, message.metadata.message_type] = reply.content
@@ -71,7 +69,7 @@ class Waiting:
         registry = ClientRegistry(grid, len(NODES))
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(folder / "checkpoint", durable=False)
-        self.strategy = build.build_strategy(resolve(config))
+        self.strategy = Built(resolve(config)).strategy()
         self.server = Server(
             self.strategy,
             registry,
@@ -79,7 +77,7 @@ class Waiting:
             store,
             max_update_norm=config.federation.max_update_norm,
         )
-        model = build.build_model(resolve(config), plan)
+        model = Built(resolve(config)).model()
         self.server.begin(snapshot(model, model.shared_names()))
         first = replace(schedule, tasks=1)
         parts = (self.server, first, SimulatedClock(), {}, registry, config)

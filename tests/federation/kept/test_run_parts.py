@@ -9,12 +9,12 @@ from flwr.app import Context, RecordDict
 from threadpoolctl import threadpool_info, threadpool_limits
 from watched import keep_nothing
 
-from fcl_flower.config.node_config import NodeConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.federation import client as resident
 from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.federation.client import RunParts, forget_runs, run_parts
-from fcl_flower.setup import build
+from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 
@@ -106,7 +106,7 @@ def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkey
 
 def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
     parts = parts_of(tiny(tmp_path, head="single"))
-    pristine = build.build_network(parts.run, parts.scenario).state_dict()
+    pristine = parts.run.network().state_dict()
     spoilt = parts.network(None)
     with torch.no_grad():
         for tensor in spoilt.state_dict().values():
@@ -140,21 +140,19 @@ def test_frozen_weights_are_held_once(tmp_path):
     assert 0 < len(shared) < len(one)
 
 
-def test_a_clients_own_words_make_a_network_of_its_own(monkeypatch):
+def test_a_clients_own_words_make_a_network_of_its_own(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(build, "build_scenario", lambda run: "a scenario")
-    monkeypatch.setattr(build, "build_network", lambda *args: made.append(args))
-    run = resolve(tiny("unused"))
+    monkeypatch.setattr(Built, "network", lambda run, words: made.append(words))
     words = [WordVectors({}, np.zeros((1, 2), np.float32), name) for name in "ab"]
-    parts = RunParts(run)
+    parts = RunParts(Built(resolve(tiny(tmp_path))))
 
     for own in words:
         parts.network(own)
 
-    assert made == [(run, "a scenario", own) for own in words]
+    assert made == words
 
 
 def test_a_process_of_clients_takes_as_many_threads_as_their_run_has(tmp_path):
     with threadpool_limits(3):
-        RunParts(resolve(tiny(tmp_path, threads=2)))
+        RunParts(Built(resolve(tiny(tmp_path, threads=2))))
         assert {pool["num_threads"] for pool in threadpool_info()} == {2}

@@ -1,0 +1,116 @@
+"""What a node has of a run: the run's specification, and the node's own settings."""
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fcl_flower.config.parsing import first_complaint, validate_params
+from fcl_flower.config.run_config import RunConfig
+
+SPEC: Final = "run specification "
+
+
+class NodeConfig(BaseModel):
+    """The keys of ``flower-supernode --node-config``; unknown ones are refused.
+
+    Flower's simulation gives the first two, and adds none of its own.
+
+    Attributes:
+        partition_id: the client's number, counted from 0: its name for good.
+        num_partitions: how many clients there are, as Flower's simulation says; not
+            used, since the run says it.
+        data_path: folder with the client's own data.
+        state_path: folder for what the client remembers.
+        device: torch device name, or ``auto``; empty for the run's.
+        word_vectors: file of word vectors; empty for the run's.
+        client_name: what NVFlare calls the client, and tells every node; not used.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+    )
+
+    partition_id: int = Field(ge=0)
+    num_partitions: int = Field(0, ge=0)
+    data_path: str = ""
+    state_path: str = ""
+    device: str = ""
+    word_vectors: str = ""
+    client_name: str = ""
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> "NodeConfig":
+        """Check what Flower was given for this node.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value refused.
+        """
+        return validate_params(cls, values, "node-config ")
+
+
+class RunSpec(BaseModel):
+    """A run with nothing left open: what `setup.resolve` decides, sent as JSON.
+
+    The server sends it to each client when they meet. Nobody who has it looks at data
+    again to know what the run is.
+
+    Attributes:
+        config: every setting with its value.
+        modality: of the data: ``images``, ``time-series``, ``tabular``, ``text``.
+        input_shape: of one input of the network.
+        hidden_tasks: clients are not told which task, or concept, they have.
+        local_data: each client has data of its own.
+        tasks: that follow one another in the schedule: 1 where concepts are hidden.
+        revision: counts the specifications of one run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    config: RunConfig
+    modality: str
+    input_shape: tuple[int, ...]
+    hidden_tasks: bool
+    local_data: bool
+    tasks: int = Field(ge=1)
+    revision: int = Field(0, ge=0)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Check what a server has sent.
+
+        Raises:
+            ConfigError: it is no specification of this version's.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise first_complaint(cls, error, SPEC) from error
+
+    def to_json(self) -> str:
+        """Write it down; equal specifications have equal text."""
+        return self.model_dump_json()
+
+    def with_settings(self, **settings: object) -> Self:
+        """Copy it with other settings, on which nothing else of it depends.
+
+        Args:
+            settings: as of `RunConfig.replace`.
+
+        Raises:
+            ConfigError: a value is refused.
+        """
+        return self.model_copy(update={"config": self.config.replace(**settings)})
+
+    def on_node(self, node: NodeConfig) -> Self:
+        """Put a node's own device and word vectors in the place of the run's."""
+        own = {}
+        if node.device:
+            own["training.device"] = node.device
+        if node.word_vectors and self.modality == "text":
+            own["data.word_vectors"] = node.word_vectors
+        return self.with_settings(**own) if own else self

@@ -1,0 +1,69 @@
+"""What a run names: entries of the registries, with checked parameters."""
+
+import os
+from pathlib import Path
+
+from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.config.parsing import Params, validate_params
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.config.sections import ModelSection, ScenarioSection
+from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
+from fcl_flower.models.pretrained import MINILM, EncoderParams
+from fcl_flower.models.registry import ModelEntry, model_entry
+
+
+class Entries:
+    """What the names of a run stand for in this process; needs no torch.
+
+    Attributes:
+        spec: of the run.
+        config: its settings.
+        algorithm: entry of the registry.
+        params: its hyper-parameters.
+        scenario_entry: entry of the registry.
+        scenario_params: parameters of the scenario.
+        model_entry: entry of the registry.
+        model_params: parameters of the model's family.
+        data_root: folder with data sets.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        """Look the names up.
+
+        Raises:
+            ConfigError: a name is unknown here, or a parameter refused.
+        """
+        config = spec.config
+        self.spec, self.config = spec, config
+        self.algorithm: Algorithm = algorithm(config.strategy.name)
+        self.params: Params = self.algorithm.params(config.strategy.params)
+        self.scenario_entry: ScenarioEntry = scenario_entry(config.scenario.name)
+        self.scenario_params: Params = validate_params(
+            self.scenario_entry.params,
+            config.scenario.params,
+            "scenario.",
+            ScenarioSection.keys(),
+        )
+        self.model_entry: ModelEntry = model_entry(config.model.name)
+        self.model_params: Params = model_params(config, self.model_entry)
+        self.data_root = data_root(config)
+
+
+def data_root(config: RunConfig) -> Path:
+    """Find the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
+    return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
+
+
+def model_params(config: RunConfig, entry: ModelEntry) -> Params:
+    """Check the parameters of a network; an encoder of texts has a default.
+
+    Raises:
+        ConfigError: one is unknown, or its value refused.
+    """
+    found = validate_params(
+        entry.params, config.model.params, "model.", ModelSection.keys()
+    )
+    if isinstance(found, EncoderParams) and entry.modality == "text":
+        return found.model_copy(update={"encoder": found.encoder or MINILM})
+    return found
