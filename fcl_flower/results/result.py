@@ -123,7 +123,7 @@ class Result:
         Raises:
             ConfigError: the file is missing or damaged; names it.
         """
-        lines = json_lines(self.folder / "rounds.jsonl")
+        lines = json_lines(self.folder / "rounds.jsonl", growing=False)
         return cast(list[dict[str, Any]], lines)
 
     def table(self) -> Rows:
