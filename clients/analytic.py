@@ -89,7 +89,7 @@ class Analytic(ClientLearner[AnalyticParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Return logits of the head of all classes, or of the task's own.
+        """Compute logits of the head of all classes, or of the task's own.
 
         A class of which the server knows no sample has a very low one; without a head
         all are 0.
@@ -102,7 +102,7 @@ class Analytic(ClientLearner[AnalyticParams]):
         return torch.tensor(logits, dtype=torch.float32, device=x.device)
 
     def features(self, x: Tensor) -> forms.Matrix:
-        """Return what is known of inputs, of length 1, shape (N, D).
+        """Compute features of inputs, of length 1, shape (N, D).
 
         Args:
             x: inputs, shape (N, *input_shape).
@@ -128,7 +128,7 @@ class Analytic(ClientLearner[AnalyticParams]):
 
 @torch.no_grad()
 def unit_features(model: MultiHeadModel, x: Tensor) -> forms.Matrix:
-    """Return what the body makes of inputs, of length 1, shape (N, D).
+    """Compute what the body makes of inputs, of length 1, shape (N, D).
 
     Args:
         model: is brought into evaluation mode.
@@ -149,7 +149,7 @@ _NONE = np.empty(0, np.uint64)
 
 
 def _identity(*data: Examples) -> np.uint64:
-    """Return a number of the data, the same whenever a client meets them again."""
+    """Identify the data by a number, the same whenever a client meets them again."""
     found = hashlib.blake2b(digest_size=8)
     for part in (tensor for examples in data for tensor in examples):
         found.update(repr(part.shape).encode())
@@ -158,7 +158,6 @@ def _identity(*data: Examples) -> np.uint64:
 
 
 def _unit(h: forms.Matrix) -> forms.Matrix:
-    """Return rows of length 1; those of zeros stay."""
     length = np.linalg.norm(h, axis=1, keepdims=True)
     found: forms.Matrix = h / np.where(length > 0, length, 1.0)
     return found

@@ -83,7 +83,7 @@ class ApdModel(TaskModel):
         return super().loss(x, y) + self.decay() + self.pull()
 
     def decay(self) -> Tensor | float:
-        """Return weight_decay / 2 (|tau|^2 + |v|^2), in the first task + |sigma|^2.
+        """Compute weight_decay / 2 (|tau|^2 + |v|^2), in the first task + |sigma|^2.
 
         Later sigma is held by the old tasks.
         """
@@ -97,7 +97,7 @@ class ApdModel(TaskModel):
         return self.weight_decay / 2 * squares.sum()
 
     def pull(self) -> Tensor | float:
-        """Return mu / 2 |sigma - sigma at the start|^2 (FedProx, equation 2)."""
+        """Compute mu / 2 |sigma - sigma at the start|^2 (FedProx, equation 2)."""
         if not self.mu:
             return 0.0
         base = self.tensors.base
@@ -108,7 +108,7 @@ class ApdModel(TaskModel):
 
 
 def split_group(adapters: Sequence[Array], gap: float) -> tuple[Array, list[Array]]:
-    """Return sigma~ of a group, and what is left of the tau of each of its tasks.
+    """Split off sigma~ of a group, and what is left of the tau of each of its tasks.
 
     Args:
         adapters: tau of each task, all of one shape; at least one.
@@ -122,7 +122,7 @@ def split_group(adapters: Sequence[Array], gap: float) -> tuple[Array, list[Arra
 
 
 def group_tasks(adapters: Sequence[Array], count: int, seed: int) -> list[int]:
-    """Return the group of each task, counted from 0.
+    """Cluster tasks to groups, counted from 0.
 
     Args:
         adapters: tau of each task, all of one shape; at least one.
@@ -140,7 +140,7 @@ def group_tasks(adapters: Sequence[Array], count: int, seed: int) -> list[int]:
 def consolidate(
     adapters: Mapping[int, Arrays], count: int, gap: float, seed: int
 ) -> dict[str, Arrays]:
-    """Return the groups of a client's state that change.
+    """Consolidate the adapters: the groups of a client's state that change.
 
     Args:
         adapters: of each task, with what its group had before.
@@ -227,9 +227,9 @@ class ApdTasks(FedWeit[FedWeitParams]):
         return {**super().start(state, received, task), f"adapters/{task}": adapters}
 
     @override
-    def close(self, state: Payload, task: int) -> Payload:
+    def finish_task(self, state: Payload, task: int) -> Payload:
         """Finish a task; consolidate when enough have come since the last time."""
-        finished = super().close(state, task)
+        finished = super().finish_task(state, task)
         known, every = known_tasks(finished), self.apd.consolidate_every
         new = [t for t in known if GROUPS + str(t) not in finished]
         if not every or len(new) < every:
@@ -242,13 +242,13 @@ class ApdTasks(FedWeit[FedWeitParams]):
         return {**kept, **consolidate(whole, count, self.apd.gap, seed)}
 
     @override
-    def sent(self, state: Payload, stage: TaskStage) -> Payload:
+    def upload(self, state: Payload, stage: TaskStage) -> Payload:
         return {"base": state["base"]}
 
     @override
     def task_tensors(self, state: Payload, task: int) -> TaskTensors:
         tensors = super().task_tensors(state, task)
-        tensors.foreign = self.torch(local_of(state, task))
+        tensors.foreign = self.to_tensors(local_of(state, task))
         return tensors
 
     @override
@@ -263,7 +263,7 @@ class ApdTasks(FedWeit[FedWeitParams]):
         )
 
     def whole_adapter(self, state: Payload, task: int) -> Arrays:
-        """Return tau + sigma~ of a finished task."""
+        """Compute tau + sigma~ of a finished task."""
         local = local_of(state, task)
         return {
             name: dense(tau) + dense(local[name]) if name in local else tau
@@ -272,7 +272,7 @@ class ApdTasks(FedWeit[FedWeitParams]):
 
 
 def local_of(state: Payload, task: int) -> Arrays:
-    """Return sigma~ of a task's groups, by tensor; nothing where it has one alone."""
+    """Collect sigma~ of a task's groups, by tensor; nothing where it has one alone."""
     return {
         name: shared[name]
         for name, group in state.get(GROUPS + str(task), {}).items()

@@ -28,7 +28,7 @@ LEAST = 1e-6
 
 
 def add_inputs(known: Arrays, x: Tensor) -> Arrays:
-    """Return the sums with further inputs.
+    """Add further inputs to the sums.
 
     Args:
         known: ``count`` (shape ()), ``sum`` and ``squares`` (shape (D,)), float64; or
@@ -45,7 +45,7 @@ def add_inputs(known: Arrays, x: Tensor) -> Arrays:
 
 
 def misfit(known: Arrays, x: Tensor) -> float:
-    """Return the mean negative log-likelihood of inputs, up to a factor and a constant.
+    """Average the negative log-likelihood of inputs, up to a factor and a constant.
 
     Args:
         known: of `add_inputs`; with nothing it is infinite.
@@ -121,7 +121,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     def losses(
         self, state: Payload, received: Payload, examples: Examples, task: int
     ) -> list[float]:
-        """Return ``L(w_k, d_n)`` by k; the least is the choice of equation 6."""
+        """Compute ``L(w_k, d_n)`` by k; the least is the choice of equation 6."""
         part = self._representative(examples)
         return [
             score(partial(self.predict, state, {"base": model}, task), part).loss
@@ -131,7 +131,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     def entropies(
         self, state: Payload, received: Payload, examples: Examples, task: int
     ) -> list[float]:
-        """Return by k the mean entropy of what w_k predicts on d_n, in nats."""
+        """Compute by k the mean entropy of what w_k predicts on d_n, in nats."""
         part = self._representative(examples)
         found = []
         for model in _in_order(received):
@@ -144,7 +144,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
         return found
 
     def _representative(self, examples: Examples) -> Examples:
-        """Return d_n: so many examples at random, the same in every process."""
+        """Draw d_n: so many examples at random, the same in every process."""
         seed = derive(self.context.seed, "representative", self.context.client)
         return next(batches(examples, self.params.subset, seed), examples)
 

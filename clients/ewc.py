@@ -29,7 +29,7 @@ from strategies.ewc import EwcParams
 def diagonal_fisher(
     model: MultiHeadModel, examples: Examples, task: int, at_most: int
 ) -> dict[str, Array]:
-    """Return the diagonal of the empirical Fisher information, by shared parameter.
+    """Estimate the diagonal of the empirical Fisher information, by shared parameter.
 
     The mean over examples of the squared gradient of the log-likelihood of the
     true label; one example at a time, since a batch's gradient hides them. Zeros
@@ -97,5 +97,5 @@ class Ewc(LocalTraining[E]):
         return super().penalty(rows, hidden) + own
 
     def fisher(self, examples: Examples, task: int) -> Arrays:
-        """Return the diagonal of the empirical Fisher information of a task."""
+        """Estimate the diagonal of the empirical Fisher information of a task."""
         return diagonal_fisher(self.model, examples, task, self.params.fisher_examples)

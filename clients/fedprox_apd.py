@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.apd import Apd, ApdTasks
-from clients.fedweit.client import overwritten
+from clients.fedweit.client import with_global_base
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -37,5 +37,5 @@ class FedProxApd(Apd[FedProxApdParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        state = {**state, "base": overwritten(state["base"], received["base"])}
+        state = {**state, "base": with_global_base(state["base"], received["base"])}
         return super().predict(state, received, task, x)

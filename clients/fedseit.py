@@ -54,7 +54,7 @@ class ForeignBranches:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return what says which adapters and word vectors these are."""
+        """Digest of these adapters and word vectors."""
         found = hashlib.blake2b(digest_size=16)
         for adapter in self._adapters:
             for name in self.names:
@@ -80,7 +80,7 @@ class ForeignBranches:
         ]
 
     def extremes(self, x: Tensor) -> Tensors:
-        """Return largest and smallest responses by name, shape (2, batch, K, F)."""
+        """Compute largest and smallest responses by name, shape (2, batch, K, F)."""
         found = self._body.extremes(x, self._filters)
         return {
             name: part.reshape(*part.shape[:2], self.count, -1)
@@ -91,7 +91,7 @@ class ForeignBranches:
 def branch_vectors(
     extremes: Tensor, rows: Tensor, alpha: Tensor, bias: Tensor
 ) -> Tensor:
-    """Return z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
+    """Compute z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
 
     Args:
         extremes: max and min over time, shape (2, documents, K, F).
@@ -144,7 +144,7 @@ class BranchedWorkspace(TaskModel):
         self._stored: CacheType = stored
         self._limit = limit
         self._table: Tensors | None = None
-        self.take("branches", joined)
+        self.add_leaves("branches", joined)
         for name in joined:
             if name.startswith("attention/"):
                 self.rates[f"branches/{name}"] = params.attention_rate
@@ -171,7 +171,7 @@ class BranchedWorkspace(TaskModel):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (equation 3) of documents, numbered if they are prepared.
+        """Compute logits (equation 3) of documents, numbered if they are prepared.
 
         Dropout acts on z_c, as in Kim's network; z_f has none.
         """
@@ -188,7 +188,7 @@ class BranchedWorkspace(TaskModel):
         return head.hide(logits + self.foreign(extremes, rows, foreign))
 
     def local(self, x: Tensor) -> Tensor:
-        """Return z_c, shape (batch, features): the network without branches."""
+        """Compute z_c, shape (batch, features): the network without branches."""
         tensors = {**self.weights(), **self.tensors.private}
         body = {
             name.removeprefix("body."): tensor
@@ -198,7 +198,7 @@ class BranchedWorkspace(TaskModel):
         return cast(Tensor, functional_call(self.model.body, body, (x,)))
 
     def foreign(self, extremes: Tensors, rows: Tensor, head: Tensor) -> Tensor:
-        """Return what z_f adds to the logits, shape (batch, classes).
+        """Compute what z_f adds to the logits, shape (batch, classes).
 
         The head, W_c and W_f are linear: they are multiplied with each other, not one
         after the other with every document, which is the same for a small part of the
@@ -243,7 +243,7 @@ class _Request:
 
 @lru_cache(maxsize=REMEMBERED)
 def _table(request: _Request) -> Tensors:
-    """Return the extremes of all documents by name, shape (2, documents, K, F)."""
+    """Compute the extremes of all documents by name, shape (2, documents, K, F)."""
     dtype = torch.float16 if request.stored == "float16" else torch.float32
     branches = request.branches
     parts = [branches.extremes(part) for part in torch.split(request.x, CHUNK)]
@@ -328,12 +328,12 @@ class FedSeit(FedWeit[FedSeitParams]):
         }
 
     @override
-    def sent(self, state: Payload, stage: TaskStage) -> Payload:
-        encode_update = super().sent(state, stage)
+    def upload(self, state: Payload, stage: TaskStage) -> Payload:
+        groups = super().upload(state, stage)
         if not self.params.dls or f"projections/{stage.task}" not in state:
-            return encode_update
+            return groups
         group = f"dense/{len(_sources(state, stage.task))}"
-        return {**encode_update, group: state[f"projections/{stage.task}"]}
+        return {**groups, group: state[f"projections/{stage.task}"]}
 
     @override
     def attention_weights(self, state: Payload) -> dict[str, float]:
@@ -365,7 +365,9 @@ class FedSeit(FedWeit[FedSeitParams]):
             task,
             tensors,
             branches,
-            self.torch({**state[f"branches/{task}"], **state[f"projections/{task}"]}),
+            self.to_tensors(
+                {**state[f"branches/{task}"], **state[f"projections/{task}"]}
+            ),
             stored=self.params.cache,
             limit=self.params.cache_megabytes * MEGABYTE,
         )
@@ -383,7 +385,7 @@ class FedSeit(FedWeit[FedSeitParams]):
 
 
 def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]:
-    """Return W_c and W_f at the start of a task, the same for every client.
+    """Draw W_c and W_f at the start of a task, the same for every client.
 
     W_c begins as [I, 0], so that a task begins as its local model; W_f is uniform
     (Glorot), so that the foreign part of W_c has a gradient.
@@ -405,6 +407,6 @@ def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]
 
 
 def _sources(state: Payload, task: int | None) -> list[str]:
-    """Return whose adapters a task's branches are, as ``client/task``."""
+    """List whose adapters a task's branches are, as ``client/task``."""
     pairs = dense(state[f"sources/{task}"]["foreign"]).tolist()
     return [f"{client}/{number}" for client, number in pairs]

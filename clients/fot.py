@@ -42,7 +42,7 @@ _WORDS = 8
 
 
 def shared_layers(model: MultiHeadModel) -> dict[str, nn.Module]:
-    """Return the layers whose weights clients share, by name.
+    """Find the layers whose weights clients share, by name.
 
     Raises:
         ConfigError: a shared weight of several axes is not of a linear layer or
@@ -88,7 +88,7 @@ def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]
 
 
 def columns(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return inputs of a layer as it multiplies them, shape (inputs, samples).
+    """Lay out inputs of a layer as it multiplies them, shape (inputs, samples).
 
     Those of a convolution are patches, in the order of its flattened kernels; each
     group of channels has its own. With a bias the last row is 1.
@@ -107,7 +107,7 @@ def columns(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """Return patches, shape (samples * groups * positions, inputs).
+    """Lay out patches, shape (samples * groups * positions, inputs).
 
     They are what a convolution answers whose kernels have a single 1 each: so stride,
     padding and dilation are the layer's own.
@@ -168,18 +168,18 @@ class Sketch:
 
     @property
     def columns(self) -> int:
-        """Return how many columns it has."""
+        """How many columns it has."""
         return int(self._sum.shape[1])
 
     @property
     def values(self) -> Array:
-        """Return it, float32, shape (inputs, columns); without samples zeros."""
+        """The sketch, float32, shape (inputs, columns); without samples zeros."""
         scale = np.sqrt(max(self._samples, 1) * self.columns)
         return np.asarray(self._sum / scale, np.float32)
 
     @property
     def outside(self) -> Array:
-        """Return ``|A - U U^T A|^2 / |A|^2``, float32; 0 where A is."""
+        """``|A - U U^T A|^2 / |A|^2``, float32; 0 where A is."""
         share = self._outside / self._squares if self._squares else 0.0
         return np.asarray(min(share, 1.0), np.float32)
 
@@ -216,7 +216,7 @@ class Fot(LocalTraining[FotParams]):
         return state, update
 
     def _sketches(self, known: Arrays, examples: Examples, stage: TaskStage) -> Payload:
-        """Return what a client tells of the inputs of its layers.
+        """Sketch the inputs of the layers.
 
         The random numbers are nobody else's to know: whoever knew them might solve for
         the inputs.

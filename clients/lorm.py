@@ -95,7 +95,7 @@ class Lorm(ClientLearner[LormParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Return logits of all classes, with what all tasks have learned together.
+        """Compute logits of all classes, with what all tasks have learned together.
 
         The task is not used. A class that nobody has learned has the logit `NEVER`.
         """
@@ -123,7 +123,7 @@ class Lorm(ClientLearner[LormParams]):
         return logits.masked_fill(~known, NEVER)
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        """Return the classes among which the loss is, int64, ascending."""
+        """List the classes among which the loss is, int64, ascending."""
         own: Tensor = torch.unique(labels)
         if self.params.contrast == "own":
             return own
@@ -172,7 +172,7 @@ class Lorm(ClientLearner[LormParams]):
         return fit(job)
 
     def _grams(self, x: Tensor) -> Arrays:
-        """Return what enters layers and head, as means over tokens and samples."""
+        """Measure what enters layers and head, as means over tokens and samples."""
         self.model.eval()
         with torch.no_grad(), self._body.observed() as seen:
             parts = [
@@ -194,7 +194,6 @@ class Lorm(ClientLearner[LormParams]):
 
 
 def _finished(received: Payload) -> Payload:
-    """Return the groups of finished tasks, which are sent only once."""
     return {
         group: arrays
         for group, arrays in received.items()

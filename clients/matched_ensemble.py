@@ -69,7 +69,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def answer_query(
         self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
     ) -> Payload:
-        """Return the sums over a task's samples; nothing where they are too few."""
+        """Sum over a task's samples; nothing where they are too few."""
         if len(data.train.y) < self.params.min_samples:
             return {}
         known = concat([data.train, data.valid])
@@ -116,7 +116,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Return the logarithm of the mean of all probabilities."""
+        """Compute the logarithm of the mean of all probabilities."""
         known = {**state, **received}
         x = frozen_features(self.model, x)
         own = known.get(self._own(task)) or self._fresh(known, task)
@@ -163,7 +163,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
 
     @torch.no_grad()
     def _start(self, state: Payload, task: int) -> Arrays:
-        """Return the network that a new task begins with.
+        """Choose the network that a new task begins with.
 
         That which has most of its classes, and of several the last that was begun; rows
         of the head that stand for none of them are fresh.
@@ -185,12 +185,11 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return network
 
     def _fresh(self, state: Payload, task: int) -> Arrays:
-        """Return a task's network before any training."""
         load(self.model, state["base"])
         return self._network(task)
 
     def _network(self, task: int) -> Arrays:
-        """Return the tensors of the body and of a task's head."""
+        """Collect the tensors of the body and of a task's head."""
         head = self._head(task)
         names = {*self.model.shared_names(), *self.model.head_names(task)}
         return {
@@ -199,7 +198,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         }
 
     def _tensors(self, network: Arrays, task: int) -> Arrays:
-        """Return a network's tensors under the names of a task's in the model."""
+        """Name a network's tensors as those of a task in the model."""
         head = self._head(task)
         return {
             name.replace(_HEAD, head) if name.startswith(_HEAD) else name: values
@@ -210,7 +209,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return f"{HEADS}{self.model.head_index(task)}."
 
     def _logits(self, network: Arrays, task: int, x: Tensor) -> Tensor:
-        """Return what a network says, with its head in the place of a task's."""
+        """Compute a network's logits, with its head in the place of a task's."""
         self.model.eval()
         device = self.context.device
         tensors = {
@@ -221,5 +220,4 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
 
 
 def _held(state: Payload) -> Array:
-    """Return whose networks there are, rows of client and task, ascending."""
     return np.asarray(client_tasks(state, "networks"), np.int64).reshape(-1, 2)

@@ -83,7 +83,7 @@ class Scaffold(LocalTraining[ScaffoldParams]):
         stage: TaskStage,
         examples: Examples,
     ) -> dict[str, Tensor]:
-        """Return the mean gradient over examples at x, by name; none without any."""
+        """Compute the mean gradient over examples at x, by name; none without any."""
         load(self.model, received["base"])
         load(self.model, state.get("heads", {}))
         self.model.eval()
@@ -100,8 +100,6 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     def _of(
         self, weights: dict[str, torch.nn.Parameter], arrays: Arrays
     ) -> dict[str, Tensor]:
-        """Return a tensor for each weight, zeros where none is known."""
-
         def one(name: str, known: AnyArray | None) -> Tensor:
             if known is None:
                 return torch.zeros_like(weights[name])

@@ -110,7 +110,6 @@ class FedCurv(ServerStrategy[FedCurvParams]):
 
 
 def _sum_over_clients(state: Payload, group: str) -> dict[str, Array]:
-    """Return the sum of what clients have sent last, by parameter."""
     total: dict[str, Array] = {}
     prefix = f"{group}/"
     clients = sorted(int(g.removeprefix(prefix)) for g in state if g.startswith(prefix))
@@ -122,7 +121,6 @@ def _sum_over_clients(state: Payload, group: str) -> dict[str, Array]:
 
 
 def _without(total: Arrays, own: Arrays) -> dict[str, Array]:
-    """Return sums less what one client has in them."""
     return {
         name: np.asarray(values) - (np.asarray(own[name]) if name in own else 0)
         for name, values in total.items()

@@ -76,11 +76,11 @@ class HasShape(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """Return the sizes of its axes."""
+        """Sizes of its axes."""
 
 
 def layer_inputs(tensors: Mapping[str, HasShape]) -> dict[str, int]:
-    """Return the width of what enters each layer of a model, by the layer's name.
+    """Measure what enters each layer of a model, by the layer's name.
 
     A layer is what has a weight of at least two axes, its outputs on the first.
     """
@@ -93,14 +93,14 @@ def layer_inputs(tensors: Mapping[str, HasShape]) -> dict[str, int]:
 
 
 def sketch_columns(inputs: int, width: float) -> int:
-    """Return how many columns a sketch has: ``width * inputs``, rounded up."""
+    """Count the columns of a sketch: ``width * inputs``, rounded up."""
     return math.ceil(width * inputs)
 
 
 def without_subspace(
     changed: Arrays, before: Arrays, subspace: Arrays
 ) -> dict[str, Array]:
-    """Return a model of whose change the part in the subspace is taken out again.
+    """Take the part in the subspace out of a model's change.
 
     Args:
         changed: the model after a round.
@@ -126,7 +126,7 @@ def without_subspace(
 
 
 def extended(basis: Array, sketch: Array, outside: float, energy: float) -> Array:
-    """Return a basis that also holds the principal directions of a task's inputs.
+    """Extend a basis by the principal directions of a task's inputs.
 
     Of inputs A, shape (inputs, samples), the share ``outside`` of the squares lies
     outside of the old basis U: ``|A - U U^T A|^2 / |A|^2``. So that ``energy`` of all
@@ -161,12 +161,11 @@ def extended(basis: Array, sketch: Array, outside: float, energy: float) -> Arra
 
 
 def no_directions(inputs: Mapping[str, int]) -> dict[str, Array]:
-    """Return the subspaces before the first task: bases without columns."""
+    """Make the subspaces before the first task: bases without columns."""
     return {layer: np.zeros((count, 0), np.float32) for layer, count in inputs.items()}
 
 
 def _matrix(arrays: Arrays, layer: str) -> Array:
-    """Return weights and, if there is one, the bias, shape (outputs, inputs)."""
     weight = np.asarray(arrays[layer + WEIGHT], np.float64)
     flat = weight.reshape(len(weight), -1)
     if layer + BIAS not in arrays:
@@ -249,14 +248,14 @@ class Fot(ServerStrategy[FotParams]):
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float]:
-        """Return for each layer which share of its inputs' directions is taken."""
+        """Report for each layer which share of its inputs' directions is taken."""
         return {
             f"subspace/{layer}": basis.shape[1] / basis.shape[0]
             for layer, basis in state[SUBSPACE].items()
         }
 
     def _with_task(self, state: Payload) -> Payload:
-        """Return the state with what was sketched of a task in its bases."""
+        """Add what was sketched of a task to the bases."""
         counts = state[_COUNTS]
         tasks, examples = (int(np.asarray(counts[n])) for n in ("tasks", "examples"))
         if not examples:
@@ -275,13 +274,11 @@ class Fot(ServerStrategy[FotParams]):
 
 
 def _nothing_sent(tasks: int) -> Payload:
-    """Return the sums at the start of a task, after a number of others."""
     counts = {"tasks": np.asarray(tasks), "examples": np.asarray(0)}
     return {SKETCHES: {}, OUTSIDE: {}, _COUNTS: counts}
 
 
 def _added(state: Payload, updates: list[Update]) -> Payload:
-    """Return the sums over a task with the sketches of some clients."""
     sketches, outside = state[SKETCHES], state[OUTSIDE]
     counts = state[_COUNTS]
     examples = np.asarray(counts["examples"])

@@ -79,7 +79,7 @@ class LowRank(NamedTuple):
 
 
 def regmean(weights: Sequence[Array], grams: Sequence[Array]) -> Array:
-    """Return ``(sum_k W_k Gamma_k) (sum_k Gamma_k)^+``.
+    """Merge linear layers: ``(sum_k W_k Gamma_k) (sum_k Gamma_k)^+``.
 
     With M the mean of all W_k it is computed as
     ``M + (sum_k (W_k - M) Gamma_k) (sum_k Gamma_k)^+``, which is the same wherever the
@@ -107,7 +107,7 @@ def regmean(weights: Sequence[Array], grams: Sequence[Array]) -> Array:
 
 
 def merged_up(ups: Sequence[Array], down: Array, grams: Sequence[Array]) -> Array:
-    """Return ``(sum_k B_k A Gamma_k) A^T (A (sum_k Gamma_k) A^T)^+``.
+    """Merge factors B: ``(sum_k B_k A Gamma_k) A^T (A (sum_k Gamma_k) A^T)^+``.
 
     Args:
         ups: B_k, each of shape (outputs, rank).
@@ -123,7 +123,7 @@ def merged_up(ups: Sequence[Array], down: Array, grams: Sequence[Array]) -> Arra
 
 
 def merged_change(changes: Sequence[LowRank], grams: Sequence[Array]) -> LowRank:
-    """Return ``(sum_t dW_t Gamma_t) (sum_t Gamma_t)^+`` of the changes of some tasks.
+    """Merge the changes of some tasks: ``(sum_t dW_t Gamma_t) (sum_t Gamma_t)^+``.
 
     Its rank is at most the sum of theirs, since it is
     ``sum_t B_t (A_t Gamma_t (sum_t Gamma_t)^+)``: the factors are B_t and what is in
@@ -146,7 +146,7 @@ def merged_change(changes: Sequence[LowRank], grams: Sequence[Array]) -> LowRank
 
 
 def damped(gram: Array, alpha: float) -> Array:
-    """Return a matrix with all that is off its diagonal multiplied by ``alpha``.
+    """Multiply all that is off a matrix's diagonal by ``alpha``.
 
     With alpha below 1 it is regular if no input is always 0.
     """
@@ -154,12 +154,12 @@ def damped(gram: Array, alpha: float) -> Array:
 
 
 def upper_half(gram: Array) -> Array:
-    """Return the n (n + 1) / 2 numbers of a symmetric matrix, row by row."""
+    """Pack a symmetric matrix to its n (n + 1) / 2 numbers, row by row."""
     return np.asarray(gram[np.triu_indices(len(gram))])
 
 
 def symmetric(numbers: Array) -> Array:
-    """Return the matrix of which these are the `upper_half`."""
+    """Unpack `upper_half` to the matrix."""
     size = (int(np.sqrt(8 * len(numbers) + 1)) - 1) // 2
     upper = np.zeros((size, size), numbers.dtype)
     upper[np.triu_indices(size)] = numbers
@@ -175,7 +175,7 @@ def _times(left: Array, gram: Array) -> Array:
 
 
 def _inverse(gram: Array) -> Array:
-    """Return the pseudo-inverse of a positive semidefinite matrix, or of a diagonal."""
+    """Invert a positive semidefinite matrix, or a diagonal, where it can be."""
     if gram.ndim == 1:
         return np.asarray(np.where(gram > 0, 1 / np.where(gram > 0, gram, 1.0), 0.0))
     least = len(gram) * float(np.finfo(np.float32).eps)
@@ -199,7 +199,7 @@ HEAD: Final = "head"
 
 
 def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the layers of a model that have a change of low rank.
+    """List the layers of a model that have a change of low rank.
 
     Args:
         names: of all tensors that clients share.
@@ -221,7 +221,7 @@ def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def trained_factor(payload: Payload) -> str:
-    """Return the factor of this round: B and A take turns in a task, B first.
+    """Name the factor of this round: B and A take turns in a task, B first.
 
     The rounds of the task that the server has aggregated decide, so that a round that
     is repeated, or one without this client, changes nothing.
@@ -233,13 +233,13 @@ def trained_factor(payload: Payload) -> str:
 
 
 def diagonals(grams: Arrays, layer: str) -> Array:
-    """Return the diagonal of Gamma for a layer, float64, shape (inputs,)."""
+    """Read the diagonal of Gamma for a layer, float64, shape (inputs,)."""
     tokens = int(np.asarray(grams[TOKENS]))
     return np.asarray(tokens * np.asarray(grams[layer]).astype(np.float64))
 
 
 def merged_layer(payload: Payload, layer: str) -> LowRank:
-    """Return a layer's change as the tasks so far have it together.
+    """Merge a layer's change as the tasks so far have it together.
 
     Args:
         payload: with adapters and grams of the finished tasks and of the current one,
@@ -415,7 +415,7 @@ class Lorm(ServerStrategy[LormParams]):
         return self._with_next_task(new) if stage.ends_task else new
 
     def _with_next_task(self, state: Payload) -> Payload:
-        """Return the state with its task among the finished ones, and a fresh one."""
+        """Put the task among the finished ones, and begin a fresh one."""
         number = int(np.asarray(state[TASK]["finished"]))
         adapters, grams = state[ADAPTERS], state[GRAMS]
         shapes = {name: tensor.shape for name, tensor in adapters.items()}
@@ -435,7 +435,7 @@ class Lorm(ServerStrategy[LormParams]):
         }
 
     def _fresh(self, shapes: Mapping[str, tuple[int, ...]], task: int) -> Arrays:
-        """Return factors whose product is 0: A as LoRA draws it, and B = 0."""
+        """Draw factors whose product is 0: A as LoRA draws it, and B = 0."""
         rng = np.random.default_rng(derive(self.context.seed, "lorm", task))
         made = {}
         for name in sorted(shapes):
@@ -445,7 +445,6 @@ class Lorm(ServerStrategy[LormParams]):
 
 
 def _merged_factors(state: Payload, updates: Sequence[Update]) -> Arrays:
-    """Return both factors of each layer, one of them merged."""
     factor, adapters = trained_factor(state), state[ADAPTERS]
     new = dict(adapters)
     for name in adapters:
@@ -464,7 +463,6 @@ def _merged_factors(state: Payload, updates: Sequence[Update]) -> Arrays:
 
 
 def _joined_grams(updates: Sequence[Update]) -> Arrays:
-    """Return the mean squares over all clients' tokens."""
     sent = [update.payload["grams"] for update in updates]
     tokens = sum(int(np.asarray(grams[TOKENS])) for grams in sent)
     layers = [name for name in sent[0] if name not in (TOKENS, HEAD)]
@@ -476,7 +474,7 @@ def _joined_grams(updates: Sequence[Update]) -> Arrays:
 
 
 def _merged_heads(heads: Arrays, updates: Sequence[Update]) -> tuple[Arrays, Array]:
-    """Return the head, and which of its classes have been learned, uint8.
+    """Merge the head; list which of its classes have been learned, uint8.
 
     A row is merged of those clients that learned it, its bias by number of examples.
     """
@@ -503,7 +501,6 @@ def _merged_heads(heads: Arrays, updates: Sequence[Update]) -> tuple[Arrays, Arr
 
 
 def _rows(update: Update, name: str, classes: Array) -> Array:
-    """Return a client's weights or biases of some of the classes that it sent."""
     heads = update.payload["heads"]
     places = np.searchsorted(np.asarray(heads["classes"]), classes)
     return np.asarray(np.asarray(heads[name])[places])

@@ -248,7 +248,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         fits(group, arrays, expected, sparse=False)
 
     def _matched(self, state: Payload) -> Payload:
-        """Return a state with all its tasks matched anew."""
+        """Match all tasks of a state anew."""
         tasks = client_tasks(state, "sums")
         received = [state[task.group("sums")] for task in tasks]
         model = self.context.model
@@ -276,7 +276,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
 
 
 def known_classes(cross: Sequence[Array]) -> Same:
-    """Return the classes that tasks have in common where one head serves all.
+    """Match the classes that tasks have in common where one head serves all.
 
     Args:
         cross: of each task, see `strategies.analytic.sums`; a class has the same place
@@ -294,5 +294,4 @@ def known_classes(cross: Sequence[Array]) -> Same:
 
 
 def _rows(tasks: AnyArray) -> set[ClientTask]:
-    """Return tasks of which there are rows of client and task."""
     return {ClientTask(int(client), int(task)) for client, task in np.asarray(tasks)}

@@ -106,10 +106,9 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
 
 
 def _floats(model: Arrays) -> Arrays:
-    """Return what may be a parameter: BatchNorm counts its batches in integers."""
+    """Select what may be a parameter: BatchNorm counts its batches in integers."""
     return {name: tensor for name, tensor in model.items() if tensor.dtype.kind == "f"}
 
 
 def _moved(control: AnyArray, share: float, change: Array) -> Array:
-    """Return c + share * change, in the dtype of the parameter."""
     return np.asarray(np.asarray(control) + share * change, change.dtype)

@@ -78,17 +78,17 @@ class FedEt(ClientLearner[FedEtParams]):
         old = replay_samples(memory, self.context.device, without=stage.task)
         samples = replay_samples(memory, self.context.device)
         scores = pool.router.scores(data.train.x)
-        train_router = assign_group(scores, self._chosen(scores))
+        routed = assign_group(scores, self._chosen(scores))
         # As a class was handed over, so are its samples in memory.
-        knows = torch.from_numpy(pool.known).T.to(train_router.device, copy=True)
-        knows[data.train.y, train_router] = True
+        knows = torch.from_numpy(pool.known).T.to(routed.device, copy=True)
+        knows[data.train.y, routed] = True
         again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
         replayed_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         metrics: dict[str, float] = {}
         lost = float(np.asarray(kept.get(SPENT, {}).get("labels", 0.0)))
-        for j in torch.unique(train_router).tolist():
-            part = _at(data.train, train_router == j)
+        for j in torch.unique(routed).tolist():
+            part = _at(data.train, routed == j)
             new = torch.unique(part.y)
             known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
             kept_classes = known[~torch.isin(known, new)]
@@ -107,7 +107,7 @@ class FedEt(ClientLearner[FedEtParams]):
                 scalars["distilled"] = error
             for name, value in scalars.items():
                 metrics[name] = metrics.get(name, 0.0) + value * len(part.y) / len(
-                    train_router
+                    routed
                 )
             payload[f"enhancers/{j}"] = snapshot(self.model, self._fresh)
             payload[f"meta/{j}"] = label_statistics(
@@ -128,7 +128,7 @@ class FedEt(ClientLearner[FedEtParams]):
         return {**kept, "memory": memory}, Update(payload, len(data.train.y), metrics)
 
     def _label_loss(self, trained: int, new: int) -> float:
-        """Return what a group's noised statistics cost each label; 0 for none."""
+        """Compute what a group's noised statistics cost each label; 0 for none."""
         return label_loss(
             trained,
             new,
@@ -141,7 +141,7 @@ class FedEt(ClientLearner[FedEtParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Return logits of the group that the router names; the task is not used.
+        """Compute logits of the group that the router names; the task is not used.
 
         A class that the group does not know has the logit `NEVER`.
         """
@@ -151,9 +151,9 @@ class FedEt(ClientLearner[FedEtParams]):
         if not pool.groups:
             return logits
         learned = torch.from_numpy(pool.known.any(1)).to(x.device)
-        train_router = assign_group(pool.router.scores(x), learned)
-        for j in torch.unique(train_router).tolist():
-            mine = torch.nonzero(train_router == j)[:, 0]
+        routed = assign_group(pool.router.scores(x), learned)
+        for j in torch.unique(routed).tolist():
+            mine = torch.nonzero(routed == j)[:, 0]
             load(self.model, pool.groups[j])
             known = torch.from_numpy(pool.known[j]).to(x.device)
             logits[mine] = predict_logits(self.model, x[mine]).masked_fill(
@@ -174,7 +174,7 @@ class FedEt(ClientLearner[FedEtParams]):
         return EnhancerPool(groups, known, router)
 
     def _chosen(self, scores: Tensor) -> Tensor:
-        """Return which groups learn from the task, bool, shape (J,); at least one.
+        """Choose which groups learn from the task, bool, shape (J,); at least one.
 
         The samples of the others go to the best of these, so that no class is lost.
         """
@@ -217,7 +217,7 @@ class FedEt(ClientLearner[FedEtParams]):
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int
     ) -> Examples:
-        """Return U, in which old classes are about as frequent as new ones."""
+        """Choose U, in which old classes are about as frequent as new ones."""
         of_old = torch.isin(mine.y, old)
         past, present = _at(mine, of_old), _at(mine, ~of_old)
         # The one sample that stays of a class may be another group's.
@@ -250,7 +250,7 @@ class FedEt(ClientLearner[FedEtParams]):
 
 
 def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Return the best of some groups for each sample, int64, shape (N,).
+    """Choose the best of some groups for each sample, int64, shape (N,).
 
     Args:
         scores: of `Router.scores`, shape (N, J).
@@ -263,7 +263,7 @@ def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:
 def distillation_targets(
     f_old: Tensor, f_t: Tensor, old: Tensor, new: Tensor
 ) -> Tensor:
-    """Return the supervision of the double distillation (equations 1 and 5).
+    """Compute the targets of the double distillation (equations 1 and 5).
 
     The logits of the old classes come from H_old and those of the new ones from H^t,
     each less its own mean over these classes.
@@ -285,7 +285,6 @@ def distillation_targets(
 
 
 def _at(examples: Examples, chosen: Tensor) -> Examples:
-    """Return the examples for which a mask says so; all, where there are none."""
     if not len(examples.y):
         return examples
     return Examples(examples.x[chosen], examples.y[chosen])

@@ -35,7 +35,7 @@ NOISE: Final = 0.1
 
 
 def augmented(examples: Examples, copies: int, seed: int) -> Examples:
-    """Return the samples, and then ``copies`` times as many variations of them.
+    """Append ``copies`` times as many variations to the samples.
 
     - Documents, integers (N, words): each word but the first and the last of the
       document is left out with probability 0.1, and what follows moves up.
@@ -61,7 +61,7 @@ def augmented(examples: Examples, copies: int, seed: int) -> Examples:
 
 
 def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return documents without some of their inner words, padded with 0."""
+    """Drop some of the inner words of documents, padded with 0."""
     if not x.numel():
         return x
     places = torch.arange(x.shape[1], device=x.device)
@@ -75,7 +75,7 @@ def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def _moved(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return images moved and mirrored, of the same size."""
+    """Move and mirror images, of the same size."""
     count, channels, *size = x.shape
     rows, columns = (_places(count, length, rng) for length in size)
     mirrored = rng.random((count, 1)) < 0.5
@@ -90,14 +90,13 @@ def _moved(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def _places(count: int, length: int, rng: np.random.Generator) -> Array:
-    """Return whence each line of a moved image comes, shape (count, length)."""
     most = length // SHIFTED
     shift = rng.integers(-most, most, size=(count, 1), endpoint=True)
     return np.asarray(np.clip(np.arange(length) + shift, 0, length - 1))
 
 
 def _noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return numbers with noise, in proportion to what differs between samples."""
+    """Add noise to numbers, in proportion to what differs between samples."""
     if not len(x):
         return x
     drawn = torch.from_numpy(rng.standard_normal(x.shape)).to(x)
@@ -105,13 +104,13 @@ def _noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def class_frequencies(labels: Array, classes: int) -> Array:
-    """Return the share of each class, float64, shape (classes,); zeros of no labels."""
+    """Count the share of each class, float64, shape (classes,); zeros of no labels."""
     counts = np.bincount(labels, minlength=classes).astype(np.float64)
     return np.asarray(counts / max(counts.sum(), 1.0))
 
 
 def information_entropy(distribution: Array) -> float:
-    """Return ``-sum p ln p``, in nats; 0 for a single class."""
+    """Compute ``-sum p ln p``, in nats; 0 for a single class."""
     present = distribution[distribution > 0]
     return float(max(0.0, -(present * np.log(present)).sum()))
 
@@ -126,7 +125,7 @@ def label_statistics(
     noise: float,
     rng: np.random.Generator,
 ) -> Arrays:
-    """Return what travels beside a group of classes.
+    """Collect what travels beside a group of classes.
 
     Args:
         trained: labels of the samples that the group was trained and distilled on.
@@ -167,7 +166,7 @@ def label_loss(
     entropy: LabelStatistics,
     noise: float,
 ) -> float:
-    """Return mu^2 of a group's statistics, for one label (`privacy.accounting`).
+    """Compute mu^2 of a group's statistics, for one label (`privacy.accounting`).
 
     Neighbours differ in the label of one sample, which is among the new ones and may be
     once more in the buffer; numbers of samples are taken as known. The shares are then

@@ -21,10 +21,10 @@ from clients.fedweit.maths import (
     Learned,
     by_channel,
     centres,
+    drop_harmful_senders,
     gate,
     retroactive,
     top_channels,
-    without_harmful,
 )
 from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors, Tensors
 from fcl_flower.algorithms.base import ClientLearner, ClientQueries
@@ -43,23 +43,23 @@ ADAPTERS = "adapters/"
 
 
 def current_task(state: Payload) -> int | None:
-    """Return the task in progress; None between tasks."""
+    """Task in progress; None between tasks."""
     return int(dense(state[CURRENT]["task"])) if CURRENT in state else None
 
 
 def known_tasks(state: Payload) -> list[int]:
-    """Return the tasks that a client has ever trained on, ascending."""
+    """List the tasks that a client has ever trained on, ascending."""
     return sorted(int(g.split("/")[1]) for g in state if g.startswith("masks/"))
 
 
 def senders(offer: Payload) -> list[str]:
-    """Return the clients whose adapters are in what the server sent, in one order."""
+    """List the clients whose adapters are in what the server sent, in one order."""
     found = {group.split("/")[1] for group in offer if group.startswith(ADAPTERS)}
     return sorted(found, key=int)
 
 
 def only_adapters_of(clients: Collection[str], offer: Payload) -> Payload:
-    """Return what the server sent without the adapters of all but some clients."""
+    """Leave out the adapters of all but some clients from what the server sent."""
     return {
         group: arrays
         for group, arrays in offer.items()
@@ -70,7 +70,7 @@ def only_adapters_of(clients: Collection[str], offer: Payload) -> Payload:
 def start_task(
     state: Payload, task: int, foreign: Mapping[str, Arrays] = {}
 ) -> dict[str, Arrays]:
-    """Return the state with ``task`` in progress, and equal attention.
+    """Put ``task`` in progress, with equal attention.
 
     Args:
         state: another task may be in progress, if its end was never asked for.
@@ -87,7 +87,7 @@ def start_task(
 
 
 def end_task(state: Payload) -> dict[str, Arrays]:
-    """Return the state with no task in progress."""
+    """Leave no task in progress."""
     kept = {
         group: arrays
         for group, arrays in state.items()
@@ -97,13 +97,13 @@ def end_task(state: Payload) -> dict[str, Arrays]:
 
 
 def received(state: Payload) -> list[str]:
-    """Return whose adapters came for the task, as ``client/task``, in one order."""
+    """List whose adapters came for the task, as ``client/task``, in one order."""
     groups = sorted(group for group in state if group.startswith(RECEIVED))
     return [group.removeprefix(RECEIVED) for group in groups]
 
 
 def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
-    """Return the adapters that came, by tensor; empty when none did."""
+    """Collect the adapters that came, by tensor; empty when none did."""
     groups = [RECEIVED + source for source in received(state)]
     if not groups:
         return {}
@@ -114,7 +114,7 @@ def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
 
 
 def merged_foreign(state: Payload) -> dict[str, SparseArray]:
-    """Return sum_j alpha_j A_j by tensor, as it is now; empty without any A_j."""
+    """Compute sum_j alpha_j A_j by tensor, as it is now; empty without any A_j."""
     return {
         name: SparseArray.of_nonzero(bank.combine(_alpha(state, name)))
         for name, bank in foreign_adapters(state).items()
@@ -122,7 +122,7 @@ def merged_foreign(state: Payload) -> dict[str, SparseArray]:
 
 
 def attention_weights(state: Payload) -> dict[str, float]:
-    """Return ``attention/C/S``: mean |alpha| over the tensors, for the report."""
+    """Report ``attention/C/S``: mean |alpha| over the tensors."""
     sources = received(state)
     if not sources:
         return {}
@@ -169,7 +169,7 @@ class FedWeit(ClientLearner[W], ClientQueries):
     def answer_query(
         self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
     ) -> Payload:
-        """Return the new task's summary; nothing where it has too few documents."""
+        """Summarise the new task; nothing where it has too few documents."""
         found = centres(
             to_numpy(self.model.embed(data.train.x)),
             self.params.clusters,
@@ -189,8 +189,8 @@ class FedWeit(ClientLearner[W], ClientQueries):
     ) -> tuple[Payload, Update]:
         task, unfinished = stage.task, current_task(state)
         if unfinished not in (None, task):  # the client was away when it ended
-            state = self.close(state, unfinished)
-        state = {**state, "base": overwritten(state["base"], received["base"])}
+            state = self.finish_task(state, unfinished)
+        state = {**state, "base": with_global_base(state["base"], received["base"])}
         if task not in known_tasks(state):
             state, metrics, _ = self.begin(state, received, stage, data)
         else:
@@ -199,9 +199,9 @@ class FedWeit(ClientLearner[W], ClientQueries):
             state, metrics, _ = self.learn(state, stage, data)
         metrics |= self.attention_weights(state)
         if stage.ends_task:
-            state = self.close(state, task)
-            metrics |= carried(state, task)
-        return state, Update(self.sent(state, stage), len(data.train.y), metrics)
+            state = self.finish_task(state, task)
+            metrics |= task_statistics(state, task)
+        return state, Update(self.upload(state, stage), len(data.train.y), metrics)
 
     def begin(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -213,10 +213,10 @@ class FedWeit(ClientLearner[W], ClientQueries):
             return self.learn(self.start(state, offer, stage.task), stage, data)
 
         others, drop = senders(received), self.params.drop_harmful
-        return without_harmful(tried, others) if drop else tried(others)
+        return drop_harmful_senders(tried, others) if drop else tried(others)
 
     def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
-        """Return state and metrics after a round, and the loss in validation."""
+        """Train a round; also measure the loss in validation."""
         task = stage.task
         work = self.build_task_model(state, task)
         seen = work.prepared(data)
@@ -227,7 +227,7 @@ class FedWeit(ClientLearner[W], ClientQueries):
             training=self.context.training,
             seed=self.context.seed,
             rates=work.rates,
-            after_step=work.shrink,
+            after_step=work.proximal_step,
             client=self.context.client,
             round=stage.round,
             validate=lambda: score(work.logits, seen.valid),
@@ -247,11 +247,11 @@ class FedWeit(ClientLearner[W], ClientQueries):
         return self.build_task_model(state, task).logits(x)
 
     def initial(self) -> Arrays:
-        """Return the decomposed weights that every client starts from."""
+        """Decompose the weights that every client starts from."""
         return decomposed(snapshot(self.model, self.model.shared_names()))
 
     def fresh(self, task: int) -> Payload:
-        """Return mask, adapter and private tensors of a task not yet trained."""
+        """Make mask, adapter and private tensors of a task not yet trained."""
         owned = {*self.model.shared_names(), *self.model.head_names(task)}
         initial = snapshot(
             self.model, [name for name in self.model.state_dict() if name in owned]
@@ -272,7 +272,7 @@ class FedWeit(ClientLearner[W], ClientQueries):
         }
 
     def start(self, state: Payload, received: Payload, task: int) -> Payload:
-        """Return the state as a new task begins, with what arrived for it."""
+        """Begin a new task, with what arrived for it."""
         foreign = {
             group.removeprefix("adapters/"): arrays
             for group, arrays in received.items()
@@ -281,7 +281,7 @@ class FedWeit(ClientLearner[W], ClientQueries):
         return {**start_task(state, task, foreign), **self.fresh(task)}
 
     def resume(self, state: Payload, task: int) -> Payload:
-        """Return the state as the client comes back to a task that it has finished.
+        """Come back to a task that the client has finished.
 
         Its adapter is the one that it would predict with now; mask, biases, head and
         foreign sum are as they were left. Adapters of others are for new tasks alone
@@ -290,7 +290,7 @@ class FedWeit(ClientLearner[W], ClientQueries):
         adapters = arrays_of(self.adapters(state, task))
         return {**start_task(state, task), f"adapters/{task}": adapters}
 
-    def close(self, state: Payload, task: int) -> Payload:
+    def finish_task(self, state: Payload, task: int) -> Payload:
         """Let all adapters follow the base and prune them; fold the foreign ones."""
         finished: dict[str, Arrays] = {
             **end_task(state),
@@ -312,18 +312,18 @@ class FedWeit(ClientLearner[W], ClientQueries):
                 finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
         return finished
 
-    def sent(self, state: Payload, stage: TaskStage) -> Payload:
-        """Return what goes up: B on the top-kappa channels, at a task's end also A."""
-        encode_update = {"base": self.sent_base(state, stage.task)}
+    def upload(self, state: Payload, stage: TaskStage) -> Payload:
+        """Select what goes up: B on the top-kappa channels, at a task's end also A."""
+        groups = {"base": self.upload_base(state, stage.task)}
         if stage.ends_task:
-            encode_update["adapters"] = state[f"adapters/{stage.task}"]
-        return encode_update
+            groups["adapters"] = state[f"adapters/{stage.task}"]
+        return groups
 
-    def sent_base(self, state: Payload, task: int) -> Arrays:
-        """Return B, or B * g(m), on the top-kappa channels by gate."""
-        masks = self.torch(state[f"masks/{task}"])
+    def upload_base(self, state: Payload, task: int) -> Arrays:
+        """Select B, or B * g(m), on the top-kappa channels by gate."""
+        masks = self.to_tensors(state[f"masks/{task}"])
         sent = {}
-        for name, base in self.torch(state["base"]).items():
+        for name, base in self.to_tensors(state["base"]).items():
             gates = gate(masks[name], self.params.gate)
             channels = top_channels(gates, self.params.kappa)
             if self.params.aggregation == "literal":
@@ -332,15 +332,18 @@ class FedWeit(ClientLearner[W], ClientQueries):
         return sent
 
     def attention_weights(self, state: Payload) -> dict[str, float]:
-        """Return the weight of each foreign adapter, for the report."""
+        """Report the weight of each foreign adapter."""
         return attention_weights(state)
 
     def adapters(self, state: Payload, task: int) -> Tensors:
-        """Return A of a task as it follows today's base."""
-        adapters = self.torch(state[f"adapters/{task}"])
+        """Compute A of a task as it follows today's base."""
+        adapters = self.to_tensors(state[f"adapters/{task}"])
         if self.params.solver == "gradient" or current_task(state) == task:
             return adapters
-        base, anchor = self.torch(state["base"]), self.torch(state["anchor/base"])
+        base, anchor = (
+            self.to_tensors(state["base"]),
+            self.to_tensors(state["anchor/base"]),
+        )
         gates = self.gates(state, task)
         return {
             name: retroactive(
@@ -354,43 +357,45 @@ class FedWeit(ClientLearner[W], ClientQueries):
         }
 
     def gates(self, state: Payload, task: int) -> Tensors:
-        """Return g(m) of a task."""
-        masks = self.torch(state[f"masks/{task}"])
+        """Compute g(m) of a task."""
+        masks = self.to_tensors(state[f"masks/{task}"])
         return {name: gate(mask, self.params.gate) for name, mask in masks.items()}
 
     def build_task_model(self, state: Payload, task: int) -> TaskModel:
-        """Return a task's model, ready to predict or to be trained."""
+        """Build a task's model, ready to predict or to be trained."""
         return TaskModel(self.model, self.params, task, self.task_tensors(state, task))
 
     def task_tensors(self, state: Payload, task: int) -> TaskTensors:
-        """Return the tensors of a task."""
+        """Collect the tensors of a task."""
         tensors = TaskTensors(
-            base=self.torch(state["base"]),
-            masks=self.torch(state[f"masks/{task}"]),
+            base=self.to_tensors(state["base"]),
+            masks=self.to_tensors(state[f"masks/{task}"]),
             adapters=self.adapters(state, task),
-            private=self.torch(state[f"heads/{task}"]),
-            foreign=self.torch(state.get(f"foreign/{task}", {})),
+            private=self.to_tensors(state[f"heads/{task}"]),
+            foreign=self.to_tensors(state.get(f"foreign/{task}", {})),
         )
         if current_task(state) == task:
             tensors.banks = foreign_adapters(state)
-            tensors.attention = self.torch(state["attention"] if tensors.banks else {})
+            tensors.attention = self.to_tensors(
+                state["attention"] if tensors.banks else {}
+            )
             if self.params.solver != "unbraked":
-                tensors.anchor = self.torch(state["anchor/base"])
+                tensors.anchor = self.to_tensors(state["anchor/base"])
                 tensors.old = {
                     t: self.old_task(state, t) for t in known_tasks(state) if t != task
                 }
         return tensors
 
     def old_task(self, state: Payload, task: int) -> OldTask:
-        """Return what the task in progress must know of one of the past."""
-        adapters = self.torch(state[f"adapters/{task}"])
+        """Collect what the task in progress must know of one of the past."""
+        adapters = self.to_tensors(state[f"adapters/{task}"])
         gates = self.gates(state, task)
         if self.params.solver == "closed":
             return OldTask(adapters, gates)
-        return OldTask(self.torch(state[f"anchor/{task}"]), gates, adapters)
+        return OldTask(self.to_tensors(state[f"anchor/{task}"]), gates, adapters)
 
     def changed(self, work: TaskModel, task: int) -> Payload:
-        """Return what training changed, as groups of the client's state."""
+        """Collect what training changed, as groups of the client's state."""
         tensors = work.tensors
         changed: dict[str, Arrays] = {
             "base": arrays_of(tensors.base),
@@ -407,15 +412,15 @@ class FedWeit(ClientLearner[W], ClientQueries):
             changed["attention"] = arrays_of(tensors.attention)
         return changed
 
-    def torch(self, arrays: Arrays) -> Tensors:
-        """Return dense torch copies on this learner's device."""
+    def to_tensors(self, arrays: Arrays) -> Tensors:
+        """Copy arrays to dense tensors on this learner's device."""
         return {
             n: to_torch(values, self.context.device) for n, values in arrays.items()
         }
 
 
-def carried(state: Payload, task: int) -> dict[str, float]:
-    """Return what the parts of a finished task amount to.
+def task_statistics(state: Payload, task: int) -> dict[str, float]:
+    """Measure the parts of a finished task.
 
     ``adapter_density`` and ``mask_density``: shares of A's entries and of the gates m
     that are not zero. ``foreign_norm``: the Euclidean norm of sum_j alpha_j A_j over
@@ -430,19 +435,19 @@ def carried(state: Payload, task: int) -> dict[str, float]:
 
 
 def norm(arrays: Arrays) -> float:
-    """Return the Euclidean norm over all tensors; 0 of none."""
+    """Compute the Euclidean norm over all tensors; 0 of none."""
     return math.sqrt(sum(float(np.square(dense(v)).sum()) for v in arrays.values()))
 
 
 def density(arrays: Arrays) -> float:
-    """Return the share of entries that are not zero, in [0, 1]."""
+    """Measure the share of entries that are not zero, in [0, 1]."""
     tensors = [dense(values) for values in arrays.values()]
     kept = sum(int(np.count_nonzero(tensor)) for tensor in tensors)
     return kept / sum(tensor.size for tensor in tensors)
 
 
-def overwritten(base: Arrays, sent: Arrays) -> Arrays:
-    """Return B with theta_G where it was sent; the rest stays (section 3.4)."""
+def with_global_base(base: Arrays, sent: Arrays) -> Arrays:
+    """Write theta_G over B where it was sent; the rest stays (section 3.4)."""
     return {
         name: theta.overwrite(dense(values))
         if isinstance(theta := sent.get(name, values), SparseArray)

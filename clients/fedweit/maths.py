@@ -41,19 +41,19 @@ from strategies.fedweit import Clustering, Gate
 
 
 def gate(raw: Tensor, kind: Gate) -> Tensor:
-    """Return g(m), shape (channels,): in (0, 1) for a sigmoid, ``raw`` for identity."""
+    """Gate m, shape (channels,): in (0, 1) for a sigmoid, ``raw`` for identity."""
     return torch.sigmoid(raw) if kind == "sigmoid" else raw
 
 
 def by_channel(values: Tensor, weight: Tensor) -> Tensor:
-    """Return ``values`` (channels,) shaped to multiply ``weight`` along axis 0."""
+    """Shape ``values`` (channels,) to multiply ``weight`` along axis 0."""
     return values.reshape(-1, *[1] * (weight.dim() - 1))
 
 
 def compose(
     base: Tensor, gates: Tensor, adapter: Tensor, foreign: Tensor | None = None
 ) -> Tensor:
-    """Return theta (equation 1), of the shape of ``base``.
+    """Compose theta (equation 1), of the shape of ``base``.
 
     Args:
         base: B, any shape with output channels on axis 0.
@@ -66,7 +66,7 @@ def compose(
 
 
 def soft(values: Tensor, threshold: Tensor) -> Tensor:
-    """Return the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|.
+    """Apply the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|.
 
     Args:
         values: v, any shape.
@@ -76,7 +76,7 @@ def soft(values: Tensor, threshold: Tensor) -> Tensor:
 
 
 def top_channels(gates: Tensor, share: float) -> Tensor:
-    """Return the ascending numbers of the most informative channels (top kappa).
+    """Choose the most informative channels (top kappa), ascending.
 
     Args:
         gates: g(m), shape (channels,).
@@ -115,15 +115,15 @@ class ForeignBank:
         return int(self._matrix.shape[0])
 
     def weighted(self, alpha: Tensor) -> Tensor:
-        """Return sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
+        """Compute sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
         return cast(Tensor, _WeightedSum.apply(alpha, self))  # type: ignore[no-untyped-call]
 
     def combine(self, alpha: Array) -> Array:
-        """Return the same without gradient, NumPy to NumPy."""
+        """Compute the same without gradient, NumPy to NumPy."""
         return np.asarray(self._matrix.T @ alpha).reshape(self.shape)
 
     def project(self, direction: Array) -> Array:
-        """Return <direction, A_j> for each j: the gradient of alpha."""
+        """Compute <direction, A_j> for each j: the gradient of alpha."""
         return np.asarray(self._matrix @ direction.reshape(-1))
 
 
@@ -149,8 +149,8 @@ Tried: TypeAlias = Callable[[Collection[str]], Learned]
 """Trains the first round of a task with the adapters of some clients alone."""
 
 
-def without_harmful(tried: Tried, others: Sequence[str]) -> Learned:
-    """Return the first round of a task without adapters that harm.
+def drop_harmful_senders(tried: Tried, others: Sequence[str]) -> Learned:
+    """Train the first round of a task without adapters that harm.
 
     Where those of all others validate worse than none, each sender's are tried by
     themselves, and together those that validate better than none.
@@ -183,7 +183,7 @@ def _loss(learned: Learned) -> float:
 def retroactive(
     adapter: Tensor, moved: Tensor, gates: Tensor, lambda1: float, lambda2: float
 ) -> Tensor:
-    """Return the old task's adapter that follows the base: the minimiser.
+    """Minimise for the old task's adapter that follows the base.
 
     Without the second term (lambda2 = 0) the old adapter stays.
 
@@ -207,7 +207,7 @@ def following_cost(
     lambda1: float,
     lambda2: float,
 ) -> Tensor:
-    """Return the sum of the minima over the old tasks, a scalar.
+    """Compute the sum of the minima over the old tasks, a scalar.
 
     Its gradient is what equation 2 pulls at the base with when every old adapter has
     followed: -g * clip(2 lambda2 u, -lambda1, lambda1) summed over the tasks. Where
@@ -256,14 +256,14 @@ class _FollowingCost(torch.autograd.Function):
 
 
 def _followed(adapter: Tensor, moved: Tensor, gates: Tensor) -> Tensor:
-    """Return u: the adapter with which the old task's weights stay as they were."""
+    """Compute u: the adapter with which the old task's weights stay as they were."""
     return torch.addcmul(adapter, moved, by_channel(gates, moved), value=-1)
 
 
 def centres(
     documents: Array, count: int, kind: Clustering, members: int, seed: int
 ) -> Array:
-    """Return normalised cluster centres, shape (at most ``count``, D).
+    """Compute normalised cluster centres, shape (at most ``count``, D).
 
     No centre stands for fewer than ``members`` documents, since it would show them:
     a small task gets fewer clusters, and the documents of a cluster that stays too
@@ -297,7 +297,7 @@ def centres(
 
 
 def cluster_labels(documents: Array, count: int, kind: Clustering, seed: int) -> Array:
-    """Return the cluster of each document, shape (N,); at least one of them."""
+    """Cluster documents, at least one; labels of shape (N,)."""
     if count == 1:
         # Nothing to find, and scikit-learn refuses a mixture over one document.
         return np.zeros(len(documents), np.int64)

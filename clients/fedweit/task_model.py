@@ -77,7 +77,7 @@ class TaskModel:
         tensors: the tensors; those that are trained have become parameters.
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
-        sparse: the leaves that `shrink` makes sparse, with the weight of their |.|_1.
+        sparse: the leaves that `proximal_step` makes sparse, with the weight of |.|_1.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class TaskModel:
         self.rates: dict[str, float] = {}
         self.sparse: dict[str, float] = {}
         closing = params.lambda_mask if params.gate == "identity" else 0.0
-        self.take("base", tensors.base, params.base_rate)
-        self.take("masks", tensors.masks, params.mask_rate, sparsity=closing)
-        self.take("adapters", tensors.adapters, sparsity=params.lambda1)
-        self.take("attention", tensors.attention, params.attention_rate)
-        self.take("heads", tensors.private)
+        self.add_leaves("base", tensors.base, params.base_rate)
+        self.add_leaves("masks", tensors.masks, params.mask_rate, sparsity=closing)
+        self.add_leaves("adapters", tensors.adapters, sparsity=params.lambda1)
+        self.add_leaves("attention", tensors.attention, params.attention_rate)
+        self.add_leaves("heads", tensors.private)
         for t, old in tensors.old.items():
-            self.take(f"old/{t}", old.adapters, sparsity=params.lambda1)
+            self.add_leaves(f"old/{t}", old.adapters, sparsity=params.lambda1)
 
     def weights(self) -> Tensors:
-        """Return theta by name (equation 1)."""
+        """Compose theta by name (equation 1)."""
         return {name: self.theta(name) for name in self.tensors.base}
 
     def theta(self, name: str) -> Tensor:
-        """Return one composed weight (equation 1)."""
+        """Compose one weight (equation 1)."""
         tensors = self.tensors
         foreign = tensors.foreign.get(name)
         if name in tensors.banks:
@@ -116,7 +116,7 @@ class TaskModel:
         return compose(tensors.base[name], gates, tensors.adapters[name], foreign)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the task's logits with the composed weights."""
+        """Compute the task's logits with the composed weights."""
         tensors = {**self.weights(), **self.tensors.private}
         return cast(
             Tensor,
@@ -124,23 +124,23 @@ class TaskModel:
         )
 
     def prepared(self, data: TaskData) -> TaskData:
-        """Return the examples in the form in which `loss` and `logits` take them."""
+        """Bring the examples to the form in which `loss` and `logits` take them."""
         return data
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the task's logits in evaluation mode, without gradients."""
+        """Compute the task's logits in evaluation mode, without gradients."""
         self.model.eval()
         with torch.no_grad():
             return self.forward(x)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return equation 2 on one batch, without the terms that `shrink` minimises."""
+        """Compute equation 2 on a batch, without the terms of `proximal_step`."""
         self.model.train()
         loss = nn.functional.cross_entropy(self.forward(x), y)
-        return loss + self.open_sigmoids() + self.drift()
+        return loss + self.gate_penalty() + self.drift()
 
-    def open_sigmoids(self) -> Tensor | float:
-        """Return lambda_mask |g(m)|_1 of sigmoids, which have a gradient everywhere.
+    def gate_penalty(self) -> Tensor | float:
+        """Compute lambda_mask |g(m)|_1 of sigmoids, which have a gradient everywhere.
 
         What is to be sparse is the gate: |m|_1 would pull a sigmoid to 0.5.
         """
@@ -149,7 +149,7 @@ class TaskModel:
         gates = [gate(m, "sigmoid").sum() for m in self.tensors.masks.values()]
         return self.params.lambda_mask * torch.stack(gates).sum()
 
-    def shrink(self, step_size: StepSize) -> None:
+    def proximal_step(self, step_size: StepSize) -> None:
         """Take the proximal step of lambda_mask |m|_1 + lambda1 sum_i |A_i|_1.
 
         After the optimizer's, and in its own metric (Yun et al., Adaptive proximal
@@ -165,7 +165,7 @@ class TaskModel:
                     leaf.copy_(soft(leaf, weight * step_size(name)))
 
     def drift(self) -> Tensor | float:
-        """Return lambda2 sum_i ||dB * g(m_i) + dA_i||^2.
+        """Compute lambda2 sum_i ||dB * g(m_i) + dA_i||^2.
 
         With the closed solver: its minimum over the A_i, their sparsity included, which
         is a function of B alone; they take it up afterwards.
@@ -192,7 +192,7 @@ class TaskModel:
         ]
         return self.params.lambda2 * torch.stack(parts).square().sum()
 
-    def take(
+    def add_leaves(
         self, group: str, tensors: Tensors, rate: float = 1.0, sparsity: float = 0.0
     ) -> None:
         """Make leaves of all tensors but the statistics of normalisation."""

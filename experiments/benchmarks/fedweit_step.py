@@ -174,7 +174,7 @@ def ours(size: Size, task: int) -> Turn:
             **learner.start(state, {}, finished),
             f"adapters/{finished}": adapter(learner, finished),
         }
-        state = learner.close(state, finished)
+        state = learner.finish_task(state, finished)
     others = range(1, CLIENTS + 1) if task else ()  # `knowledge` is sample:5
     foreign = {f"adapters/{c}/0": adapter(learner, c) for c in others}
     work = learner.build_task_model(learner.start(state, foreign, task), task)
@@ -190,7 +190,7 @@ def ours(size: Size, task: int) -> Turn:
             seed=1,
             round=1,
             rates=work.rates,
-            after_step=work.shrink,
+            after_step=work.proximal_step,
             optimizer_state=moments,
         )
         done = fit(job)

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from watched import WatchedRun, added
 
-from clients.fedweit.client import overwritten
+from clients.fedweit.client import with_global_base
 from fcl_flower.core.types import AnyArray, Arrays
 from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import load
@@ -35,7 +35,9 @@ def of_fedweit(seed: int) -> Mapping[str, float]:
     adapters: dict[tuple[int, int], Arrays] = {}
     for exchange in run.exchanges:
         sent = exchange.received["base"]  # what has changed since it was sent last
-        bases[exchange.client] = overwritten(bases.get(exchange.client, sent), sent)
+        bases[exchange.client] = with_global_base(
+            bases.get(exchange.client, sent), sent
+        )
         for group, arrays in exchange.received.items():
             if group.startswith("adapters/"):
                 _, client, task = group.split("/")

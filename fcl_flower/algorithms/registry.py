@@ -85,17 +85,17 @@ class Algorithm:
 
     @property
     def dataset(self) -> str:
-        """Return the data set that it runs on by default."""
+        """Data set that it runs on by default."""
         return str(self.defaults.get("data.datasets", DATASET))
 
     @property
     def scenario(self) -> str:
-        """Return the scenario that it runs in by default; empty for the data's."""
+        """Scenario that it runs in by default; empty for the data's."""
         return str(self.defaults.get("scenario.name", ""))
 
     @property
     def federated(self) -> bool:
-        """Return whether clients communicate, so that a local-only run differs."""
+        """Clients communicate, so that a local-only run differs."""
         return self.server != "strategies.local:NoOpStrategy"
 
     def load_server(self) -> type[ServerStrategy[Any]]:
@@ -141,7 +141,7 @@ class Algorithm:
         return found
 
     def params(self, values: Mapping[str, object]) -> Params:
-        """Return checked hyper-parameters, with the defaults of this algorithm.
+        """Check hyper-parameters, with this algorithm's defaults for the missing ones.
 
         Args:
             values: by name; those that are missing have their defaults.
@@ -173,7 +173,7 @@ def _owners(key: str) -> str:
 
 
 def load(path: object) -> object:
-    """Return what a dotted path ``module:name`` names; anything else is returned.
+    """Import what a dotted path ``module:name`` names; anything else is returned.
 
     None stands for a name that the module does not have.
     """
@@ -225,7 +225,7 @@ ALGORITHMS: Final = Registry[Algorithm]("strategy", GROUP, Algorithm, _Declared(
 
 
 def algorithm(name: str) -> Algorithm:
-    """Return the named algorithm; of ours only its own module is imported.
+    """Find an algorithm by name; of ours only its own module is imported.
 
     Raises:
         ConfigError: there is none of that name; the message lists all.
@@ -235,7 +235,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def algorithms() -> Mapping[str, Algorithm]:
-    """Return all algorithms by name, ours and those of installed packages.
+    """List all algorithms by name, ours and those of installed packages.
 
     One of a package that cannot be used is left out with a `PluginWarning`.
 
@@ -270,7 +270,7 @@ def registered(own: Algorithm) -> AbstractContextManager[None]:
 
 
 def local_only_counterpart(config: RunConfig) -> RunConfig | None:
-    """Return the same run without communication; None where there is no other.
+    """Make the same run without communication; None where there is no other.
 
     That of FedAvg is sequential training of one model, which is ``local``.
     """

@@ -33,7 +33,7 @@ class Head(NamedTuple):
 def discriminants(
     sums: Sequence[Sums], shrinkages: Sequence[float], owners: Sequence[int], same: Same
 ) -> list[Head]:
-    """Return linear discriminants, whose covariance is shrunk towards a sphere.
+    """Compute linear discriminants, whose covariance is shrunk towards a sphere.
 
     ``S = (1 - s) V + s trace(V) / D I``; ``w_c = S^-1 mean_c`` and
     ``b_c = -mean_c' w_c / 2 + log(n_c / n)``. One head alone is scikit-learn's
@@ -62,7 +62,7 @@ def discriminants(
 
 
 def ridges(sums: Sequence[Sums], penalties: Sequence[float]) -> list[Head]:
-    """Return ridge regressions onto one-hot labels, with an intercept.
+    """Compute ridge regressions onto one-hot labels, with an intercept.
 
     ``W = (G_c + gamma I)^-1 Q_c``, the sums centred; the intercept is not penalised.
     Scikit-learn's `Ridge` with ``alpha = gamma = penalty * trace(G_c) / D``.
@@ -85,7 +85,7 @@ def ridges(sums: Sequence[Sums], penalties: Sequence[float]) -> list[Head]:
 def of_each(
     sums: Sequence[Sums], owners: Sequence[int], same: Same
 ) -> Iterator[tuple[Matrix, Matrix]]:
-    """Return for each head its class sums, of all who have the class, and covariance.
+    """Compute for each head its class sums, of all who have the class, and covariance.
 
     See `discriminants`; shapes (C, D + 1) and (D, D).
     """
@@ -107,38 +107,38 @@ def of_each(
 
 
 def inverse(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
-    """Return what `cho_solve` takes for the shrunk covariance."""
+    """Factorise the shrunk covariance for `cho_solve`."""
     drawn = shrunk(covariance, shrinkage, mean_eigenvalue(covariance))
     factor: tuple[Matrix, bool] = cho_factor(drawn)
     return factor
 
 
 def covariance_of(sums: Sequence[Sums]) -> Matrix:
-    """Return the covariance of samples of some tasks about their classes, (D, D)."""
+    """Compute the covariance of samples of some tasks about their classes, (D, D)."""
     within = sum((of_head.within for of_head in sums), np.zeros_like(sums[0].gram))
     covariance: Matrix = within / sum(of_head.total for of_head in sums)
     return covariance
 
 
 def mean_eigenvalue(matrix: Matrix) -> float:
-    """Return it; 1 where all are 0, as of samples that do not differ."""
+    """Average the eigenvalues; 1 where all are 0, as of samples that do not differ."""
     mean = float(np.trace(matrix)) / len(matrix)
     return mean if mean > 1e-9 else 1.0
 
 
 def centred(sums: Sums) -> tuple[Matrix, Matrix]:
-    """Return Gram matrix and class sums about the mean, of (D, D) and (D, C)."""
-    return about(sums, mean_of(sums), sums.counts / sums.total)
+    """Centre Gram matrix and class sums on the mean, of (D, D) and (D, C)."""
+    return centre_on(sums, mean_of(sums), sums.counts / sums.total)
 
 
 def mean_of(sums: Sums) -> Matrix:
-    """Return the mean of all samples, shape (D,)."""
+    """Compute the mean of all samples, shape (D,)."""
     mean: Matrix = sums.cross[:, :-1].sum(0) / sums.total
     return mean
 
 
-def about(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
-    """Return ``sum (h - mean)(h - mean)'`` and ``sum (h - mean)(y - shares)'``."""
+def centre_on(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
+    """Compute ``sum (h - mean)(h - mean)'`` and ``sum (h - mean)(y - shares)'``."""
     whole = sums.cross[:, :-1].sum(0)
     count = sums.total
     outer = np.outer(whole, mean)
@@ -153,7 +153,6 @@ def about(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _discriminant(cross: Matrix, factor: tuple[Matrix, bool], counts: Matrix) -> Head:
-    """Return a head of the means in ``cross``, with the shares in ``counts``."""
     known = counts > 0
     means = means_of(cross)
     weight = cho_solve(factor, means.T).T
@@ -164,7 +163,7 @@ def _discriminant(cross: Matrix, factor: tuple[Matrix, bool], counts: Matrix) ->
 
 
 def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
-    """Return the covariance of some tasks and D samples more that are the prior's."""
+    """Add D samples that are the prior's to the covariance of some tasks."""
     total = sum(one.total for one in sums)
     trust = total / (total + len(prior))
     drawn: Matrix = trust * covariance_of(sums) + (1 - trust) * prior
@@ -179,7 +178,7 @@ LEANING = 50
 """Validation samples that the tasks of a client are worth when one chooses."""
 
 
-class Held(NamedTuple):
+class ValidationSums(NamedTuple):
     """The sums that one head is solved from.
 
     Attributes:
@@ -192,9 +191,9 @@ class Held(NamedTuple):
 
 
 def chosen(
-    held: Sequence[Held], kind: HeadKind, owners: Sequence[int], same: Same
+    held: Sequence[ValidationSums], kind: HeadKind, owners: Sequence[int], same: Same
 ) -> list[float]:
-    """Return for each head the penalty that suits its validation samples.
+    """Choose for each head the penalty that suits its validation samples.
 
     A discriminant that is everybody's takes that of the highest likelihood. Where each
     task has a head, it takes what is best on its own validation samples and on
@@ -236,7 +235,7 @@ def chosen(
 
 
 def likelihoods(train: Sums, valid: Sums, shrinkages: Sequence[float]) -> list[float]:
-    """Return for each shrinkage the mean log-likelihood of the validation samples.
+    """Compute for each shrinkage the mean log-likelihood of the validation samples.
 
     Up to a constant, that of a sample in the Gaussian of its own class.
     """
@@ -254,7 +253,7 @@ def likelihoods(train: Sums, valid: Sums, shrinkages: Sequence[float]) -> list[f
 def unexplained(
     cross: Matrix, covariance: Matrix, valid: Sums, shrinkages: Sequence[float]
 ) -> list[float]:
-    """Return for each shrinkage how little the logits tell of the validation labels.
+    """Compute for each shrinkage how little the logits tell of the validation labels.
 
     Where each task has a head, few samples stand for a class, and the likelihood, which
     looks at every direction, asks for a shrinkage that is too small to tell classes
@@ -267,7 +266,7 @@ def unexplained(
         valid: sums over validation samples, at least one.
         shrinkages: to be compared, each in (0, 1].
     """
-    gram, target = about(valid, mean_of(valid), valid.counts / valid.total)
+    gram, target = centre_on(valid, mean_of(valid), valid.counts / valid.total)
     spread = float((valid.counts * (1 - valid.counts / valid.total)).sum())
     known = cross[:, -1] > 0
     means = means_of(cross)
@@ -282,14 +281,14 @@ def unexplained(
 
 
 def squared_errors(train: Sums, valid: Sums, penalties: Sequence[float]) -> list[float]:
-    """Return for each penalty the squared error on the validation samples.
+    """Compute for each penalty the squared error on the validation samples.
 
     Less a constant: the sum over classes, the mean over samples.
     """
     scatter, crossed = centred(train)
     values, vectors = np.linalg.eigh(scatter)
     values = np.maximum(values, 0.0)
-    gram, target = about(valid, mean_of(train), train.counts / train.total)
+    gram, target = centre_on(valid, mean_of(train), train.counts / train.total)
     # All of it in the eigenvectors' basis, where a penalty costs a division.
     gram, target = vectors.T @ gram @ vectors, vectors.T @ target
     crossed = vectors.T @ crossed
@@ -306,14 +305,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def solve(
-    heads: Mapping[Key, Held],
+    heads: Mapping[Key, ValidationSums],
     kind: HeadKind,
     penalty: float,
     *,
     owners: Sequence[int] = (),
     matching: bool = False,
 ) -> tuple[dict[Key, Head], list[float], int]:
-    """Return every head, the penalty of each, and how many classes were joined.
+    """Solve for every head, choosing penalties and joining equal classes.
 
     The penalty is chosen on heads of the training samples; those that are returned are
     of all samples, validation included.
@@ -332,7 +331,7 @@ def solve(
     """
     held = list(heads.values())
     owners = owners or [0] * len(held)
-    sums = [train.plus(valid) for train, valid in held]
+    sums = [train + valid for train, valid in held]
     same: Same = [{} for _ in sums]
     if kind == "discriminant" and matching:
         same = match_classes(sums)

@@ -42,7 +42,7 @@ a direction of little variance would look like another class."""
 
 
 def match_classes(sums: Sequence[Sums]) -> Same:
-    """Return for each task which of its classes other tasks have as well.
+    """Match for each task those of its classes that other tasks have as well.
 
     No class of a task is the same as two of another. Of all ways to match the classes
     of two tasks the most probable is taken, if it is more probable than none. Expected
@@ -93,7 +93,7 @@ _NEVER = -1e9
 
 
 def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Matrix:
-    """Return the log-likelihood ratio of each pair of classes, shape (C, C).
+    """Compute the log-likelihood ratio of each pair of classes, shape (C, C).
 
     Args:
         one: means of a task, shape (C, directions), and numbers of samples, (C,).
@@ -112,7 +112,7 @@ def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Ma
 
 
 def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
-    """Return the pairs of classes of two tasks that are the same.
+    """Match the classes of two tasks that are the same.
 
     Args:
         evidence: of each pair, shape (C, C).
@@ -146,7 +146,7 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
 
 
 def _matched(evidence: Matrix, number: int) -> tuple[Indices, Indices]:
-    """Return the rows and columns of so many pairs of the largest sum."""
+    """Assign so many pairs of rows and columns with the largest sum."""
     count, other = evidence.shape
     # Whoever is not matched is matched with one that stands for nobody.
     size = count + other - number
@@ -159,7 +159,7 @@ def _matched(evidence: Matrix, number: int) -> tuple[Indices, Indices]:
 
 
 def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float]:
-    """Return how far the classes of a task are apart, without the means' own noise.
+    """Estimate how far the classes of a task are apart, without the means' own noise.
 
     Returns:
         The sum of squares over all directions, and its degrees of freedom.
@@ -174,7 +174,7 @@ def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float
 
 
 def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
-    """Return a basis, and the variances within and between classes along it.
+    """Compute a basis, and the variances within and between classes along it.
 
     Returns:
         Shapes (D, directions), (directions,) and (directions,); None where nothing is
@@ -218,7 +218,7 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
 
 
 def _rate(counts: Matrix) -> Matrix:
-    """Return the variance of means, in that of a sample.
+    """Compute the variance of means, in that of a sample.
 
     Of less than one sample, of which there is a part where a client claims many more of
     other classes than count, it is that of one: nobody makes everybody's noise large.
@@ -227,7 +227,6 @@ def _rate(counts: Matrix) -> Matrix:
 
 
 def _whitened(matrix: Matrix, lower: Matrix) -> Matrix:
-    """Return ``L^-1 A L^-T``."""
     half = solve_triangular(lower, matrix, lower=True)
     found: Matrix = solve_triangular(lower, half.T, lower=True)
     return found

@@ -23,7 +23,7 @@ from fcl_flower.core.errors import WireError, refuse
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
-from strategies.analytic.heads import Head, Held, solve
+from strategies.analytic.heads import Head, ValidationSums, solve
 from strategies.analytic.sums import Matrix, Sums, add_up, between, samples_in, square
 
 _SLACK = 1e-6
@@ -83,7 +83,7 @@ def check(
 
 
 def gram_form(classes: int, features: int) -> Mapping[str, Matrix]:
-    """Return tensors of the names and shapes of ``gram``, without memory of their own.
+    """Lay out ``gram``: tensors of its names and shapes, without memory of their own.
 
     Args:
         classes: C.
@@ -98,7 +98,6 @@ def gram_form(classes: int, features: int) -> Mapping[str, Matrix]:
 def _expected(
     arrays: Arrays, params: AnalyticParams, classes: int, features: int
 ) -> Mapping[str, Matrix]:
-    """Return tensors of the right names and shapes, without memory of their own."""
     if params.form == "class-sums":
         return {"parts": _shaped(params.subsets, classes, features + 1)}
     if params.form == "gram" or (params.form == "exact" and "within" not in arrays):
@@ -281,7 +280,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return {"features": "the network's own, which is not trained"}
 
     def _solved(self, kept: Payload) -> Payload:
-        """Return the state of these sums, in an order of their own."""
+        """Solve for the state of these sums, in an order of their own."""
         keys = _keys(kept)
         by_head: dict[str, list[str]] = {}
         owners: dict[str, int] = {}
@@ -295,7 +294,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             owners[name] = client
         shares = self._shares(kept, keys)
         held = {
-            name: Held(
+            name: ValidationSums(
                 *(self._sums(kept, group, of, shares) for group in ("sums", "valid"))
             )
             for name, of in by_head.items()
@@ -323,7 +322,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     def _shares(
         self, kept: Payload, keys: Sequence[tuple[int, int, str]]
     ) -> dict[str, float]:
-        """Return by key how much of its sums counts: alike for all of a task."""
+        """Compute by key how much of its sums counts: alike for all of a task."""
         totals: Counter[tuple[int, int]] = Counter()
         for client, task, data in keys:
             for group in _GROUPS:
@@ -352,13 +351,13 @@ _NOBODY = -1
 
 
 def _keys(state: Payload) -> list[tuple[int, int, str]]:
-    """Return client, task and data of all sums, ascending: the order of adding up."""
+    """List client, task and data of all sums, ascending: the order of adding up."""
     found = [match for group in state if (match := _KEY.fullmatch(group))]
     return sorted((int(m[1]), int(m[2]), m[3]) for m in found)
 
 
 def _kept(state: Payload) -> dict[str, Arrays]:
-    """Return what clients have sent, without what follows from it."""
+    """Select what clients have sent, without what follows from it."""
     return {
         group: arrays
         for group, arrays in state.items()

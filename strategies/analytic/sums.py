@@ -45,26 +45,26 @@ class Sums:
 
     @property
     def counts(self) -> Matrix:
-        """Return the number of samples of each class, shape (C,)."""
+        """Number of samples of each class, shape (C,)."""
         return self.cross[:, -1]
 
     @property
     def total(self) -> float:
-        """Return the number of all samples."""
+        """Number of all samples."""
         return float(self.counts.sum())
 
     @property
     def means(self) -> Matrix:
-        """Return the mean of each class, shape (C, D); zeros of one without samples."""
+        """Mean of each class, shape (C, D); zeros of one without samples."""
         return means_of(self.cross)
 
     @property
     def within(self) -> Matrix:
-        """Return the scatter of h about the means of the classes, shape (D, D)."""
+        """Scatter of h about the means of the classes, shape (D, D)."""
         return self.gram - between(self.cross)
 
-    def plus(self, other: "Sums") -> "Sums":
-        """Return the sums over both sets of samples."""
+    def __add__(self, other: "Sums") -> "Sums":
+        """Add the sums over another set of samples."""
         return Sums(self.gram + other.gram, self.cross + other.cross)
 
 
@@ -72,7 +72,7 @@ class Sums:
 
 
 def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
-    """Return the smaller of two forms that lose nothing: ``gram`` and ``within``.
+    """Encode the smaller of two forms that lose nothing: ``gram`` and ``within``.
 
     Args:
         h: shape (N, D).
@@ -86,7 +86,7 @@ def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
 
 
 def gram(h: Matrix, y: Labels, classes: int) -> Arrays:
-    """Return ``gram``, which is of the same shape for all clients.
+    """Encode ``gram``, which is of the same shape for all clients.
 
     Args:
         h: shape (N, D).
@@ -98,7 +98,7 @@ def gram(h: Matrix, y: Labels, classes: int) -> Arrays:
 
 
 def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
-    """Return ``within`` from the largest eigenvalues of the scatter.
+    """Encode ``within`` from the largest eigenvalues of the scatter.
 
     FedRAN (arXiv:2606.11480) sends those of G. Here the means of the classes stay
     exact, so that a discriminant can be solved for, and the server adds up what comes
@@ -121,7 +121,7 @@ def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
 def class_sums(
     h: Matrix, y: Labels, classes: int, subsets: int, rng: np.random.Generator
 ) -> Arrays:
-    """Return ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
+    """Encode ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
 
     Args:
         h: shape (N, D).
@@ -147,7 +147,7 @@ def add_up(
     features: int,
     shares: Sequence[float] | None = None,
 ) -> Sums:
-    """Return the sums over all samples behind what clients have sent.
+    """Add up the sums over all samples behind what clients have sent.
 
     Args:
         received: in any of the forms; the order decides the last bits.
@@ -178,7 +178,6 @@ def add_up(
 
 
 def _sums(arrays: Arrays, features: int) -> Sums:
-    """Return the sums of a client that has sent ``gram`` or ``within``."""
     cross = np.asarray(arrays["cross"])
     if "gram" in arrays:
         return Sums(square(np.asarray(arrays["gram"]), features), cross)
@@ -187,12 +186,12 @@ def _sums(arrays: Arrays, features: int) -> Sums:
 
 
 def samples_in(arrays: Arrays) -> float:
-    """Return the number of samples behind what a client has sent, in any form."""
+    """Count the samples behind what a client has sent, in any form."""
     return float(np.asarray(arrays.get("parts", arrays.get("cross")))[..., -1].sum())
 
 
 def _estimated(parts: Matrix) -> Sums:
-    """Return the sums of which random subsets are known (STSA-E, arXiv:2506.01327).
+    """Estimate the sums of which random subsets are known (STSA-E, arXiv:2506.01327).
 
     Of a class with N samples in J subsets that have some, s_j their sums, m_j their
     numbers and P the sum of all::
@@ -218,7 +217,7 @@ def _estimated(parts: Matrix) -> Sums:
 
 
 def between(cross: Matrix) -> Matrix:
-    """Return ``sum_c n_c mean_c mean_c'``, shape (D, D).
+    """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D).
 
     Args:
         cross: shape (C, D + 1).
@@ -229,7 +228,7 @@ def between(cross: Matrix) -> Matrix:
 
 
 def means_of(cross: Matrix) -> Matrix:
-    """Return the mean of each class, shape (C, D); zeros of one without samples.
+    """Compute the mean of each class, shape (C, D); zeros of one without samples.
 
     Args:
         cross: shape (C, D + 1).
@@ -239,13 +238,12 @@ def means_of(cross: Matrix) -> Matrix:
 
 
 def _divisors(cross: Matrix) -> Matrix:
-    """Return the numbers of samples, shape (C, 1); 1 where there are none."""
     counts = cross[:, -1:]
     return np.where(counts > 0, counts, 1.0)
 
 
 def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:
-    """Return a covariance drawn towards a sphere: ``(1 - s) V + s sphere I``.
+    """Shrink a covariance towards a sphere: ``(1 - s) V + s sphere I``.
 
     Args:
         covariance: V, shape (D, D).
@@ -264,7 +262,7 @@ def _by_class(h: Matrix, y: Labels, classes: int) -> Matrix:
 
 
 def square(upper: Matrix, features: int) -> Matrix:
-    """Return the symmetric matrix, shape (D, D), of its upper triangle, row by row."""
+    """Unpack the upper triangle, row by row, to the symmetric matrix, shape (D, D)."""
     full = np.zeros((features, features))
     full[_upper(features)] = upper
     return full + np.triu(full, 1).T

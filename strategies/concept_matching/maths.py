@@ -45,7 +45,7 @@ _METRICS = {
 
 
 def gram(models: Sequence[Arrays]) -> Matrix:
-    """Return the inner products of the models after their mean has been taken away.
+    """Compute the inner products of the models, centred on their mean.
 
     Models of one concept may differ a thousand times less than those of two, which is
     a factor of a million in squares: products are float64, not float32.
@@ -66,7 +66,7 @@ def gram(models: Sequence[Arrays]) -> Matrix:
 def gram_of_directions(
     models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
 ) -> Matrix:
-    """Return the inner products of the models' steps, each brought to length 1.
+    """Compute the inner products of the models' steps, each brought to length 1.
 
     How far two starts lie apart says no more about the concepts than how long a step
     is: they count as `APART`, whichever they are. In these units models are points of
@@ -93,7 +93,7 @@ def gram_of_directions(
 
 
 def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
-    """Return count sketches of the models; a linear map, the same for each.
+    """Draw count sketches of the models; a linear map, the same for each.
 
     Each weight is added to, or taken from, one of the buckets at random. The squared
     distance of two sketches has that of their models as its mean, with a relative
@@ -119,7 +119,7 @@ def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
 
 
 def embedding(gram: Matrix) -> Matrix:
-    """Return points with the distances of the models whose Gram matrix this is.
+    """Compute points with the distances of the models whose Gram matrix this is.
 
     Distances below about 1e-7 of the largest are lost in the rounding of a product.
 
@@ -142,7 +142,7 @@ def embedding(gram: Matrix) -> Matrix:
 def distances(
     models: Sequence[Arrays], others: Sequence[Arrays], metric: Metric
 ) -> Matrix:
-    """Return how far each model is from each of the others.
+    """Measure how far each model is from each of the others.
 
     Args:
         models: J of the same names and shapes; may be empty.
@@ -161,7 +161,6 @@ def distances(
 
 
 def _centred(products: Matrix) -> Matrix:
-    """Return inner products after the mean of the vectors has been taken away."""
     mean = products.mean(axis=0)
     centred: Matrix = products - mean - mean[:, None] + mean.mean()
     return centred
@@ -206,7 +205,7 @@ def cluster(
     neighbourhood: float,
     seed: int,
 ) -> tuple[Labels, float]:
-    """Return the cluster of each model, and the mean silhouette of the choice.
+    """Cluster the models; also compute the mean silhouette of the choice.
 
     ``k-means``, ``agglomerative`` (Ward) and ``birch`` are given a number of clusters:
     the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
@@ -253,7 +252,7 @@ def cluster(
         return labels, _silhouette(pairs, labels)
 
     def best(members: Labels, most: int) -> tuple[float, Labels]:
-        """Return the division with the largest silhouette; -inf where none is.
+        """Choose the division with the largest silhouette; -inf where none is.
 
         What leaves models out counts for less, by the share of them.
         """
@@ -325,7 +324,7 @@ def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
 
 
 def _valleys(points: Matrix) -> Labels:
-    """Return the labels of OPTICS."""
+    """Cluster by OPTICS."""
     # Beside equal models every slope is infinitely steep, as it should be.
     with np.errstate(divide="ignore"):
         found: Labels = OPTICS(min_samples=2).fit_predict(points)
@@ -333,7 +332,7 @@ def _valleys(points: Matrix) -> Labels:
 
 
 def _silhouette(pairs: Matrix, labels: Labels) -> float:
-    """Return the mean silhouette without noise; NaN for fewer than two clusters."""
+    """Compute the mean silhouette without noise; NaN for fewer than two clusters."""
     kept = np.flatnonzero(labels != NOISE)
     if len(np.unique(labels[kept])) < 2:
         return np.nan
@@ -342,7 +341,7 @@ def _silhouette(pairs: Matrix, labels: Labels) -> float:
 
 
 def _numbered(labels: Labels) -> Labels:
-    """Return the same division, numbered by first appearance; noise stays noise."""
+    """Number the clusters by first appearance; noise stays noise."""
     numbers = {NOISE: NOISE}
     for label in labels.tolist():
         numbers.setdefault(label, len(numbers) - 1)
@@ -359,7 +358,7 @@ def match(
     rule: MatchingRule,
     slack: float,
 ) -> tuple[Labels, Matrix]:
-    """Return the concept model that each cluster model replaces, and the next record.
+    """Match each cluster model to the concept model it replaces; update the record.
 
     * ``literal``: algorithm 1. The clusters choose in turn: the nearest concept model
       that is nearer than its record, where earlier choices of this round already count.
@@ -406,7 +405,7 @@ def match(
 def _literal(
     distances: Matrix, between: Callable[[int], Matrix], record: Matrix
 ) -> tuple[Labels, Matrix]:
-    """Return what algorithm 1 does, line by line."""
+    """Match as algorithm 1 does, line by line."""
     distances, record = distances.copy(), record.copy()
     taken = np.full(len(distances), NONE)
     for cluster in range(len(distances)):
@@ -421,7 +420,7 @@ def _literal(
 
 
 def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
-    """Return the greedy choice: the nearest admissible pair, then the next."""
+    """Match greedily: the nearest admissible pair, then the next."""
     taken = np.full(len(distances), NONE)
     for pair in np.argsort(distances, axis=None, kind="stable"):
         cluster, concept = divmod(int(pair), distances.shape[1])
@@ -435,7 +434,7 @@ def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labe
 
 
 def _assigned(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
-    """Return the largest one-to-one choice of admissible pairs, of least total."""
+    """Match as many admissible pairs as possible, with the least total."""
     taken = np.full(len(distances), NONE)
     # In shares of the largest no choice of admissible pairs costs more than one pair
     # that is not admissible.

@@ -139,7 +139,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float | Diagnostic]:
-        """Return who went where in the last round, and how well that worked.
+        """Report who went where in the last round, and how well that worked.
 
         Of the clients: ``map``. Of the round: ``clusters``, ``silhouette`` (if any),
         ``updated`` (concept models), ``refused`` (clusters that updated none) and
@@ -178,7 +178,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
 
     @property
     def _policy(self) -> Aggregation:
-        """Return how the models of a cluster become one."""
+        """How the models of a cluster become one."""
         if self.params.aggregation == "mean":
             return self.aggregation
         return replace(self.aggregation, rule="median")
@@ -188,7 +188,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         return [f"base/{k}" for k in range(self.params.concepts)]
 
     def _shuffled(self, model: Arrays, concept: int) -> Arrays:
-        """Return another random network with the same distribution of weights."""
+        """Draw another network with the same distribution of weights."""
         rng = np.random.default_rng(derive(self.context.seed, "concept", concept))
         return {
             name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
@@ -200,7 +200,6 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     def _points(
         self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
     ) -> Matrix:
-        """Return the principal coordinates of the models."""
         if len(models) > self.params.exact_clients:
             seed = derive(self.context.seed, "sketch")
             sketches = sketched([*models, *starts], self.params.sketch, seed)
@@ -211,7 +210,6 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
 
 
 def _record(distance: Array, longest: float) -> Arrays:
-    """Return what the state keeps of accepted updates."""
     return {"distance": distance, "longest": np.asarray(longest)}
 
 
@@ -223,7 +221,6 @@ def _round_record(
     plane: Array,
     silhouette: float,
 ) -> Arrays:
-    """Return what the state keeps of a round."""
     return {
         "client": client,
         "cluster": cluster,

@@ -37,7 +37,7 @@ class GroupUpdate(NamedTuple):
 
 
 def entropy_weights(entropies: Sequence[float | None]) -> npt.NDArray[np.float64]:
-    """Return H^k, of which only the ratios matter; ones if all are unknown or 0."""
+    """Weigh uploads by H^k (only ratios matter); ones if all are unknown or 0."""
     known = np.array([0.0 if h is None else h for h in entropies])
     return known if known.any() else np.ones(len(known))
 
@@ -45,7 +45,7 @@ def entropy_weights(entropies: Sequence[float | None]) -> npt.NDArray[np.float64
 def distillation_targets(
     f_old: Array, f_new: Array, kept: Array, learned: Array
 ) -> Array:
-    """Return the supervision of the entropy-aware distillation (equations 6 and 8).
+    """Compute the targets of the entropy-aware distillation (equations 6 and 8).
 
     The paper has every upload learn the same new classes. Where they differ, an upload
     speaks of a class that it has not learned as well, by what it has of the old group
@@ -72,7 +72,7 @@ def distillation_targets(
 def wanted_distribution(
     uploads: Sequence[GroupUpdate], kept: Array, new: Array
 ) -> Array:
-    """Return how auxiliary data shall be spread over the classes, summing to 1.
+    """Spread auxiliary data over the classes, summing to 1.
 
     The mean of what the clients tell; even over the group's classes where it is
     withheld. Old classes, of which clients have few samples left, get together as much
@@ -90,7 +90,7 @@ def wanted_distribution(
 
 
 def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Array:
-    """Return ``count`` public samples drawn by class, with repetition only if need be.
+    """Draw ``count`` public samples by class, with repetition only if need be.
 
     Args:
         labels: int64, shape (N,): each sample's class; -1 for none that anybody has.
@@ -135,7 +135,7 @@ class Scores(NamedTuple):
 
 
 def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
-    """Return each class's group of nearby ones, by k-means on their mean features.
+    """Cluster classes into groups of nearby ones, by k-means on their mean features.
 
     Args:
         features: shape (N, D), of any length.
@@ -167,13 +167,13 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
 
 
 def nearest_mean(features: Array, classes: Array) -> Scores:
-    """Return scores that are cosines with the mean feature of each class."""
+    """Score by the cosine with the mean feature of each class."""
     weights = _unit(_means(_unit(features), classes)).astype(np.float32)
     return Scores(weights, np.zeros(len(weights), np.float32))
 
 
 def discriminant(features: Array, classes: Array) -> Scores:
-    """Return scores that are log-densities of the classes, but for what all share.
+    """Score by the log-density of each class, but for what all share.
 
     Linear discriminant analysis: a sample belongs to the nearest class mean by the
     Mahalanobis distance. The covariance is that within classes, the same for all,

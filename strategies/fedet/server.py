@@ -187,7 +187,6 @@ class FedEt(ServerStrategy[FedEtParams]):
         return found
 
     def _router(self) -> Arrays:
-        """Return what sends samples to groups, made of the public data."""
         trainer, count = self.trainer, self.params.groups
         features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
         seed = derive(self.context.seed, "domains")
@@ -205,7 +204,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         stage: TaskStage,
         j: int,
     ) -> Arrays:
-        """Return one group made of several (equations 6 to 8)."""
+        """Consolidate the uploads of one group (equations 6 to 8)."""
         weights = entropy_weights([upload.entropy for upload in uploads])
         sent = [upload.tensors for upload in uploads]
         averaged = self.aggregation.combine(sent, weights, old)

@@ -29,7 +29,7 @@ from fcl_flower.core.types import (
 
 
 def is_decomposed(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor of the shared body is a weight with output channels.
+    """Tell whether a tensor of the shared body is a weight with output channels.
 
     Biases and the scales and statistics of normalisation have one axis; they belong
     to a task, as its head does.
@@ -38,7 +38,7 @@ def is_decomposed(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def decomposed(arrays: Arrays) -> dict[str, Array]:
-    """Return the dense tensors of a model that are decomposed, by name."""
+    """Select the dense tensors of a model that are decomposed, by name."""
     return {
         name: tensor  # type: ignore[misc]
         for name, tensor in arrays.items()
@@ -178,14 +178,14 @@ class AdapterSelection(NamedTuple):
 
     @property
     def sit(self) -> int:
-        """Return K of ``sit:K``; 0 for the other policies."""
+        """K of ``sit:K``; 0 for the other policies."""
         name, _, count = self.policy.partition(":")
         return int(count) if name == "sit" else 0
 
     def chosen(
         self, state: Payload, new: Adapter, known: Sequence[Adapter]
     ) -> list[Adapter]:
-        """Return the adapters that travel to a new task.
+        """Choose the adapters that travel to a new task.
 
         Args:
             state: of the server.
@@ -203,7 +203,7 @@ class AdapterSelection(NamedTuple):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        """Return the state with new tasks' summaries and what they overlap with.
+        """Add new tasks' summaries to the state, and what they overlap with.
 
         A client that withholds its summary gets no adapters.
         """
@@ -236,7 +236,6 @@ class AdapterSelection(NamedTuple):
         return of_overlaps(scores, chosen)
 
     def _overlaps(self, state: Payload, new: Adapter) -> Arrays:
-        """Return the score of every candidate that has a summary, by ``c/t``."""
         name = SUMMARY[self.overlap]
         told = {
             group: np.asarray(tensors[name])
@@ -255,12 +254,12 @@ class AdapterSelection(NamedTuple):
 
 
 def uploaded_groups(state: Payload) -> list[Adapter]:
-    """Return whose adapters the server has, in one order."""
+    """List whose adapters the server has, in one order."""
     return client_tasks(state, "adapters")
 
 
 def candidates(state: Payload, new: Adapter) -> list[Adapter]:
-    """Return the adapters of other clients' finished tasks: never the client's own.
+    """List the adapters of other clients' finished tasks: never the client's own.
 
     Whatever has been handed in: clients have orders of their own, so that the number
     of another client's task says nothing, least of all when some are slower.
@@ -271,7 +270,7 @@ def candidates(state: Payload, new: Adapter) -> list[Adapter]:
 def chosen(
     knowledge: str, known: Sequence[Adapter], new: Adapter, seed: int
 ) -> list[Adapter]:
-    """Return those of ``known`` that travel to ``new``, by all policies but SIT."""
+    """Choose those of ``known`` that travel to ``new``, by all policies but SIT."""
     name, _, count = knowledge.partition(":")
     if name == "none":
         return []
@@ -286,13 +285,13 @@ def chosen(
 
 
 def most_similar(scores: Sequence[tuple[Adapter, float]], count: int) -> list[Adapter]:
-    """Return the ``count`` adapters of the highest scores, in order of adapter."""
+    """Choose the ``count`` adapters of the highest scores, in order of adapter."""
     ranked = sorted(scores, key=lambda pair: (-pair[1], pair[0]))
     return sorted(adapter for adapter, _ in ranked[:count])
 
 
 def centred(summaries: Array) -> Array:
-    """Return the directions of tasks from the mean of all.
+    """Centre the summaries of tasks on the mean of all, and normalise them.
 
     Mean word vectors have most in common whatever the task; what tells tasks apart is
     the rest.
@@ -312,7 +311,7 @@ def centred(summaries: Array) -> Array:
 
 
 def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> float:
-    """Return the domain overlap of two tasks (section 2.3).
+    """Compute the domain overlap of two tasks (section 2.3).
 
     ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
     product of the means of the normalised centres, so that one vector a task is an

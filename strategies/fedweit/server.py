@@ -50,11 +50,11 @@ class Broadcast:
 
     @cached_property
     def adapters(self) -> list[Adapter]:
-        """Return whose adapters the server has, ascending."""
+        """Whose adapters the server has, ascending."""
         return uploaded_groups(self.state)
 
     def changed_since(self, since: int) -> Arrays:
-        """Return the channels of the base that changed in a round or after it.
+        """Select the channels of the base that changed in a round or after it.
 
         Args:
             since: the round; 0 for all channels.
@@ -64,7 +64,7 @@ class Broadcast:
         return self._since[since]
 
     def adapters_beside(self, client: int) -> list[Adapter]:
-        """Return the adapters of all clients but one, ascending."""
+        """List the adapters of all clients but one, ascending."""
         first, last = (bisect_left(self.adapters, (c, 0)) for c in (client, client + 1))
         return self.adapters[:first] + self.adapters[last:]
 
@@ -222,7 +222,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
 
     def begins(self, state: Payload, stage: TaskStage, client: int) -> bool:
-        """Return whether a client begins a task, for which it takes adapters of others.
+        """Tell whether a client begins a task, for which it takes adapters of others.
 
         Where concepts are hidden each round is the first of the only task; a client
         that has sent its adapter, and lost nothing since, goes on with what it has.
@@ -232,18 +232,17 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         return stage.starts_task and not goes_on
 
     def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[Adapter]:
-        """Return the adapters of other clients' finished tasks that travel."""
+        """Choose the adapters of other clients' finished tasks that travel."""
         known = self.broadcast(state).adapters_beside(client)
         return self._knowledge.chosen(state, Adapter(client, stage.task), known)
 
     def broadcast(self, state: Payload) -> Broadcast:
-        """Return what a state has for many clients at once."""
+        """Index what a state has for many clients at once."""
         if self._broadcast.state is not state:
             self._broadcast = Broadcast(state)
         return self._broadcast
 
     def _combined(self, old: Arrays, sent: Sequence[Arrays]) -> Arrays:
-        """Return B made of what was sent of it."""
         if self.params.aggregation == "masked-mean":
             return self.aggregation.combine(sent, start=old)
         return {
@@ -252,7 +251,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
 
 def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
-    """Return the sum over all clients divided by their number, where anything came."""
+    """Divide the sum over all clients by their number, where anything came."""
     total, arrived = np.zeros(old.size), np.zeros(old.size, bool)
     for tensor in _of(name, sent):
         total[tensor.indices] += tensor.values

@@ -12,7 +12,7 @@ from strategies.analytic.heads import (
     PENALTIES,
     SHRINKAGES,
     UNKNOWN,
-    Held,
+    ValidationSums,
     discriminants,
     likelihoods,
     ridges,
@@ -72,7 +72,9 @@ def test_a_class_without_samples_is_never_predicted():
 def test_one_sample_is_enough_for_a_head():
     h, y = samples(1)
     for kind in ("discriminant", "ridge"):
-        heads, *_ = solve({"head": Held(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0)
+        heads, *_ = solve(
+            {"head": ValidationSums(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0
+        )
         logits = h @ heads["head"].weight.T + heads["head"].bias
         assert logits.argmax() == y[0]
         assert np.isfinite(logits).all()
@@ -121,7 +123,7 @@ def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
 ):
     (h, y), (v, z) = samples(20), samples(200, seed=1)
     stretch = np.array([1, 1, 0.5, 0.5, 0.1, 0.1])
-    held = Held(sums(h * stretch, y), sums(v * stretch, z))
+    held = ValidationSums(sums(h * stretch, y), sums(v * stretch, z))
     _, (penalty,), _ = solve({"head": held}, kind, 0.0)
     scores = judge(held, candidates)
     assert penalty == candidates[int(np.argmin(scores))]
@@ -132,7 +134,7 @@ def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
 @pytest.mark.parametrize("kind", ["discriminant", "ridge"])
 def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
     (h, y), (v, z) = samples(40), samples(40, seed=1)
-    held = Held(sums(h, y), sums(v, z))
+    held = ValidationSums(sums(h, y), sums(v, z))
     heads, (penalty,), _ = solve({"head": held}, kind, 0.0)
     both = sums(np.concatenate([h, v]), np.concatenate([y, z]))
     expected = (
@@ -143,7 +145,7 @@ def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
 
 def test_a_given_penalty_is_taken_and_without_validation_samples_a_usual_one():
     h, y = samples(40)
-    held = Held(sums(h, y), sums(h[:0], y[:0]))
+    held = ValidationSums(sums(h, y), sums(h[:0], y[:0]))
     assert solve({"head": held}, "ridge", 0.25)[1] == [0.25]
     assert solve({"head": held}, "ridge", 0.0)[1] == [UNKNOWN]
 

@@ -10,7 +10,7 @@ from strategies.analytic.heads import (
     PENALTIES,
     SHRINKAGES,
     UNKNOWN,
-    Held,
+    ValidationSums,
     chosen,
     of_each,
     solve,
@@ -20,7 +20,7 @@ from strategies.analytic.heads import (
 
 
 def task(classes, train=4, valid=9, seed=0):
-    return Held(
+    return ValidationSums(
         sums(*draw(classes, train, seed)), sums(*draw(classes, valid, seed + 50))
     )
 

@@ -9,7 +9,7 @@ from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
 from strategies.analytic import match_classes as module
-from strategies.analytic.heads import Held, discriminants, solve
+from strategies.analytic.heads import ValidationSums, discriminants, solve
 from strategies.analytic.match_classes import match_classes
 from strategies.analytic.sums import Sums, between
 
@@ -271,7 +271,7 @@ def test_more_samples_of_the_same_classes_make_a_better_head():
     for seed in range(20):
         of_task = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5)]
         held = {
-            place: Held(
+            place: ValidationSums(
                 sums(*draw(one, 8, 100 * seed + place, 1.4)), sums(*draw(one, 0))
             )
             for place, one in enumerate(of_task)

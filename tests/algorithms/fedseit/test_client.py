@@ -232,7 +232,7 @@ def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
 def test_the_loss_is_equation_5_but_for_sparsity_that_is_a_proximal_step(no_dropout):
     seit = learner(solver="gradient", lambda2=0.07)
     state = seit.start(seit.init(), NOTHING, 0)
-    state = seit.close(state, 0)
+    state = seit.finish_task(state, 0)
     state = seit.start(state, adapters("1/0", "2/0"), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, y = examples(4)
@@ -470,7 +470,7 @@ def test_a_local_branch_is_not_summed_with_foreign_adapters():
     seit = learner()
     state = seit.start(seit.init(), adapters("1/0"), 1)
     assert not any(g.startswith(("received/", "foreign/")) for g in state)
-    finished = seit.close(state, 1)
+    finished = seit.finish_task(state, 1)
     assert not any(g.startswith("foreign/") for g in finished)
     assert "attention" not in finished
 
@@ -577,7 +577,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     )
     x, drawn = examples(4).x, documents(4)
     during = seit.predict(state, {}, 1, x)
-    state = seit.close(state, 1)
+    state = seit.finish_task(state, 1)
     before = seit.predict(state, {}, 1, x)
     torch.testing.assert_close(before, during, atol=1e-6, rtol=1e-6)
 

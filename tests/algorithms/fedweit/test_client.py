@@ -16,7 +16,7 @@ from fedweit_cases import (
 )
 from torch import nn
 
-from clients.fedweit.client import carried, density, overwritten
+from clients.fedweit.client import density, task_statistics, with_global_base
 from clients.fedweit.maths import compose
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.types import SparseArray
@@ -100,7 +100,7 @@ def test_the_mask_gets_the_tasks_gradient_as_by_finite_differences():
 def test_base_is_overwritten_only_where_it_was_sent():
     base = {W: np.float32([[1, 1], [2, 2]]), "kept": np.float32([[3, 3]])}
     sent = {W: SparseArray.of_channels(np.float32([[0, 0], [0, 9]]), np.array([1]))}
-    new = overwritten(base, sent)
+    new = with_global_base(base, sent)
     assert new[W].tolist() == [[1, 1], [0, 9]], "a zero that was sent is a zero"
     assert new["kept"] is base["kept"]
     assert base[W].tolist() == [[1, 1], [2, 2]]
@@ -231,7 +231,7 @@ def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
     )
     torch.testing.assert_close(weit.build_task_model(state, 1).theta(W).detach(), theta)
 
-    finished = weit.close(state, 1)
+    finished = weit.finish_task(state, 1)
     torch.testing.assert_close(weit.predict(finished, {}, 1, x), before)
     assert "attention" not in finished
     assert not any(group.startswith("received/") for group in finished)
@@ -318,7 +318,7 @@ def test_a_finished_task_says_what_its_parts_amount_to():
     assert update.metrics["foreign_norm"] == pytest.approx(expected, rel=1e-5)
     assert update.metrics["mask_density"] == np.mean(state["masks/1"][W] != 0)
     finished = {**state, "masks/1": {W: np.float32([1, 0, 0, 0, 0, 2])}}
-    assert carried(finished, 1)["mask_density"] == 2 / 6
+    assert task_statistics(finished, 1)["mask_density"] == 2 / 6
 
 
 def test_density_is_the_share_of_entries_that_are_not_zero():

@@ -78,7 +78,7 @@ def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_en
     for group in ("masks/1", "heads/1", "adapters/0", "adapters/2", "anchor/base"):
         assert during[group] is before[group], "as it was left"
 
-    after = weit.close(during, 1)
+    after = weit.finish_task(during, 1)
     assert current_task(after) is None
     for task, expected in follows.items():
         kept = np.where(np.abs(expected) > 0.03, expected, 0)
@@ -105,7 +105,7 @@ def test_in_a_visit_the_gradient_solver_trains_all_other_tasks_along():
     )
     assert float(work.drift().detach()) == pytest.approx(expected, rel=1e-5)
 
-    after = weit.close(during, 1)
+    after = weit.finish_task(during, 1)
     assert after["anchor/base"] is before["base"]
     for task in range(3):
         assert after[f"anchor/{task}"] is after[f"adapters/{task}"]

@@ -36,7 +36,7 @@ def minimised(work, names, objective, optimizer=ADAM):
         seed=0,
         round=ONE.round,
         validate=lambda: Score(1.0, 0.0),
-        after_step=work.shrink,
+        after_step=work.proximal_step,
     )
     fit(job)
     return [work.leaves[name].detach() for name in names]
@@ -145,7 +145,7 @@ def test_without_a_rate_of_its_own_a_mask_stays_where_it_started():
 def test_a_sigmoid_is_penalised_as_a_gate_and_not_as_a_raw_mask():
     """Its slope at m is lambda g (1 - g): towards 0, where |m| would pull to 0.5."""
     work, numbers = random_workspace(lambda_mask=0.3, gate="sigmoid")
-    work.open_sigmoids().backward()
+    work.gate_penalty().backward()
     gates = 1 / (1 + np.exp(-numbers["mask"].astype(np.float64)))
     assert (work.leaves[f"masks/{W}"].grad > 0).all()
     np.testing.assert_allclose(
