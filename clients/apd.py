@@ -15,7 +15,6 @@ closed form for the sigma that is, with masks that stay, where the authors train
 along. There the second sum has a factor 1/2, v_t starts as random numbers near 0 (here
 0), and Adam's rate falls by 5 % in each epoch (here as for all).
 
-
 The torch side of one task of APD: FedWeIT's, with weight decay and a pull.
 
 Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432: theta_t = sigma * M_t + tau_t,

@@ -5,7 +5,6 @@ running Fisher information and one anchor as in online EWC (Schwarz et al., ICML
 https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow with the
 number of tasks.
 
-
 How much a task needs of each shared parameter, for the penalties of EWC and FedCurv.
 
 Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, section 2.1.

@@ -3,7 +3,6 @@
 Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289. As in their released code
 the inputs are those of the network as the client has trained it in its last round.
 
-
 A random sketch of many vectors, a few of them at a time.
 
 Halko et al., SIAM Review 2011, https://arxiv.org/abs/0909.4061: of ``A R`` with random

@@ -1,9 +1,4 @@
-"""FedCurv: declaration and hyper-parameters.
-
-Shoham et al., 2019, https://arxiv.org/abs/1910.07796.
-
-
-FedCurv, server side: the mean model, and sums of the clients' curvatures.
+"""FedCurv, server side: the mean model, and sums of the clients' curvatures.
 
 Shoham et al., 2019, https://arxiv.org/abs/1910.07796, section 3. Symbols: a client j
 sends its model w_j, u_j = diag(I_j), which is ``curvature/fisher``, and v_j = diag(I_j)

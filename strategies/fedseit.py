@@ -1,9 +1,4 @@
-"""FedSeIT: declaration and hyper-parameters.
-
-Chaudhary et al., Findings of EMNLP 2022.
-
-
-FedSeIT, server side: FedWeIT's, and dense projections where clients share them.
+"""FedSeIT, server side: FedWeIT's, and dense projections where clients share them.
 
 Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The foreign adapters that a
 client receives become branches of its network instead of summands of its weights;

@@ -1,7 +1,7 @@
-"""FOT: declaration and hyper-parameters.
+"""FOT, server side: means of models that keep off the subspace of old tasks' inputs.
 
-Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289.
-
+Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289: FedProject in every round,
+GPSE (the extraction of the global principal subspace) at the end of a task.
 
 The subspace of a layer's inputs, and changes of weights that leave it alone.
 
@@ -13,11 +13,6 @@ becomes ``g - g U U^T``: then ``(W + g) x = W x`` for each x that they span.
 
 That code's networks have no biases. Here a bias is the weight of one more input that is
 always 1, so that answers stay the same where there is one, too.
-
-FOT, server side: means of models that keep off the subspace of old tasks' inputs.
-
-Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289: FedProject in every round,
-GPSE (the extraction of the global principal subspace) at the end of a task.
 """
 
 import math

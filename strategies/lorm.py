@@ -1,7 +1,6 @@
-"""LoRM: declaration and hyper-parameters.
+"""LoRM, server side: what clients learned is merged so that it answers as they do.
 
 Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961.
-
 
 Weights whose answers come nearest to those of several others, in closed form.
 
@@ -17,10 +16,6 @@ its diagonal, where all else counts as 0. All is computed in float64.
 Some directions hardly any input has: there the equations as printed would leave weights
 to rounding errors, and make them huge (three of MiniLM's features are such). Of all W
 that are equally near, as far as float32 can tell, it is the one nearest to the mean.
-
-LoRM, server side: what clients learned is merged so that it answers as they do.
-
-Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""SCAFFOLD: declaration and hyper-parameters.
-
-Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378.
-
-
-SCAFFOLD, server side: the mean model and the mean control variate.
+"""SCAFFOLD, server side: the mean model and the mean control variate.
 
 Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378, algorithm 1, lines 16
 and 17. Symbols: x is ``base``, c is ``control``, and client i sends its model y_i in

@@ -3,7 +3,6 @@
 Liu et al., IJCAI 2023, section 3.2, says that it "utilizes data augmentation", and not
 which; these are the plainest ones for each kind of data.
 
-
 Label statistics that a client sends to the server, exact or with noise.
 
 Liu et al., IJCAI 2023, section 3.2: the label distribution P_y and the information

@@ -4,7 +4,6 @@ FedWeIT (Yoon et al., ICML 2021), equations 1 and 2. ``B`` is the base, ``m`` th
 gate with one value per output channel (axis 0), ``g`` the gate function, ``A`` the
 task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
 
-
 Foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely.
 
 The last term of FedWeIT's equation 1 (Yoon et al., ICML 2021).

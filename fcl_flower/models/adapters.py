@@ -2,7 +2,6 @@
 
 Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML 2019.
 
-
 A frozen transformer whose linear layers learn a change of low rank (LoRA).
 
 Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685, section 4.1.

@@ -6,7 +6,6 @@ in TensorFlow, whose "same" padding puts the odd pixel to the right and below.
 
 Needs the extra ``imagenet``, a package that holds the weights (18 MB).
 
-
 Fixed filters for images, made from two photographs: nothing is trained.
 
 Coates, Ng and Lee, AISTATS 2011, https://proceedings.mlr.press/v15/coates11a.html:

@@ -3,7 +3,6 @@
 The five algorithms of Jiang, Sen and Borcea 2025, section V, on coordinates in which
 models have their true Euclidean distances (see `gram_matrix`).
 
-
 Where models lie relative to each other, without a matrix of all their weights.
 
 Whatever looks only at Euclidean distances between N models of P weights can work on

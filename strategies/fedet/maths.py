@@ -2,7 +2,6 @@
 
 Liu et al., IJCAI 2023, section 3.2, equations 6 to 8; on arrays alone.
 
-
 Dividing classes into domains by what a frozen encoder knows of public samples.
 
 FedET (Liu et al., IJCAI 2023, section 1) "first divides the entire label space into

@@ -3,7 +3,6 @@
 The scenarios ``overlapped``, ``classes`` and ``mixed``: a task is a group of classes of
 one data set, and the samples of a group are shared out among the clients that learn it.
 
-
 How the samples of a task are dealt to clients that all meet it: evenly, or skewed.
 
 The protocol of TARGET (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937) and

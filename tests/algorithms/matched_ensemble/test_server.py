@@ -10,7 +10,8 @@ from fcl_flower.algorithms.base import ModelShape, ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.analytic.sums import exact
-from strategies.matched_ensemble import MatchedEnsemble, MatchedEnsembleParams
+from strategies.matched_ensemble import MatchedEnsembleParams
+from strategies.matched_ensemble.server import MatchedEnsemble
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 LATER = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
