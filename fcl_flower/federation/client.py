@@ -12,6 +12,7 @@ from flwr.app import Context
 from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.local_only import SERVER
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core import update_checks
@@ -22,7 +23,7 @@ from fcl_flower.core.errors import (
     WireError,
     refuse,
 )
-from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update, group_kind
 from fcl_flower.data.examples import (
     ClientData,
     Examples,
@@ -260,7 +261,14 @@ class Client:
         """
         after, update = self.learner.train(state, received, stage, data)
         try:
-            update_checks.no_nan(after)
+            # Notes may say "none" by NaN; a client alone has those of the server side.
+            update_checks.no_nan(
+                {
+                    group: arrays
+                    for group, arrays in after.items()
+                    if group_kind(group.removeprefix(SERVER)) != "meta"
+                }
+            )
             update_checks.finite(update.payload)
         except WireError as error:
             raise self._diverged(str(error)) from error

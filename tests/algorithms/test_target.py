@@ -227,7 +227,7 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     assert nominal < found["bytes_by_kind"]["down"]["memory"] < nominal + 4000
     assert "memory" not in found["bytes_by_kind"]["up"]
     for context in grid.contexts.values():
-        kept = ContextStateStore(context).load(before=99).payload[SAMPLES]
+        kept = ContextStateStore(context).load(before=99).state[SAMPLES]
         assert kept["x"].shape == (48, 1, 8, 8)
         plan = Built(resolve(config)).scenario
         assert kept["labels"].tolist() == list(plan.labels_until(0))

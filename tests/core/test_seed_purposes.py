@@ -18,7 +18,7 @@ TRAINING = {
         f"{what}/{client}/{r}/0"
         for what, client, r in product(("shuffle", "dropout"), CLIENTS, ROUNDS)
     ),
-    "model",
+    *("model", "heads"),
 }
 
 

@@ -55,23 +55,6 @@ def test_every_client_starts_from_a_copy_of_a_module():
     assert weights(other).any()
 
 
-def test_parts_that_were_loaded_for_evaluation_are_trained_and_walked_over_once():
-    walks = []
-
-    class Loaded(nn.Sequential):
-        def train(self, mode=True):
-            walks.append(mode)
-            return super().train(mode)
-
-    model = build(from_module(lambda: Loaded(small().eval()), SHAPE))
-    walks.clear()
-    assert not model.body[0].training
-    for mode in (True, True, False, False, True):
-        model.train(mode)
-        assert {part.training for part in model.modules()} == {mode}
-    assert walks == [True, False, True]
-
-
 def test_trying_a_module_leaves_no_trace():
     module = small()
     before = {key: value.clone() for key, value in module.state_dict().items()}

@@ -184,7 +184,7 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
     assert found["hidden"]["reveal_ids"] is True
     assert expected["hidden"]["reveal_ids"] is False
     page = (tmp_path / "b" / "report.html").read_text()
-    assert "Neither client nor server knows which." in page
+    assert "Nobody knows which." in page
 
 
 @pytest.mark.parametrize(

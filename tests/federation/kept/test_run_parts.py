@@ -1,5 +1,7 @@
 """A process that keeps what clients share computes what one without memory does."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -133,7 +135,11 @@ def test_frozen_weights_are_held_once(tmp_path):
             **{"model.encoder": encoder},
         )
     )
-    one, two = (dict(parts.network(None).named_parameters()) for _ in range(2))
+    networks = [parts.network(None)]
+    other = threading.Thread(target=lambda: networks.append(parts.network(None)))
+    other.start()
+    other.join()
+    one, two = (dict(network.named_parameters()) for network in networks)
 
     shared = {name for name in one if one[name] is two[name]}
     assert shared == {name for name in one if not one[name].requires_grad}

@@ -67,7 +67,7 @@ def test_a_run_says_at_its_end_who_took_part_in_no_round(tmp_path, caplog):
 
 
 def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, capsys):
-    from fcl_flower.runtime import local_runs
+    from fcl_flower.runtime import progress
 
     summary = {
         **{"average_accuracy": 0.5, "forgetting": 0.0, "honest_accuracy": None},
@@ -75,7 +75,9 @@ def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, caps
     }
     monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
     monkeypatch.setattr(
-        local_runs, "run_all", lambda place, jobs, *more: [(jobs[0], summary)]
+        progress,
+        "run_all",
+        lambda place, jobs, *more: (pair for pair in [(jobs[0], summary)]),
     )
     monkeypatch.setattr(
         "sys.argv",
