@@ -71,13 +71,13 @@ def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, caps
 
     summary = {
         **{"average_accuracy": 0.5, "forgetting": 0.0, "honest_accuracy": None},
-        "left_out": {"1": "[why]"},
+        **{"left_out": {"1": "[why]"}, "remarks": {}},
     }
     monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
     monkeypatch.setattr(
         progress,
         "run_all",
-        lambda place, jobs, *more: (pair for pair in [(jobs[0], summary)]),
+        lambda place, jobs, *more: (job for job in [(jobs[0], summary)]),
     )
     monkeypatch.setattr(
         "sys.argv",
