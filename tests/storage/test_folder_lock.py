@@ -11,8 +11,8 @@ from fcl_flower.core.files import COMMAND_LOCK, lock_folder
 HOLDER = """
 import sys
 from pathlib import Path
-from fcl_flower.core.files import locked
-with locked(Path(sys.argv[1]), "output"):
+from fcl_flower.core.files import lock_folder
+with lock_folder(Path(sys.argv[1]), "output"):
     print("mine", flush=True)
     sys.stdin.read()
 """
