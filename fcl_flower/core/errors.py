@@ -4,6 +4,7 @@ FclError
 ├── ConfigError     what the user asked for is wrong    (the user can fix it)
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
+│   └── RunUnknownError  nobody has told the client the run (the server tells it)
 ├── RoundError      too few usable replies in a round   (the operator can fix it)
 ├── DivergenceError training has left the finite numbers (another rate can fix it)
 └── BudgetError     the privacy budget is spent         (nobody can, and nobody should)
@@ -44,6 +45,10 @@ class ContractError(FclError):
 
 class WireError(FclError):
     """A message cannot be decoded or used; the message names the tensor."""
+
+
+class RunUnknownError(WireError):
+    """A client is asked of a run that it knows no longer, or not yet."""
 
 
 class RoundError(FclError):

@@ -150,6 +150,8 @@ class ContextStateStore(StateStore):
     def _save(self, groups: Payload, server_round: int) -> None:
         records = messages.MessageEncoder().payload(groups)
         records[MANIFEST] = ConfigRecord({"round": server_round})
+        if messages.SPEC in self._context.state:
+            records[messages.SPEC] = self._context.state[messages.SPEC]
         self._context.state = records
 
 

@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.algorithms.local_only import SERVER
-from fcl_flower.config.run_config import RunConfig, refuse_attack
-from fcl_flower.config.run_spec import NodeConfig
+from fcl_flower.config.run_spec import NodeConfig, RunSpec
 from fcl_flower.core import update_checks
 from fcl_flower.core.errors import (
     DIVERGED,
     ConfigError,
     DivergenceError,
+    RunUnknownError,
     WireError,
     refuse,
 )
+from fcl_flower.core.files import make_private_folder, opener
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update, group_kind
 from fcl_flower.data.examples import (
     ClientData,
@@ -34,6 +35,7 @@ from fcl_flower.data.examples import (
 )
 from fcl_flower.data.local.client import LocalData
 from fcl_flower.data.word_vectors import WordVectors, find_vectors
+from fcl_flower.federation import messages
 from fcl_flower.federation.checkpoint import (
     ContextStateStore,
     FolderStateStore,
@@ -49,11 +51,13 @@ from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
 from fcl_flower.results.costs import EPSILON
 from fcl_flower.setup.build import Built, built, let_go, limited_threads
-from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import ClassCounts, score
 from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 
-_Key: TypeAlias = tuple[int, str, str]
+_Key: TypeAlias = tuple[int, str, str, str]
+
+SPEC_FILE = "run.json"
+"""Beside a client's state, what a server has told of the run."""
 
 
 class RunParts:
@@ -97,28 +101,21 @@ _KEPT: dict[_Key, RunParts] = {}
 """Of one run at a time; more than one where its nodes are configured differently."""
 
 
-def run_parts(context: Context, node: NodeConfig) -> RunParts:
+def run_parts(run_id: int, spec: RunSpec, node: NodeConfig) -> RunParts:
     """Find what the clients of a run share, built if this process has not yet.
 
-    It is known again by the run's number, by its whole configuration and by all that
-    the node's says of more than one client. The parts of another run are let go.
+    The parts of another run are let go.
 
     Args:
-        context: of the message.
-        node: its node's configuration.
+        run_id: of Flower.
+        spec: of the run.
+        node: its device and its word vectors count more than those of the run.
 
     Raises:
-        ConfigError: the configuration is refused.
+        ConfigError: the run cannot be built here.
     """
-    alike = node.model_copy(
-        update={"partition_id": 0, "data_path": "", "state_path": ""}
-    )
-    key = (context.run_id, repr(sorted(context.run_config.items())), repr(alike))
+    key = (run_id, spec.to_json(), node.device, node.word_vectors)
     if key not in _KEPT:
-        given = RunConfig.of(context.run_config)
-        refuse_attack(given)  # a server sent it, and no server may ask for that
-        # Enough updates are the server's business.
-        spec = resolve(given.replace(min_updates=1), node.num_partitions)
         made = RunParts(built(spec.on_node(node)))
         for other in [known for known in _KEPT if known[:2] != key[:2]]:
             del _KEPT[other]
@@ -130,6 +127,40 @@ def forget_runs() -> None:
     """Let go of all parts: the run has ended, and another may have the same number."""
     _KEPT.clear()
     let_go()
+
+
+def state_folder(context: Context, node: NodeConfig) -> Path:
+    """Name the folder of a client's state, where its node has one for states."""
+    name = str(context.run_config.get("run.id", "")) or str(context.run_id)
+    return Path(node.state_path) / name / f"client-{node.partition_id}"
+
+
+def keep_spec(context: Context, node: NodeConfig, spec: RunSpec) -> None:
+    """Keep what a run is where the client's state is kept: it is lost with that."""
+    if not node.state_path:
+        context.state[messages.SPEC] = ConfigRecord({"json": spec.to_json()})
+        return
+    folder = state_folder(context, node)
+    make_private_folder(folder)
+    temporary = folder / f"{SPEC_FILE}.new"
+    with open(temporary, "w", opener=opener) as file:
+        file.write(spec.to_json())
+    temporary.replace(folder / SPEC_FILE)
+
+
+def kept_spec(context: Context, node: NodeConfig) -> RunSpec:
+    """Find what a server has told of the run.
+
+    Raises:
+        RunUnknownError: it has told nothing, or that is lost.
+    """
+    text = messages.told_run(context.state)
+    if node.state_path:
+        file = state_folder(context, node) / SPEC_FILE
+        text = file.read_text() if file.is_file() else ""
+    if not text:
+        raise RunUnknownError("the run is not known here, as after a loss of the state")
+    return RunSpec.from_json(text)
 
 
 def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:
@@ -212,7 +243,7 @@ class Client:
 
     def __init__(self, context: Context, stage: TaskStage) -> None:
         node = NodeConfig.of(context.node_config)
-        parts = run_parts(context, node)
+        parts = run_parts(context.run_id, kept_spec(context, node), node)
         self.run = run = parts.run
         self.config = config = run.config
         self.scenario = run.scenario
@@ -222,7 +253,7 @@ class Client:
         if config.model.growing_head:
             self.learner.model.restrict_head(self.scenario.labels_until(stage.task))
         masked = config.federation.secure_aggregation
-        self.masks = ClientSide(context) if masked else None
+        self.masks = ClientSide(context, config.federation) if masked else None
         self.wire = WireFormat.of(config.federation, run.algorithm.load_server())
         self.epsilon = 0.0
         self.store: StateStore = ContextStateStore(context)
@@ -230,9 +261,7 @@ class Client:
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"
             self.store = FolderStateStore(folder, durable=False)
         if node.state_path:
-            name = config.run.id or str(context.run_id)
-            folder = Path(node.state_path) / name / f"client-{node.partition_id}"
-            self.store = FolderStateStore(folder)
+            self.store = FolderStateStore(state_folder(context, node))
 
     def state(self, saved: Saved | None) -> Payload:
         """Return the learner's part of what was saved; None: nothing was.

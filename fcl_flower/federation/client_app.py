@@ -9,18 +9,20 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fcl_flower.algorithms.base import ClientQueries
-from fcl_flower.config.run_spec import NodeConfig
+from fcl_flower.config.run_config import refuse_attack
+from fcl_flower.config.run_spec import NodeConfig, RunSpec
 from fcl_flower.core.errors import (
     MESSAGE_FAILED,
     ContractError,
     FclError,
+    RunUnknownError,
     unforeseen,
     without_paths,
 )
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.federation import clients, messages
-from fcl_flower.federation.client import Client
+from fcl_flower.federation.client import Client, keep_spec, kept_spec
 from fcl_flower.federation.copies import CopyError
 from fcl_flower.federation.messages import encode_evaluation
 from fcl_flower.federation.secure import client as exchange
@@ -47,6 +49,9 @@ def answer_failures(
     """
     try:
         return call_next(message, context)
+    except RunUnknownError as error:
+        log(WARNING, "%s", error)
+        return Message(messages.run_unknown(), reply_to=message)
     except FclError as error:
         reason, cause = without_paths(str(error)), error.__cause__
         local = f"{error}: {cause}" if isinstance(cause, FclError) else str(error)
@@ -63,8 +68,15 @@ app = ClientApp(mods=[answer_failures])
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Reply with the partition number, which identifies the client, and its version."""
+    """Reply with the partition number, which identifies the client, and its version.
+
+    The run that the server tells is kept, unless it asks for an attack.
+    """
     node = NodeConfig.of(context.node_config)
+    if text := messages.told_run(message.content):
+        spec = RunSpec.from_json(text)
+        refuse_attack(spec.config)
+        keep_spec(context, node, spec)
     record = ConfigRecord({"partition": node.partition_id, **clients.own()})
     return Message(RecordDict({"who": record}), reply_to=message)
 
@@ -91,20 +103,25 @@ def query(message: Message, context: Context) -> Message:
 @app.query(exchange.KEYS)
 def advertise_keys(message: Message, context: Context) -> Message:
     """Begin a sum under masks: reply with public keys."""
-    return Message(ClientSide(context).advertise_keys(), reply_to=message)
+    return Message(_side_of_sum(context).advertise_keys(), reply_to=message)
 
 
 @app.query(exchange.SHARES)
 def share_keys(message: Message, context: Context) -> Message:
     """Reply with shares of what the masks are made of, sealed for the others."""
-    found = ClientSide(context).share_keys(message.content)
+    found = _side_of_sum(context).share_keys(message.content)
     return Message(found, reply_to=message)
 
 
 @app.query(exchange.UNMASK)
 def unmask(message: Message, context: Context) -> Message:
     """Reply with the shares by which the masks are taken off the sum."""
-    return Message(ClientSide(context).unmask(message.content), reply_to=message)
+    return Message(_side_of_sum(context).unmask(message.content), reply_to=message)
+
+
+def _side_of_sum(context: Context) -> ClientSide:
+    node = NodeConfig.of(context.node_config)
+    return ClientSide(context, kept_spec(context, node).config.federation)
 
 
 @app.train()

@@ -14,14 +14,15 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fcl_flower import __version__
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import opener
-from fcl_flower.federation import mailbox
+from fcl_flower.federation import mailbox, messages
 from fcl_flower.flower.identity import log
 from fcl_flower.flower.transport import at_once, in_thread, is_remote
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every change of the messages that the other side would not understand."""
 
 
@@ -136,6 +137,7 @@ class ClientRegistry:
         self._begin = in_thread if is_remote(grid) else at_once
         self._listing: Future[Iterable[int]] | None = None
         self._listed = frozenset[int]()
+        self._spec = ""
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -203,6 +205,44 @@ class ClientRegistry:
             del self._connected[client]
             self._not_before[node] = time.monotonic() + RETURN_SECONDS
 
+    def open(self, reply: Message) -> RecordDict:
+        """Open a reply; note that its node is gone, or has to be told the run again.
+
+        Raises:
+            WireError: it is an error, or has no content.
+        """
+        node = reply.metadata.src_node_id
+        if mailbox.is_gone(reply):
+            self.mark_gone(node)
+        records = mailbox.content(reply)
+        if messages.reports_run_unknown(records):
+            self.greet_again(node)
+        return records
+
+    def announce(self, spec: RunSpec) -> None:
+        """Tell the run to all clients from now on: who is connected is asked again."""
+        self._spec = spec.to_json()
+        self._connected.clear()
+
+    def greet_again(self, node: int) -> None:
+        """Tell the run to a node that no longer knows it, before it is asked more."""
+        for client in [c for c, known in self._connected.items() if known == node]:
+            log(WARNING, "client %d no longer knows the run, and is told again", client)
+            del self._connected[client]
+            self._ask([node])
+
+    def _ask(self, nodes: Iterable[int]) -> None:
+        asked = list(nodes)
+        self._asked.update(asked)
+        self._mailbox.send(
+            Message(
+                messages.greeting(self._spec),
+                dst_node_id=node,
+                message_type=MessageType.QUERY,
+            )
+            for node in asked
+        )
+
     def refresh(self) -> None:
         """Note who has come and gone.
 
@@ -215,15 +255,10 @@ class ClientRegistry:
         self._refused = {n: why for n, why in self._refused.items() if n in online}
         self._liars &= self._refused.keys()
         now = time.monotonic()
-        unknown = [
+        self._ask(
             node
             for node in sorted(online.difference(self._connected.values(), self._asked))
             if now >= self._not_before.get(node, 0)
-        ]
-        self._asked.update(unknown)
-        self._mailbox.send(
-            Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY)
-            for node in unknown
         )
         self._collect_ids(now)
 

@@ -43,6 +43,8 @@ STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
 SCORES = "fcl.scores"
 STATE_LOST = "fcl.forgotten"
+RUN_UNKNOWN = "fcl.unknown-run"
+SPEC = "fcl.run"
 NUM_EXAMPLES = "num-examples"
 INITIAL = "initial_arrays"
 
@@ -242,6 +244,31 @@ def decode_update(records: RecordDict, asked: TaskStage) -> Update:
         )
     del metrics[NUM_EXAMPLES]
     return Update(received_payload(records), examples, metrics)
+
+
+def run_unknown() -> RecordDict:
+    """Make the reply of a client that has lost its state, and what its run is."""
+    return RecordDict({**state_lost(0), RUN_UNKNOWN: ConfigRecord()})
+
+
+def reports_run_unknown(records: RecordDict) -> bool:
+    """Find out whether a client no longer knows the run: it has to be told again."""
+    return RUN_UNKNOWN in records.config_records
+
+
+def greeting(spec: str) -> RecordDict:
+    """Make the question who a node is; it carries the run, if there is one to tell.
+
+    Args:
+        spec: `RunSpec.to_json`; empty where it is not known yet.
+    """
+    return RecordDict({SPEC: ConfigRecord({"json": spec})} if spec else {})
+
+
+def told_run(records: RecordDict) -> str:
+    """Read the run that a greeting tells; empty if it tells none."""
+    found = records.config_records
+    return str(found[SPEC]["json"]) if SPEC in found else ""
 
 
 def reports_state_lost(records: RecordDict) -> bool:

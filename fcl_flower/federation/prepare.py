@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fcl_flower.algorithms.registry import local_only_counterpart
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import RoundError, refuse
 from fcl_flower.core.files import lock_folder
@@ -28,6 +28,7 @@ from fcl_flower.federation.server import Server
 from fcl_flower.flower.identity import log
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
+from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
@@ -92,14 +93,12 @@ def prepare(
     registry = ClientRegistry(grid, wanted)
     # First of all: where its port is taken, nothing has been waited for or written.
     exporters = _exporters(config.run.metrics_port, registry, stack)
+    if not is_simulated():
+        refuse_attack(config)
+    made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
+    registry.announce(made.spec)
     registry.wait_for_clients(config.federation.min_updates, timeout)
-    clients = wanted or len(registry.clients)
-    if not wanted and set(registry.clients) != set(range(clients)):
-        raise RoundError(
-            f"scenario.clients: got partitions {list(registry.clients)}, expected 0 to "
-            f"{clients - 1}"
-        )
-    made = built(_resolve(config, clients, num_rounds))
+    clients = made.config.scenario.clients
     config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:
@@ -181,6 +180,22 @@ def _class_names(
         return ()
     known = dict(enumerate(config.data.classes)) or scenario.class_names
     return [known.get(place, f"class {place}") for place in range(network.classes)]
+
+
+def _count(registry: ClientRegistry, timeout: float) -> int:
+    """Count the clients of a run that names no number: all that connect in time.
+
+    Raises:
+        RoundError: there is none, or a number between others is missing.
+    """
+    registry.wait_for_clients(1, timeout)
+    found = registry.clients
+    if found != tuple(range(len(found))):
+        raise RoundError(
+            f"scenario.clients: got partitions {list(found)}, expected 0 to "
+            f"{len(found) - 1}"
+        )
+    return len(found)
 
 
 def _exporters(

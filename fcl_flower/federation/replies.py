@@ -159,13 +159,11 @@ class ReplyReader:
         for reply in replies:
             node = reply.metadata.src_node_id
             client = self._registry.client(node)
-            if mailbox.is_gone(reply):
-                self._registry.mark_gone(node)
             scores = reply.metadata.message_type == MessageType.EVALUATE
             traffic = Counter[str]()
             # A peer's content may break Flower's accessors, or our checks, in any way.
             try:
-                records = mailbox.content(reply)
+                records = self._registry.open(reply)
                 traffic = byte_counts.traffic(records)
                 if scores:
                     found.scores[client] = self._scores(

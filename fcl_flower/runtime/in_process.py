@@ -26,11 +26,17 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.attacks import HostileTraining
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.config.sections import Attack
 from fcl_flower.federation.client import Client, forget_runs
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
-from fcl_flower.federation.messages import decode_request, zero_copy
+from fcl_flower.federation.messages import (
+    decode_request,
+    greeting,
+    told_run,
+    zero_copy,
+)
 from fcl_flower.federation.server_app import main as run_server
 from fcl_flower.flower.identity import (
     RUN_ID,
@@ -118,6 +124,8 @@ class InProcessGrid(LocalGrid):
         ids = []
         self._pushed = len(self._queued)
         for message in messages:
+            if self._attack and told_run(message.content):
+                message.content = _without_attack(message.content)
             name = str(uuid4())
             name_message(message, name)
             self._queued[name] = message
@@ -147,6 +155,12 @@ class InProcessGrid(LocalGrid):
     def _attack_of(self, context: Context) -> Attack:
         """Return what a client does in place of training; empty if it is honest."""
         return self._attack if context.node_id in self._hostile else ""
+
+
+def _without_attack(records: RecordDict) -> RecordDict:
+    """Tell the run as honest clients hear of it: their code refuses to hear of more."""
+    spec = RunSpec.from_json(told_run(records))
+    return greeting(spec.with_settings(attack="", attackers=0).to_json())
 
 
 def answer(message: Message, context: Context, attack: Attack = "") -> Message:

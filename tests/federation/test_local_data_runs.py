@@ -16,7 +16,7 @@ from fcl_flower.core.errors import ConfigError, RoundError, WireError, refuse
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client as client_data
 from fcl_flower.data.local import client as task
-from fcl_flower.federation import client_app
+from fcl_flower.federation import client_app, messages
 from fcl_flower.federation.client import Client
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
@@ -211,8 +211,8 @@ def message_of(run, place, task=0):
         run_id=1,
         node_id=1,
         node_config={"partition-id": 1, **place},
-        state=RecordDict(),
-        run_config=run.flat(),
+        state=messages.greeting(resolve(run).to_json()),
+        run_config={},
     )
     return Client(context, TaskStage(1, task, starts_task=True, ends_task=False))
 

@@ -13,8 +13,8 @@ import numpy as np
 from cryptography.fernet import Fernet, InvalidToken
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
+from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Update
 from fcl_flower.federation.secure import crypto
@@ -99,11 +99,16 @@ class ClientSide:
     shares of one client all of its masks.
     """
 
-    def __init__(self, context: Context) -> None:
-        """Continue what is kept in Flower's context; training may replace it."""
+    def __init__(self, context: Context, section: FederationSection) -> None:
+        """Continue what is kept in Flower's context; training may replace it.
+
+        Args:
+            context: of the client.
+            section: of the run.
+        """
         self._context = context
         self._before = dict(context.state.config_records.get(KEPT, ConfigRecord()))
-        self._section = RunConfig.of(context.run_config).federation
+        self._section = section
         self._client = NodeConfig.of(context.node_config).partition_id
 
     def advertise_keys(self) -> RecordDict:

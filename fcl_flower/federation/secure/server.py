@@ -103,11 +103,9 @@ class Channel:
         closes_at = replace(self._quorum, least=least).closes_at
         for reply in mailbox.ask(box, asked, closes_at):
             client = self._registry.client(reply.metadata.src_node_id)
-            if mailbox.is_gone(reply):
-                self._registry.mark_gone(reply.metadata.src_node_id)
             # A peer's content may break Flower's accessors in any way.
             try:
-                records = mailbox.content(reply)
+                records = self._registry.open(reply)
                 up += byte_counts.traffic(records)
                 answers[client] = from_records(records, columns, rows(client))
             except Exception as error:

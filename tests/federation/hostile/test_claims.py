@@ -43,11 +43,11 @@ def absent(who, message, reply):
 
 
 def told(grid, client):
-    """All that a client was sent, by the hash of its content."""
+    """All that a client was sent but the run, by the hash of its content."""
     return [
         (m.metadata.message_type, m.content.object_id)
         for c, m in grid.asked
-        if c == client
+        if c == client and not messages.told_run(m.content)
     ]
 
 

@@ -94,6 +94,7 @@ class OneRound:
             self.plan,
         )
         registry = ClientRegistry(grid, len(NODES))
+        registry.announce(resolved)
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(self.folder / "checkpoint", durable=False)
         server = Server(

@@ -67,6 +67,7 @@ class Waiting:
 
         grid = InProcessGrid(NODES, config.flat(), tamper=keep)
         registry = ClientRegistry(grid, len(NODES))
+        registry.announce(resolve(config))
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(folder / "checkpoint", durable=False)
         self.strategy = Built(resolve(config)).strategy()

@@ -7,7 +7,6 @@ import pytest
 import torch
 from encoders import saved
 from fakes import InProcessGrid, exact, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Context, RecordDict
 from threadpoolctl import threadpool_info, threadpool_limits
 from watched import keep_nothing
 
@@ -54,19 +53,13 @@ def test_a_client_alone_computes_the_same_with_all_built_anew_and_copied(
 # ---- what is known again
 
 
-def context_of(config, run_id=1, client=0, **node):
-    values = {"partition-id": client, "num-partitions": 2, **node}
-    return Context(run_id, 100 + client, values, RecordDict(), dict(config.flat()))
-
-
-def parts_of(*args, **values):
-    context = context_of(*args, **values)
-    return run_parts(context, NodeConfig.of(context.node_config))
+def parts_of(config, run_id=1, client=0, **node):
+    return run_parts(run_id, resolve(config), NodeConfig(partition_id=client, **node))
 
 
 def test_clients_of_a_run_share_its_parts(tmp_path):
     config = tiny(tmp_path)
-    first = parts_of(config, client=0, **{"data-path": "a", "state-path": "b"})
+    first = parts_of(config, client=0, data_path="a", state_path="b")
 
     assert parts_of(config, client=1) is first
     assert parts_of(config, client=0) is first

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.federation.secure.client import (
@@ -32,15 +32,14 @@ class Parties:
     """Four clients; `to(step)` plays them all up to a step of the first of them."""
 
     def __init__(self):
-        config = RunConfig.from_settings(secure_aggregation=True).flat()
         self.contexts = [
-            Context(1, client, {"partition-id": client}, RecordDict(), config)
+            Context(1, client, {"partition-id": client}, RecordDict(), {})
             for client in CLIENTS
         ]
         self.sealed = {}
 
     def side(self, client=0):
-        return ClientSide(self.contexts[client])
+        return ClientSide(self.contexts[client], FederationSection())
 
     def keys(self):
         answers = [self.side(c).advertise_keys() for c in CLIENTS]
