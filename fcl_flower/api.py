@@ -261,7 +261,7 @@ def _only_in_process(backend: Backend, key: str) -> None:
 
 
 def _named(dataset: Dataset) -> Dataset:
-    """Return the data set under a name that stands for its samples alone."""
+    """Rename a data set so that the name stands for its samples alone."""
     digest = hashlib.sha256(repr((dataset.modality, dataset.class_names)).encode())
     for split in (dataset.train, dataset.test):
         for part in (split.x, split.y):
@@ -274,7 +274,7 @@ def _named(dataset: Dataset) -> Dataset:
 
 
 def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
-    """Return the data set whose samples a model of the user's own takes."""
+    """Load the data set whose samples a model of the user's own takes."""
     own = (algorithm_registry.algorithm(name).dataset for name in names)
     usual = next((name for name in own if name != DATASET), DATASET)
     return dataset_registry.load_dataset(
@@ -283,7 +283,6 @@ def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
 
 
 def _input_shape(dataset: Dataset) -> tuple[int, ...]:
-    """Return the shape of one input of a model for a data set."""
     if dataset.modality == "text":
         raise refuse("model", "a module", "the name of a model, as the data are text")
     shape: tuple[int, ...] = dataset.train.x.shape[1:]
@@ -293,7 +292,7 @@ def _input_shape(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _free_name(model: object) -> str:
-    """Return a name for a model that no other has."""
+    """Find a name for a model that no other has."""
     own = type(model) if isinstance(model, nn.Module | ModelEntry) else model
     name = getattr(own, "__name__", "")
     name = name if name.isidentifier() and not isinstance(model, ModelEntry) else "own"

@@ -25,7 +25,7 @@ from fcl_flower.training.tensors import snapshot
 
 
 def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
-    """Return a payload whose change of the model goes the other way round.
+    """Turn the change of a model the other way round.
 
     A tensor v that started from s becomes ``s - factor (v - s)``; what has no start,
     such as a statistic, stays.
@@ -49,7 +49,7 @@ def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
 
 
 def noisy(payload: Payload, starts: Payload, rng: np.random.Generator) -> Payload:
-    """Return a payload with standard normal noise on all floating numbers.
+    """Add standard normal noise to all floating numbers of a payload.
 
     Of a sparse tensor all entries are sent: those that an honest client leaves out are
     noise about the start.
@@ -71,7 +71,7 @@ def noisy(payload: Payload, starts: Payload, rng: np.random.Generator) -> Payloa
 
 
 def start_of(group: str, arrays: Arrays, known: Sequence[Payload]) -> Arrays | None:
-    """Return what a group of an update started from; None if nothing suits.
+    """Find what a group of an update started from; None if nothing suits.
 
     Of the first payload with groups of the same kind and all of these tensors, the one
     of the same name, or else the nearest: which of several models a client trained, an
@@ -112,7 +112,7 @@ def _distance(arrays: Arrays, other: Arrays) -> float:
 def _changed(
     tensor: AnyArray, start: AnyArray, change: Callable[[Array, Array], Array]
 ) -> AnyArray:
-    """Return a tensor whose floating numbers are made of the old ones and the start."""
+    """Make the floating numbers of a tensor anew of the old ones and the start."""
     if tensor.dtype.kind != "f":
         return tensor
     values = change(*_pair(tensor, start)).astype(tensor.dtype)
@@ -136,7 +136,7 @@ def _dense(tensor: AnyArray) -> Array:
 
 
 def _pair(tensor: AnyArray, start: AnyArray) -> tuple[Array, Array]:
-    """Return the numbers of a tensor that were sent, and those of a start there."""
+    """Pair the numbers of a tensor that were sent with those of a start there."""
     dense = _dense(start)
     if isinstance(tensor, SparseArray):
         return tensor.values, dense.reshape(-1)[tensor.indices]
@@ -144,7 +144,7 @@ def _pair(tensor: AnyArray, start: AnyArray) -> tuple[Array, Array]:
 
 
 def overlaid(kept: Payload, received: Payload) -> Mapping[str, Arrays]:
-    """Return what a client knows: what it received, over what it had kept; dense.
+    """Lay what a client received over what it had kept; dense.
 
     Of a tensor that arrives in part, the rest is what the client had.
     """
@@ -198,7 +198,7 @@ class HostileTraining:
     def __call__(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        """Return the next private state, an honest one, and the hostile update."""
+        """Train; return the next private state, which is honest, and the update."""
         if self._attack == "label-flip":
             data = replace(
                 data,
@@ -225,7 +225,7 @@ class HostileTraining:
         return after, replace(update, payload=payload, num_examples=examples)
 
     def _starts(self, payload: Payload, known: Payload, shared: set[str]) -> Payload:
-        """Return what the groups of a model started from."""
+        """Find what the groups of a model started from."""
         found = {
             group: start_of(group, arrays, [known, {group_kind(group): self._initial}])
             for group, arrays in payload.items()
@@ -235,7 +235,7 @@ class HostileTraining:
 
 
 def _zeros(arrays: Arrays) -> Arrays:
-    """Return where adapters start: they are added to something."""
+    """Start adapters at zero: they are added to something."""
     return {name: np.zeros(t.shape, t.dtype) for name, t in arrays.items()}
 
 

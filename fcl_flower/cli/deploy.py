@@ -286,7 +286,7 @@ def _print(line: str) -> None:
 
 
 def _next_step(folder: Path, again: str) -> str:
-    """Return how a run that was ended goes on; ``again`` is the command for that."""
+    """Say how a run that was ended goes on; ``again`` is the command for that."""
     if (folder / CHECKPOINT).is_dir():
         return f"{again} goes on with this run"
     return (
@@ -330,7 +330,7 @@ def _present(path: Path, key: str) -> Path:
 
 
 def _device(wanted: str) -> str:
-    """Return a client's device: the CPU, with a warning, where there is no other."""
+    """Fall back to the CPU, with a warning, where there is no other device."""
     if wanted == "cuda":
         import torch
 

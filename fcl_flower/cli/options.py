@@ -42,7 +42,7 @@ FLAGS: dict[str, tuple[Any, str]] = {
 
 
 def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
-    """Return a decorator that adds the settings of a run to a command."""
+    """Add the settings of a run to a command; a decorator."""
 
     def add(command: F) -> F:
         command = click.option(
@@ -126,7 +126,7 @@ resume_option = click.option(
 
 
 def live_port(live: bool, port: int | None) -> int | None:
-    """Return the port of the page, 0 for a free one; None without a page.
+    """Choose the port of the page, 0 for a free one; None without a page.
 
     Raises:
         ConfigError: there is a port for no page.
@@ -137,7 +137,7 @@ def live_port(live: bool, port: int | None) -> int | None:
 
 
 def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConfig:
-    """Return the configuration of an interrupted run, with which it goes on.
+    """Read the configuration with which an interrupted run goes on.
 
     Args:
         folder: of the run.
@@ -175,7 +175,7 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:
-    """Return the folder for the results: the one that is named, or a new one.
+    """Choose the folder for the results: the one that is named, or a new one.
 
     Args:
         output: what ``--output`` names.
@@ -191,7 +191,7 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
 
 
 def configured(given: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a file, with the options given on top.
+    """Put the options that are given on top of the configuration of a file.
 
     Raises:
         ConfigError: a key is unknown, or a value refused.
@@ -223,7 +223,7 @@ def with_flag(sentence: str) -> str:
 
 
 def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
-    """Return what ``--set`` gives, by ``section.key``.
+    """Parse what ``--set`` gives, by ``section.key``.
 
     A key without a section is a parameter of the strategy.
 
@@ -237,7 +237,7 @@ def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
 
 
 def read_config(path: Path, key: str) -> RunConfig:
-    """Return the configuration in a file.
+    """Read the configuration in a file.
 
     Raises:
         ConfigError: it cannot be read, or holds what is no setting.
@@ -246,7 +246,7 @@ def read_config(path: Path, key: str) -> RunConfig:
 
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:
-    """Return the different names, or ``what`` they are, that an option lists."""
+    """Split an option into different names, or ``what`` they are."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found or len(set(found)) < len(found):
         raise refuse(key, text, f"different {what} separated by commas")
@@ -254,7 +254,7 @@ def listed(text: str, key: str, what: str = "names") -> list[str]:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """Return the seeds that an option lists."""
+    """Parse the seeds that an option lists."""
     found = listed(text, "seeds", "whole numbers")
     for seed in found:
         if not seed.isdecimal():
@@ -263,7 +263,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
-    """Return the settings for clients with these folders; without any, as they are."""
+    """Add the settings for clients with these folders of local data."""
     if folders:
         from fcl_flower.setup.propose import with_local_data
 

@@ -50,6 +50,6 @@ def _parts(sheet: TextTable, most: int) -> Iterator[Sequence[int]]:
 
 
 def _width(sheet: TextTable, column: int) -> int:
-    """Return how wide a column has to be; some characters are as wide as two."""
+    """Measure how wide a column has to be; some characters are as wide as two."""
     cells = (line[column] for line in sheet.lines)
     return max(map(cell_len, (*sheet.head[column].split(), *cells)))

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 from fcl_flower.core.errors import extra
 
+with extra("deploy", "the server's reverse proxy"):
+    import h11
+
+Headers = Iterable[tuple[bytes, bytes]]
+
 MOST_DESCRIPTORS = 2**16
 RESERVED = 64
 """Descriptors for all but connections: listener, log, registering keys, stopping."""
@@ -43,7 +48,7 @@ class Bounds:
 
     @classmethod
     def of_descriptors(cls, limit: int, *, keys: bool) -> "Bounds":
-        """Return bounds that leave enough of a process's descriptors.
+        """Choose bounds that leave enough of a process's descriptors.
 
         Args:
             limit: how many it may open, at least 128.
@@ -77,11 +82,6 @@ def raise_descriptor_limit() -> int:
     return MOST_DESCRIPTORS if soft == unlimited else soft
 
 
-with extra("deploy", "the server's reverse proxy"):
-    import h11
-
-Headers = Iterable[tuple[bytes, bytes]]
-
 PIECE = 2**16
 _LINGER_SECONDS = 1.0
 """How long a refused caller may finish what it says, so that it reads the answer."""
@@ -110,7 +110,7 @@ class Caller:
         )
 
     async def call(self, seconds: float) -> h11.Request:
-        """Return the head of the next call.
+        """Read the head of the next call.
 
         Args:
             seconds: to wait for all of it.
@@ -188,7 +188,7 @@ class Caller:
                     left -= len(piece)
 
     def goes_on(self) -> bool:
-        """Return whether another call may follow on this connection."""
+        """Begin the next call where one may follow; tell whether it may."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True

@@ -153,7 +153,6 @@ class InProcessGrid(LocalGrid):
         return answer(message, context, self._attack_of(context))
 
     def _attack_of(self, context: Context) -> Attack:
-        """Return what a client does in place of training; empty if it is honest."""
         return self._attack if context.node_id in self._hostile else ""
 
 
@@ -331,7 +330,7 @@ class PooledGrid(InProcessGrid):
             self._replies[name] = failed
 
     def _working(self) -> list[int]:
-        """Return the clients whose answers are not there."""
+        """List the clients whose answers are not there."""
         return sorted(
             int(self.contexts[begun.node].node_config["partition-id"])
             for begun in self._begun.values()

@@ -45,6 +45,14 @@ from fcl_flower.runtime.http import (
     TooLargeError,
 )
 
+with extra("deploy", "the server's reverse proxy"):
+    import h11
+
+REPORT_SECONDS = 60.0
+"""Between two reports of calls without a known key: anybody can make any number."""
+
+_CLOSE_SECONDS = 1.0
+_BACKLOG = 1024
 HEALTH_SECONDS = 1.0
 """For which an answer to the health check is good: anybody may ask, at any rate."""
 _CONNECT_SECONDS = 5.0
@@ -58,6 +66,9 @@ _HOP_HEADERS = {
     *(b"connection", b"host", b"keep-alive", b"te", b"trailer"),
     *(b"transfer-encoding", b"upgrade"),
 }
+
+
+Task = asyncio.Task[None]
 
 
 class UnansweredError(Exception):
@@ -104,7 +115,7 @@ class Upstream:
     async def answer(
         self, method: str, path: str, headers: Headers, body: AsyncIterable[bytes]
     ) -> AsyncIterator[tuple[int, Headers, AsyncIterable[bytes]]]:
-        """Return status, headers and body of the SuperLink's answer, within a context.
+        """Yield status, headers and body of the SuperLink's answer.
 
         Raises:
             UnansweredError: there is none.
@@ -134,7 +145,7 @@ class Upstream:
             await response.aclose()
 
     async def health(self) -> int:
-        """Return the status of the SuperLink's health check, a second old at most."""
+        """Ask for the status of the SuperLink's health check, once a second."""
         async with self._asking:
             asked, status = self._health
             if not status or time.monotonic() - asked > HEALTH_SECONDS:
@@ -144,9 +155,6 @@ class Upstream:
                     status = 502
                 self._health = (time.monotonic(), status)
             return status
-
-
-Task = asyncio.Task[None]
 
 
 class Connections:
@@ -162,7 +170,7 @@ class Connections:
         self._of_key: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Return how many connections are open."""
+        """Count the open connections."""
         return len(self._guests) + len(self._members)
 
     def admit(self, guest: Task, address: str) -> None:
@@ -224,7 +232,7 @@ class Connections:
 
 
 def network(address: str) -> str:
-    """Return what stands for one machine: an IPv4 address, or the /64 of an IPv6 one.
+    """Name one machine by an IPv4 address, or by the /64 of an IPv6 one.
 
     A machine with IPv6 may take any of its network's addresses for each connection.
     """
@@ -234,16 +242,6 @@ def network(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((int(found), 64), strict=False))
-
-
-with extra("deploy", "the server's reverse proxy"):
-    import h11
-
-REPORT_SECONDS = 60.0
-"""Between two reports of calls without a known key: anybody can make any number."""
-
-_CLOSE_SECONDS = 1.0
-_BACKLOG = 1024
 
 
 class ServerFiles(NamedTuple):
@@ -465,7 +463,7 @@ def _close(connection: socket.socket, task: asyncio.Task[None]) -> None:
 
 
 def _contexts(files: ServerFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the TLS of a server with these files, and of one who calls it."""
+    """Make the TLS of a server with these files, and of one who calls it."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.certificate, files.key)
@@ -478,7 +476,7 @@ def _contexts(files: ServerFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def _unauthorized(path: str, reason: str) -> tuple[int, bytes]:
-    """Return what a client gets that is not let in: what Flower would answer it.
+    """Answer a client that is not let in as Flower would.
 
     A SuperNode that joins is told why; of later ones Flower reads the status alone.
     """

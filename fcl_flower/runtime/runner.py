@@ -71,7 +71,7 @@ class Runner:
         )
 
     def fileno(self) -> int:
-        """Return what can be read when the run is over, for `select.select`."""
+        """Descriptor that can be read when the run is over, for `select.select`."""
         assert self._process is not None  # a run has begun
         return self._process.channel.fileno()
 

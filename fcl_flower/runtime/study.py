@@ -46,7 +46,7 @@ class Choice:
     counterparts: bool
 
     def settled(self, chosen: Mapping[str, Mapping[str, Scalar]]) -> Variants:
-        """Return the table's rows.
+        """Fill in the chosen values; list the rows of the table.
 
         Args:
             chosen: settings by the title of a row with candidates; one that is missing
@@ -60,7 +60,7 @@ class Choice:
         return with_local_only(rows) if self.counterparts else rows
 
     def of(self, row: Row) -> Variants:
-        """Return what the table has of a row: it, and perhaps its counterpart."""
+        """List what the table has of a row: it, and perhaps its counterpart."""
         return with_local_only([row.config]) if self.counterparts else (row.config,)
 
 
@@ -79,7 +79,7 @@ class Study:
     choice: Choice | None = None
 
     def runs(self) -> list[RunConfig]:
-        """Return every run, seed by seed, so that early results are comparable."""
+        """List every run, seed by seed, so that early results are comparable."""
         return [
             variant.replace(seed=seed)
             for seed in self.seeds
@@ -87,7 +87,7 @@ class Study:
         ]
 
     def mapped(self, change: Callable[[RunConfig], RunConfig]) -> Self:
-        """Return the same with the settings of all rows changed."""
+        """Change the settings of all rows."""
         variants = tuple(map(change, self.variants))
         choice = self.choice
         if choice is not None:
@@ -97,7 +97,7 @@ class Study:
 
 
 def with_local_only(variants: Iterable[RunConfig]) -> Variants:
-    """Return the variants and their local-only counterparts that are not among them."""
+    """Add the local-only counterparts that are not among the variants."""
     both: list[RunConfig] = []
     for variant in variants:
         for config in (variant, local_only_counterpart(variant)):
@@ -113,7 +113,7 @@ def variants_of(
     *,
     counterparts: bool,
 ) -> Variants:
-    """Return the runs that a comparison of strategies consists of.
+    """List the variants that a comparison of strategies consists of.
 
     All get the data set and the scenario of the first that has some of its own, unless
     ``shared`` names them.
@@ -169,7 +169,7 @@ FORMAT = (
 
 
 def read_study(path: Path) -> Study:
-    """Return the study that a TOML file describes.
+    """Read a study from its TOML file.
 
     ``seeds`` is a list, ``[run]`` holds what all runs share, and each
     ``[[variant]]`` what its row changes, both by section. Federated variants get a
@@ -204,7 +204,6 @@ def read_study(path: Path) -> Study:
 
 
 def _row(shared: Mapping[str, object], variant: Mapping[str, object]) -> Row:
-    """Return one row; of a setting with candidates it has the first."""
     own = dict(variant)
     listed = _lists(own.pop(CANDIDATES, {}))
     every = [
@@ -215,7 +214,6 @@ def _row(shared: Mapping[str, object], variant: Mapping[str, object]) -> Row:
 
 
 def _lists(value: object) -> dict[str, list[Scalar]]:
-    """Return the values that a variant may choose from, by ``section.key``."""
     if not isinstance(value, Mapping):
         raise refuse(CANDIDATES, value, "a table of lists, by section.key")
     found = {}

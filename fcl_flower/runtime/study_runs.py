@@ -76,7 +76,7 @@ def run_study(
 
 
 def checked(study: Study) -> list[RunSpec]:
-    """Return all runs of a study, of which each can be started.
+    """Resolve and validate all runs of a study.
 
     Raises:
         ConfigError: a configuration is refused, or two rows have one title.
@@ -101,7 +101,7 @@ def _check_titles(variants: Sequence[RunConfig]) -> None:
 
 
 def run_folder(folder: Path, config: RunConfig) -> Path:
-    """Return the folder of one run, directly below that of its study."""
+    """Name the folder of one run, directly below that of its study."""
     title = config.title.replace(" ", "-").replace("/", "_")
     return folder / f"{title}-seed{config.run.seed}"
 
@@ -165,7 +165,7 @@ def settle(
     run_all: RunAll,
     wanted: Collection[str],
 ) -> Study:
-    """Return the study with the best candidates of each row.
+    """Choose the best candidates of each row of a study.
 
     Every candidate runs once with each of the choice's seeds, on training samples
     alone: the clients learn four fifths of each class and are tested on the rest
@@ -215,13 +215,13 @@ def settle(
 
 
 def candidate_study(choice: Choice) -> Study:
-    """Return the runs of all candidates."""
+    """Make the study of all candidates."""
     every = (found.config for row in choice.rows for found in _candidates(row))
     return Study(tuple(every), choice.seeds)
 
 
 def _candidates(row: Row) -> list[_Candidate]:
-    """Return what a row may get, each with a run on samples of its own."""
+    """List what a row may get, each with a run on held-out samples."""
     found = []
     for values in row.candidates:
         # All that is left open is decided by the set that the table has.
@@ -243,7 +243,7 @@ def _chosen(
     summaries: list[Summary],
     folder: Path,
 ) -> dict[str, Mapping[str, Scalar]]:
-    """Return the best values of each row whose candidates all ran; write them down.
+    """Find the best values of each row whose candidates all ran; write them down.
 
     Where there is no such row nothing is written.
     """

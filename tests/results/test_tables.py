@@ -13,6 +13,7 @@ from fcl_flower.results.report import wording
 from fcl_flower.results.report.comparison import write_comparison
 from fcl_flower.results.report.run_page import write_report
 from fcl_flower.results.result import Result
+from fcl_flower.results.tables import rows, table
 
 # ---- costs
 
@@ -137,3 +138,172 @@ def test_runs_of_single_tasks_say_that_they_are(tmp_path):
 
 def given(summary):
     return Result(None, None, summary)
+
+
+# ---- rows and tables, of summaries by hand
+
+
+def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
+    """A summary of which only the given values matter."""
+    return {
+        "label": label,
+        "counterpart": twin,
+        "seed": seed,
+        "average_accuracy": accuracy,
+        "forgetting": 0.1,
+        "backward_transfer": -0.1,
+        "bytes_up": 3_000_000,
+        "bytes_down": 5_000_000,
+        "nominal_bytes_up": 1_000_000,
+        "nominal_bytes_down": 2_000_000,
+        "model_bytes": 400_000,
+        "seconds": 2.0,
+        "client_accuracy": clients,
+        **values,
+    }
+
+
+def test_rows_hold_mean_and_deviation_over_seeds():
+    (row,) = rows(
+        [
+            summary("a", 0, 0.5, forgetting=0.1, bytes_up=100, seconds=1.0),
+            summary("a", 2, 0.7, forgetting=0.3, bytes_up=300, seconds=4.0),
+            summary("a", 1, 0.6, forgetting=0.2, bytes_up=500, seconds=1.0),
+        ]
+    )
+    assert row["label"] == "a"
+    assert row["seeds"] == [0, 1, 2]
+    assert row["average_accuracy"] == pytest.approx({"mean": 0.6, "deviation": 0.1})
+    assert row["forgetting"] == pytest.approx({"mean": 0.2, "deviation": 0.1})
+    assert row["bytes_up"] == 300
+    assert row["seconds"] == 2.0
+    assert "transfer_gain" not in row
+
+
+def test_a_single_seed_has_no_deviation():
+    (row,) = rows([summary("a", 0, 0.5)])
+    assert row["average_accuracy"] == {"mean": 0.5, "deviation": None}
+
+
+def test_the_gain_is_paired_by_seed():
+    def clients(*finals):
+        return [[[0.9, None], list(final)] for final in finals]
+
+    found = rows(
+        [
+            summary("f", 0, 0.7, twin="i", clients=clients((0.6, 0.8), (0.7, 0.7))),
+            summary("i", 0, 0.6, clients=clients((0.5, 0.8), (0.4, 0.7))),
+            summary("f", 1, 0.6, twin="i", clients=clients((0.5, 0.7), (0.5, 0.7))),
+            summary("i", 1, 0.3, clients=clients((0.3, 0.3), (0.3, 0.3))),
+            summary("f", 2, 0.9, twin="i", clients=clients((1, 1), (1, 1))),  # no pair
+        ]
+    )
+    # Seed 0: +0.1, seed 1: +0.3; deviation of two values: their difference / sqrt 2.
+    assert found[0]["transfer_gain"] == pytest.approx(
+        {"mean": 0.2, "deviation": 0.2 / 2**0.5}
+    )
+    # Task 0: (0.1 + 0.3) / 2 = 0.2 and 0.2; task 1: 0 and 0.4.
+    assert found[0]["transfer_gain_per_task"] == pytest.approx([0.2, 0.2])
+    assert "transfer_gain" not in found[1]
+
+
+def test_what_was_not_measured_is_left_out():
+    unknown = [[[None, None], [None, None]]]
+    found = rows(
+        [
+            summary("f", 0, None, twin="i", clients=unknown, forgetting=None),
+            summary("i", 0, 0.6, clients=unknown),
+            summary("f", 1, 0.8, twin="i", clients=[[[0.5, None], [0.9, None]]]),
+            summary("i", 1, 0.5, clients=[[[0.5, None], [0.5, None]]]),
+        ]
+    )
+    assert found[0]["average_accuracy"] == {"mean": 0.8, "deviation": None}
+    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.3)
+    assert found[0]["transfer_gain_per_task"] == [pytest.approx(0.4), None]
+    nothing = [summary("f", 0, None, forgetting=None, backward_transfer=None)]
+    assert rows(nothing)[0]["average_accuracy"] is None
+    assert "| f | 0 |  |  |  |" in table(nothing)
+
+
+def test_the_table_by_hand():
+    text = table(
+        [
+            summary("f", 0, 0.75, twin="i", clients=[[[0.75]]]),
+            summary("i", 0, 0.5, clients=[[[0.5]]]),
+        ]
+    )
+    lines = text.splitlines()
+    assert lines[2] == (
+        "| f | 0 | 0.750 | 0.100 | +0.250 | 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
+    )
+    assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
+
+
+def test_static_data_are_not_paired_with_a_stream():
+    drift, static = (
+        {"scenario.window": 64, "scenario.mean_duration": 8},
+        {"scenario.window": 64, "scenario.mean_duration": 0},
+    )
+    found = rows(
+        [
+            summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
+            summary("g", 0, 0.95, twin="i", hidden=static, clients=[[[0.95]]]),
+            summary("i", 0, 0.5, hidden=drift, clients=[[[0.5]]]),
+        ]
+    )
+    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.25)
+    assert "transfer_gain" not in found[1]
+
+
+def test_what_clusters_achieved_has_columns_of_its_own():
+    concepts = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8}
+    text = table(
+        [
+            summary("m", 0, 0.7, concepts={**concepts, "effectiveness": 0.95}),
+            summary("f", 0, 0.5, concepts={}),
+        ]
+    )
+    head, _, first, second = text.splitlines()[:4]
+    assert head.endswith(
+        "| ARI | least ARI | perfect rounds | matching effectiveness |"
+    )
+    assert first.endswith("| 0.4 MB | 0.900 | 0.500 | 0.800 | 0.950 |")
+    assert second.endswith("| 0.4 MB |  |  |  |  |")
+    assert "ARI" not in table([summary("f", 0, 0.5, concepts={})])
+
+
+def test_the_table_shows_the_deviation_over_seeds():
+    text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
+    assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text
+
+
+def test_class_incremental_runs_show_the_accuracy_over_all_classes_seen():
+    runs = [
+        summary("f", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.9, 0.6]),
+        summary("f", 1, 0.5, scenario="class-incremental", sample_accuracy=[0.7, 0.4]),
+        summary("g", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.7, None]),
+    ]
+    found = rows(runs)
+    assert found[0]["sample_accuracy"]["mean"] == pytest.approx(0.5)
+    assert found[0]["mean_sample_accuracy"]["mean"] == pytest.approx(0.65)
+    assert found[1]["sample_accuracy"] is None
+    head, _, first, second = table(runs).splitlines()[:4]
+    assert head.endswith("| model | accuracy over samples | mean over tasks |")
+    assert first.endswith("| 0.500 ± 0.141 | 0.650 ± 0.141 |")
+    assert second.endswith("|  |  |")
+
+
+def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
+    other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
+    assert "over samples" not in table([other])
+    assert "Class-incremental" not in table([other])
+
+
+def test_accuracies_before_the_aggregation_are_a_column_where_known():
+    before = {"average_accuracy": 0.25}
+    runs = [summary("f", 0, 0.5, before_aggregation=before), summary("g", 0, 0.5)]
+    head, _, first, second = table(runs).splitlines()[:4]
+    assert head.endswith("| model | before aggregation |")
+    assert first.endswith("| 0.250 |")
+    assert second.endswith("|  |")
+    assert "before" not in table(runs[1:]).lower().replace("best earlier", "")

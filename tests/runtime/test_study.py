@@ -1,8 +1,13 @@
+"""Studies: what their files say, which runs they do, and what candidates they choose.
+
+The runs are pretended; one study at the end is real.
+"""
+
 import json
 from pathlib import Path
 
 import pytest
-from fakes import run_in_process, summary_of, tiny
+from fakes import run_in_process, tiny
 
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.parsing import validate_params
@@ -10,26 +15,56 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
+from fcl_flower.results.report import comparison
 from fcl_flower.results.tables import rows, table
-from fcl_flower.runtime.study import Study, read_study, with_local_only
-from fcl_flower.runtime.study_runs import run_folder, run_study
+from fcl_flower.runtime.study import Choice, Row, Study, read_study, with_local_only
+from fcl_flower.runtime.study_runs import run_folder, run_study, settle
 
 
-class Runner:
-    """Runs in this process, and counts."""
+class Pretended:
+    """Leaves the folders of runs that a test says the accuracy of."""
 
-    def __init__(self, stop_at=None):
-        self.ran = []
-        self.stop_at = stop_at
+    def __init__(self, accuracy=lambda config: 0.5, fails=(), stop_at=None):
+        self.accuracy, self.fails, self.stop_at = accuracy, fails, stop_at
+        self.ran, self.asked = [], []
 
     def __call__(self, jobs):
+        self.asked.append([(job.name, job.number, job.of) for job in jobs])
         for job in jobs:
+            config = job.run.config
             if len(self.ran) == self.stop_at:
                 raise KeyboardInterrupt
-            self.ran.append((job.run.config.title, job.run.config.run.seed))
-            job.folder.mkdir(exist_ok=True)
-            run_in_process(job.run.config.replace(output=str(job.folder)))
-            yield job, json.loads((job.folder / "summary.json").read_text())
+            self.ran.append((config.title, config.run.seed, config.data.datasets))
+            if job.name in self.fails or config.title in self.fails:
+                yield job, RoundError("no replies")
+                continue
+            job.folder.mkdir(parents=True, exist_ok=True)
+            (job.folder / "config.toml").write_text(config.to_toml())
+            found = dict.fromkeys(UNKNOWN) | {
+                **{"label": config.title, "seed": config.run.seed, "counterpart": None},
+                **{"average_accuracy": self.accuracy(config), "client_accuracy": []},
+                **dict.fromkeys(COUNTED, 0),
+            }
+            (job.folder / "summary.json").write_text(json.dumps(found))
+            yield job, found
+
+    def names(self):
+        return [(title, seed) for title, seed, _ in self.ran]
+
+
+UNKNOWN = ("forgetting", "backward_transfer")
+COUNTED = (
+    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
+    *("model_bytes", "seconds"),
+)
+
+
+@pytest.fixture(autouse=True)
+def page(monkeypatch):
+    """Draw no page of what was not run; return what would."""
+    draw = comparison.write_comparison
+    monkeypatch.setattr(comparison, "write_comparison", lambda *folders: None)
+    return draw
 
 
 def never(jobs):
@@ -45,123 +80,65 @@ def study_of(*names, seeds=(0, 1), **values):
     return Study(variants, seeds)
 
 
-def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
-    """A summary of which only the given values matter."""
-    return {
-        "label": label,
-        "counterpart": twin,
-        "seed": seed,
-        "average_accuracy": accuracy,
-        "forgetting": 0.1,
-        "backward_transfer": -0.1,
-        "bytes_up": 3_000_000,
-        "bytes_down": 5_000_000,
-        "nominal_bytes_up": 1_000_000,
-        "nominal_bytes_down": 2_000_000,
-        "model_bytes": 400_000,
-        "seconds": 2.0,
-        "client_accuracy": clients,
-        **values,
-    }
+def rows_of(folder):
+    found = json.loads((folder / "table.json").read_text())
+    return {row["label"]: row["seeds"] for row in found}
 
 
 # ---- what is run
 
 
-def test_runs_go_seed_by_seed():
-    runs = study_of("fedavg", "local").runs()
-    assert [(run.strategy.name, run.run.seed) for run in runs] == [
-        ("fedavg", 0),
-        ("local", 0),
-        ("fedavg", 1),
-        ("local", 1),
-    ]
-
-
-def test_only_federated_strategies_get_a_local_only_counterpart():
+def test_only_federated_strategies_get_a_local_only_counterpart_and_once():
     names = ("fedprox", "ewc", "stl", "local")
-    variants = tuple(RunConfig.from_settings(strategy=name) for name in names)
-    assert [variant.title for variant in with_local_only(variants)] == [
-        "fedprox",
-        "fedprox local-only",
-        "ewc",
-        "ewc local-only",
-        "stl",
-        "local",
+    variants = [RunConfig.from_settings(strategy=name) for name in names]
+    again = RunConfig.from_settings(strategy="ewc", local_only=True)
+    assert [variant.title for variant in with_local_only([again, *variants])] == [
+        *("ewc local-only", "fedprox", "fedprox local-only", "ewc", "stl", "local")
     ]
 
 
-def test_a_counterpart_that_is_there_already_is_not_run_twice():
-    variants = (
-        RunConfig.from_settings(strategy="fedavg"),
-        RunConfig.from_settings(strategy="local"),
-        RunConfig.from_settings(strategy="ewc", local_only=True),
-        RunConfig.from_settings(strategy="ewc"),
-    )
-    titles = [variant.title for variant in with_local_only(variants)]
-    assert titles == ["fedavg", "local", "ewc local-only", "ewc"]
-
-
-def test_a_study_runs_everything_and_writes_tables_and_a_page(tmp_path):
-    runner = Runner()
-    summaries = run_study(study_of("fedavg", "local"), tmp_path, runner)
-    assert runner.ran == [(n, seed) for seed in (0, 1) for n in ("fedavg", "local")]
-    assert [(s["label"], s["seed"]) for s in summaries] == runner.ran
-    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {
-        *("fedavg-seed0", "local-seed0", "fedavg-seed1", "local-seed1")
-    }
-    assert (tmp_path / "table.md").read_text() == table(summaries)
-    assert json.loads((tmp_path / "table.json").read_text()) == rows(summaries)
-    assert "fedavg" in (tmp_path / "comparison.html").read_text()
-
-
-def test_a_study_goes_on_where_it_was_stopped(tmp_path):
+def test_a_study_goes_seed_by_seed_and_on_where_it_was_stopped(tmp_path):
     study = study_of("fedavg", "local")
-    stopped = Runner(stop_at=3)
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, stopped)
-    assert len(json.loads((tmp_path / "table.json").read_text())) == 2
-    rest = Runner()
+        run_study(study, tmp_path, Pretended(stop_at=3))
+    assert rows_of(tmp_path) == {"fedavg": [0, 1], "local": [0]}
+
+    rest = Pretended()
     first = run_study(study, tmp_path, rest)
-    assert rest.ran == [("local", 1)]
+
+    assert rest.names() == [("local", 1)]
+    assert [(s["label"], s["seed"]) for s in first] == [
+        *(("fedavg", 0), ("local", 0), ("fedavg", 1), ("local", 1))
+    ]
     assert run_study(study, tmp_path, never) == first
+    assert (tmp_path / "table.md").read_text() == table(first)
+    assert json.loads((tmp_path / "table.json").read_text()) == rows(first)
 
 
 def test_a_run_that_fails_takes_no_other_with_it(tmp_path):
-    runner = Runner()
-
-    def second_fails(jobs):
-        assert [(job.number, job.of) for job in jobs] == [(1, 3), (2, 3), (3, 3)]
-        for job in jobs:
-            if job.number == 2:
-                yield job, RoundError("no replies")
-            else:
-                yield from runner([job])
-
     study = study_of("local", seeds=(0, 1, 2))
     with pytest.raises(RoundError) as problem:
-        run_study(study, tmp_path, second_fails)
+        run_study(study, tmp_path, Pretended(fails=["local seed 1"]))
 
     assert str(problem.value) == "1 of 3 runs failed: local seed 1: no replies"
-    (row,) = rows_of(tmp_path)
-    assert row["seeds"] == [0, 2]
-
-    def the_rest(jobs):
-        assert [(job.name, job.number, job.of) for job in jobs] == [
-            ("local seed 1", 2, 3)
-        ]
-        return runner(jobs)
-
-    assert len(run_study(study, tmp_path, the_rest)) == 3
+    assert rows_of(tmp_path) == {"local": [0, 2]}
+    rest = Pretended()
+    assert len(run_study(study, tmp_path, rest)) == 3
+    assert rest.asked == [[("local seed 1", 2, 3)]]
 
 
-def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
-    study = study_of("local", seeds=(0,))
-    run_study(study, tmp_path, Runner())
-    (tmp_path / "local-seed0" / "summary.json").unlink()
-    runner = Runner()
-    run_study(study, tmp_path, runner)
-    assert runner.ran == [("local", 0)]
+def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
+    tmp_path,
+):
+    study = study_of("fedavg", "local")
+    run_study(study, tmp_path, Pretended(), lambda config: config.run.seed == 1)
+    assert rows_of(tmp_path) == {"fedavg": [1], "local": [1]}
+
+    run_study(
+        study, tmp_path, Pretended(), lambda config: config.strategy.name == "fedavg"
+    )
+
+    assert rows_of(tmp_path) == {"fedavg": [0, 1], "local": [1]}
 
 
 @pytest.mark.parametrize(
@@ -179,8 +156,7 @@ def test_a_run_that_was_stopped_in_the_middle_is_run_again(tmp_path):
     ids=str,
 )
 def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
-    run_study(study_of("fedprox", seeds=(0,)), tmp_path, Runner())
-    kept = summary_of(tmp_path / "fedprox-seed0")
+    run_study(study_of("fedprox", seeds=(0,)), tmp_path, Pretended())
     other = study_of("fedprox", seeds=(0,))
     other = Study(tuple(v.replace(**changed) for v in other.variants), other.seeds)
     with pytest.raises(ConfigError) as problem:
@@ -189,7 +165,6 @@ def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
         f"output: got {str(tmp_path / 'fedprox-seed0')!r} with a run of other "
         "settings, expected an empty folder or one of the same study"
     )
-    assert summary_of(tmp_path / "fedprox-seed0") == kept
 
 
 @pytest.mark.parametrize(
@@ -200,19 +175,48 @@ def test_a_folder_with_other_settings_is_refused(tmp_path, changed):
     ],
 )
 def test_where_things_lie_is_no_other_setting(tmp_path, changed):
-    run_study(study_of("local", seeds=(0,)), tmp_path, Runner())
+    run_study(study_of("local", seeds=(0,)), tmp_path, Pretended())
     run_study(study_of("local", seeds=(0,), **changed), tmp_path, never)
 
 
 @pytest.mark.parametrize("text", [None, "[strategy", "nonsense = 1\n"])
 def test_a_folder_that_cannot_be_understood_is_refused(tmp_path, text):
-    run_study(study_of("local", seeds=(0,)), tmp_path, Runner())
+    run_study(study_of("local", seeds=(0,)), tmp_path, Pretended())
     path = tmp_path / "local-seed0" / "config.toml"
     path.unlink()
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError):
         run_study(study_of("local", seeds=(0,)), tmp_path, never)
+
+
+def test_two_rows_of_one_title_are_refused(tmp_path):
+    (tmp_path / "sweep.toml").write_text(
+        "local_only_counterparts = false\n"
+        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.1\n'
+        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.5\n'
+    )
+    with pytest.raises(ConfigError, match=r"run.title: got 'fedprox', expected anoth"):
+        run_study(read_study(tmp_path / "sweep.toml"), tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_titles_that_would_share_a_folder_are_refused(tmp_path):
+    (tmp_path / "study.toml").write_text(
+        '[[variant]]\nrun.title = "a/b c"\n[[variant]]\nrun.title = "a_b-c"\n'
+    )
+    with pytest.raises(ConfigError, match=r"run.title: got 'a/b c', expected another"):
+        run_study(read_study(tmp_path / "study.toml"), tmp_path / "out", None)
+
+
+@pytest.mark.parametrize("title", ["w/o momentum", "../x", "/x"])
+def test_a_run_is_in_the_folder_of_its_study_whatever_its_title(tmp_path, title):
+    (tmp_path / "study.toml").write_text(f"[run]\nrun.title = {title!r}\n")
+    runs = read_study(tmp_path / "study.toml").runs()
+
+    for config in runs:
+        assert run_folder(tmp_path / "out", config).parent == tmp_path / "out"
+    assert len({run_folder(tmp_path, config) for config in runs}) == 2
 
 
 # ---- the file
@@ -398,216 +402,227 @@ def test_the_studies_of_this_repository_can_be_read():
                     validate_params(known[section.name].params, section.params)
 
 
-# ---- tables
+# ---- candidates
+
+EPOCHS = ({"training.epochs": 1}, {"training.epochs": 2})
 
 
-def test_rows_hold_mean_and_deviation_over_seeds():
-    (row,) = rows(
-        [
-            summary("a", 0, 0.5, forgetting=0.1, bytes_up=100, seconds=1.0),
-            summary("a", 2, 0.7, forgetting=0.3, bytes_up=300, seconds=4.0),
-            summary("a", 1, 0.6, forgetting=0.2, bytes_up=500, seconds=1.0),
-        ]
-    )
-    assert row["label"] == "a"
-    assert row["seeds"] == [0, 1, 2]
-    assert row["average_accuracy"] == pytest.approx({"mean": 0.6, "deviation": 0.1})
-    assert row["forgetting"] == pytest.approx({"mean": 0.2, "deviation": 0.1})
-    assert row["bytes_up"] == 300
-    assert row["seconds"] == 2.0
-    assert "transfer_gain" not in row
+def row(name, candidates=EPOCHS, **values):
+    plain = tiny("", strategy=name, tasks=1, rounds=1, **values)
+    return Row(plain.replace(output=""), candidates)
 
 
-def test_a_single_seed_has_no_deviation():
-    (row,) = rows([summary("a", 0, 0.5)])
-    assert row["average_accuracy"] == {"mean": 0.5, "deviation": None}
+def choice_of(*rows, counterparts=False):
+    choice = Choice(rows, (7, 8), counterparts)
+    variants = choice.settled({one.config.title: {} for one in rows})
+    return Study(variants, (1,), choice)
 
 
-def test_the_gain_is_paired_by_seed():
-    def clients(*finals):
-        return [[[0.9, None], list(final)] for final in finals]
-
-    found = rows(
-        [
-            summary("f", 0, 0.7, twin="i", clients=clients((0.6, 0.8), (0.7, 0.7))),
-            summary("i", 0, 0.6, clients=clients((0.5, 0.8), (0.4, 0.7))),
-            summary("f", 1, 0.6, twin="i", clients=clients((0.5, 0.7), (0.5, 0.7))),
-            summary("i", 1, 0.3, clients=clients((0.3, 0.3), (0.3, 0.3))),
-            summary("f", 2, 0.9, twin="i", clients=clients((1, 1), (1, 1))),  # no pair
-        ]
-    )
-    # Seed 0: +0.1, seed 1: +0.3; deviation of two values: their difference / sqrt 2.
-    assert found[0]["transfer_gain"] == pytest.approx(
-        {"mean": 0.2, "deviation": 0.2 / 2**0.5}
-    )
-    # Task 0: (0.1 + 0.3) / 2 = 0.2 and 0.2; task 1: 0 and 0.4.
-    assert found[0]["transfer_gain_per_task"] == pytest.approx([0.2, 0.2])
-    assert "transfer_gain" not in found[1]
+def titles(study):
+    return [variant.title for variant in study.variants]
 
 
-def test_what_was_not_measured_is_left_out():
-    unknown = [[[None, None], [None, None]]]
-    found = rows(
-        [
-            summary("f", 0, None, twin="i", clients=unknown, forgetting=None),
-            summary("i", 0, 0.6, clients=unknown),
-            summary("f", 1, 0.8, twin="i", clients=[[[0.5, None], [0.9, None]]]),
-            summary("i", 1, 0.5, clients=[[[0.5, None], [0.5, None]]]),
-        ]
-    )
-    assert found[0]["average_accuracy"] == {"mean": 0.8, "deviation": None}
-    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.3)
-    assert found[0]["transfer_gain_per_task"] == [pytest.approx(0.4), None]
-    nothing = [summary("f", 0, None, forgetting=None, backward_transfer=None)]
-    assert rows(nothing)[0]["average_accuracy"] is None
-    assert "| f | 0 |  |  |  |" in table(nothing)
+def epochs(config):
+    return config.training.epochs
 
 
-def test_the_table_by_hand():
-    text = table(
-        [
-            summary("f", 0, 0.75, twin="i", clients=[[[0.75]]]),
-            summary("i", 0, 0.5, clients=[[[0.5]]]),
-        ]
-    )
-    lines = text.splitlines()
-    assert lines[2] == (
-        "| f | 0 | 0.750 | 0.100 | +0.250 | 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
-    )
-    assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
+def test_the_best_candidate_of_each_row_is_taken(tmp_path):
+    study = choice_of(row("fedprox"), row("fedavg"), row("stl", ()))
 
+    def most_of_one_and_least_of_the_other(config):
+        sign = 1 if config.strategy.name == "fedprox" else -1
+        return 0.5 + sign * 0.1 * epochs(config)
 
-def test_static_data_are_not_paired_with_a_stream():
-    drift, static = (
-        {"scenario.window": 64, "scenario.mean_duration": 8},
-        {"scenario.window": 64, "scenario.mean_duration": 0},
-    )
-    found = rows(
-        [
-            summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
-            summary("g", 0, 0.95, twin="i", hidden=static, clients=[[[0.95]]]),
-            summary("i", 0, 0.5, hidden=drift, clients=[[[0.5]]]),
-        ]
-    )
-    assert found[0]["transfer_gain"]["mean"] == pytest.approx(0.25)
-    assert "transfer_gain" not in found[1]
+    runs = Pretended(most_of_one_and_least_of_the_other)
+    settled = settle(study, tmp_path, runs, titles(study))
 
-
-def test_what_clusters_achieved_has_columns_of_its_own():
-    concepts = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8}
-    text = table(
-        [
-            summary("m", 0, 0.7, concepts={**concepts, "effectiveness": 0.95}),
-            summary("f", 0, 0.5, concepts={}),
-        ]
-    )
-    head, _, first, second = text.splitlines()[:4]
-    assert head.endswith(
-        "| ARI | least ARI | perfect rounds | matching effectiveness |"
-    )
-    assert first.endswith("| 0.4 MB | 0.900 | 0.500 | 0.800 | 0.950 |")
-    assert second.endswith("| 0.4 MB |  |  |  |  |")
-    assert "ARI" not in table([summary("f", 0, 0.5, concepts={})])
-
-
-def test_the_table_shows_the_deviation_over_seeds():
-    text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
-    assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text
-
-
-def test_a_part_of_a_study_can_be_run_and_the_tables_hold_all_that_is_finished(
-    tmp_path,
-):
-    study = study_of("fedavg", "local", seeds=(0, 1))
-    run_study(study, tmp_path, Runner(), lambda config: config.run.seed == 1)
-    assert "| fedavg | 1 |" in (tmp_path / "table.md").read_text()
-    summaries = run_study(
-        study, tmp_path, Runner(), lambda config: config.strategy.name == "fedavg"
-    )
-    assert [(s["label"], s["seed"]) for s in summaries] == [
-        ("fedavg", 0),
-        ("fedavg", 1),
-        ("local", 1),
+    assert settled.choice is None
+    assert settled.seeds == (1,)
+    assert [(v.title, epochs(v)) for v in settled.variants] == [
+        *(("fedprox", 2), ("fedavg", 1), ("stl", 1))
     ]
-    assert "| fedavg | 0, 1 |" in (tmp_path / "table.md").read_text()
-
-
-def test_tables_hold_what_is_finished_also_while_an_early_run_is_missing(tmp_path):
-    study = study_of("fedavg", "local")
-    run_study(study, tmp_path, Runner(), lambda config: config.strategy.name == "local")
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, Runner(stop_at=0))
-    (row,) = json.loads((tmp_path / "table.json").read_text())
-    assert (row["label"], row["seeds"]) == ("local", [0, 1])
-
-    one_more = Runner(stop_at=1)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, one_more)
-    found = {r["label"]: r["seeds"] for r in rows_of(tmp_path)}
-    assert found == {"fedavg": [0], "local": [0, 1]}
-
-
-def rows_of(folder):
-    return json.loads((folder / "table.json").read_text())
-
-
-def test_class_incremental_runs_show_the_accuracy_over_all_classes_seen():
-    runs = [
-        summary("f", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.9, 0.6]),
-        summary("f", 1, 0.5, scenario="class-incremental", sample_accuracy=[0.7, 0.4]),
-        summary("g", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.7, None]),
+    # Nothing of the table is looked at: neither its seeds nor its test samples.
+    assert {seed for _, seed, _ in runs.ran} == {7, 8}
+    assert {names for _, _, names in runs.ran} == {"held-out:digits"}
+    assert {v.data.datasets for v in settled.variants} == {""}
+    assert [title for title, seed, _ in runs.ran if seed == 7] == [
+        *("fedprox epochs=1", "fedprox epochs=2", "fedavg epochs=1", "fedavg epochs=2")
     ]
-    found = rows(runs)
-    assert found[0]["sample_accuracy"]["mean"] == pytest.approx(0.5)
-    assert found[0]["mean_sample_accuracy"]["mean"] == pytest.approx(0.65)
-    assert found[1]["sample_accuracy"] is None
-    head, _, first, second = table(runs).splitlines()[:4]
-    assert head.endswith("| model | accuracy over samples | mean over tasks |")
-    assert first.endswith("| 0.500 ± 0.141 | 0.650 ± 0.141 |")
-    assert second.endswith("|  |  |")
 
 
-def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
-    other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
-    assert "over samples" not in table([other])
-    assert "Class-incremental" not in table([other])
-
-
-def test_accuracies_before_the_aggregation_are_a_column_where_known():
-    before = {"average_accuracy": 0.25}
-    runs = [summary("f", 0, 0.5, before_aggregation=before), summary("g", 0, 0.5)]
-    head, _, first, second = table(runs).splitlines()[:4]
-    assert head.endswith("| model | before aggregation |")
-    assert first.endswith("| 0.250 |")
-    assert second.endswith("|  |")
-    assert "before" not in table(runs[1:]).lower().replace("best earlier", "")
-
-
-def test_two_rows_of_one_title_are_refused(tmp_path):
-    (tmp_path / "sweep.toml").write_text(
-        "local_only_counterparts = false\n"
-        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.1\n'
-        '[[variant]]\nstrategy.name = "fedprox"\nstrategy.mu = 0.5\n'
+def test_the_mean_over_the_seeds_decides_and_of_equals_the_first(tmp_path):
+    accuracy = {(1, 7): 0.9, (1, 8): 0.1, (2, 7): 0.5, (2, 8): 0.6}
+    study = choice_of(row("stl"))
+    best = settle(
+        study,
+        tmp_path / "a",
+        Pretended(lambda config: accuracy[epochs(config), config.run.seed]),
+        ["stl"],
     )
-    with pytest.raises(ConfigError, match=r"run.title: got 'fedprox', expected anoth"):
-        run_study(read_study(tmp_path / "sweep.toml"), tmp_path / "out", None)
-    assert not (tmp_path / "out").exists()
+    equal = settle(study, tmp_path / "b", Pretended(lambda config: 0.5), ["stl"])
+
+    assert [epochs(v) for v in best.variants] == [2]
+    assert [epochs(v) for v in equal.variants] == [1]
 
 
-@pytest.mark.parametrize("title", ["w/o momentum", "../x", "/x"])
-def test_a_run_is_in_the_folder_of_its_study_whatever_its_title(tmp_path, title):
-    (tmp_path / "study.toml").write_text(f"[run]\nrun.title = {title!r}\n")
-    runs = read_study(tmp_path / "study.toml").runs()
+def test_what_was_compared_is_written_down(tmp_path):
+    study = choice_of(row("stl"), row("local"))
+    settle(study, tmp_path, Pretended(lambda c: epochs(c) / 10), titles(study))
 
-    for config in runs:
-        assert run_folder(tmp_path / "out", config).parent == tmp_path / "out"
-    assert len({run_folder(tmp_path, config) for config in runs}) == 2
+    values = [{"training.epochs": 1}, {"training.epochs": 2}]
+    assert json.loads((tmp_path / "chosen.json").read_text()) == [
+        {
+            "row": name,
+            "values": values[at],
+            "accuracy": [(at + 1) / 10] * 2,
+            "chosen": at == 1,
+        }
+        for name in ("stl", "local")
+        for at in (0, 1)
+    ]
+    lines = (tmp_path / "chosen.md").read_text().splitlines()
+    assert lines[0].endswith("held out, seeds 7, 8.")
+    assert lines[4:] == [
+        "| stl | `training.epochs = 1` | 0.100 |  |",
+        "| stl | `training.epochs = 2` | 0.200 | chosen |",
+        "| local | `training.epochs = 1` | 0.100 |  |",
+        "| local | `training.epochs = 2` | 0.200 | chosen |",
+    ]
 
 
-def test_two_titles_that_would_share_a_folder_are_refused(tmp_path):
-    (tmp_path / "study.toml").write_text(
-        '[[variant]]\nrun.title = "a/b c"\n[[variant]]\nrun.title = "a_b-c"\n'
+def test_a_counterpart_has_the_values_of_its_row(tmp_path):
+    study = choice_of(row("ewc"), counterparts=True)
+    assert titles(study) == ["ewc", "ewc local-only"]
+    runs = Pretended(epochs)
+    settled = settle(study, tmp_path, runs, ["ewc local-only"])
+    assert [(v.title, epochs(v)) for v in settled.variants] == [
+        *(("ewc", 2), ("ewc local-only", 2))
+    ]
+    assert len(runs.ran) == 4
+
+
+def test_rows_that_are_not_wanted_wait(tmp_path):
+    study = choice_of(row("stl"), row("local"), row("fedavg", ()))
+    runs = Pretended(epochs)
+    first = settle(study, tmp_path, runs, ["local"])
+    assert {title for title, _, _ in runs.ran} == {"local epochs=1", "local epochs=2"}
+    assert titles(first) == ["local", "fedavg"]
+
+    runs = Pretended(epochs)
+    both = settle(study, tmp_path, runs, ["stl"])
+    assert {title for title, _, _ in runs.ran} == {"stl epochs=1", "stl epochs=2"}
+    assert [(v.title, epochs(v)) for v in both.variants] == [
+        *(("stl", 2), ("local", 2), ("fedavg", 1))
+    ]
+
+
+def test_a_row_without_candidates_waits_for_no_other(tmp_path):
+    study = choice_of(row("stl"), row("fedavg", ()))
+    runs = Pretended(epochs)
+    settled = settle(study, tmp_path / "new", runs, ["fedavg"])
+    assert titles(settled) == ["fedavg"]
+    assert not runs.ran
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_accuracies_nothing_is_run_to_choose_by(tmp_path):
+    runs = Pretended(epochs)
+    plain = row("stl")
+    silent = Row(plain.config.replace(**{"privacy.scores": False}), plain.candidates)
+    with pytest.raises(ConfigError, match=r"privacy\.scores: got False, expected true"):
+        settle(choice_of(silent), tmp_path, runs, ["stl"])
+    assert not runs.ran
+
+
+def test_a_candidate_that_ends_without_an_accuracy_is_named(tmp_path):
+    runs = Pretended(lambda config: None if epochs(config) == 2 else 0.5)
+    with pytest.raises(RoundError, match="stl epochs=2 seed 7 ended without an accu"):
+        settle(choice_of(row("stl")), tmp_path, runs, ["stl"])
+    assert not (tmp_path / "chosen.json").exists()
+
+
+def test_a_choice_goes_on_where_it_was_stopped(tmp_path):
+    study = choice_of(row("stl"))
+    failing = Pretended(epochs, fails=["stl epochs=2"])
+    with pytest.raises(RoundError, match="2 of 4 runs failed"):
+        settle(study, tmp_path, failing, ["stl"])
+    assert not (tmp_path / "chosen.json").exists()
+
+    rest = Pretended(epochs)
+    settled = settle(study, tmp_path, rest, ["stl"])
+    assert {title for title, _, _ in rest.ran} == {"stl epochs=2"}
+    assert [epochs(v) for v in settled.variants] == [2]
+
+
+def test_a_wrong_row_is_told_before_anything_runs(tmp_path):
+    study = choice_of(row("stl"), row("fedavg", (), classes_per_task=11))
+    runs = Pretended(epochs)
+    with pytest.raises(ConfigError, match="0 groups of 11 classes"):
+        settle(study, tmp_path, runs, titles(study))
+    assert not runs.ran
+
+
+def test_what_suits_the_data_is_what_the_table_has(tmp_path):
+    """Held-out digits have another name, but the network of digits."""
+    models = []
+    runs = Pretended(lambda config: models.append(config.model.name) or 0.5)
+    config = row("stl").config.replace(model="")
+    settle(choice_of(Row(config, EPOCHS)), tmp_path, runs, ["stl"])
+    assert set(models) == {"small"}
+
+
+def test_a_study_that_leaves_nothing_open_is_as_it_was(tmp_path):
+    study = Study((row("stl").config,), (0,))
+    assert settle(study, tmp_path, Pretended(epochs), ["stl"]) == study
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_file_lists_candidates(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(
+        """
+        seeds = [1]
+        choice_seeds = [7]
+        [run]
+        data.datasets = "digits"
+        [[variant]]
+        strategy.name = "fedprox"
+        run.title = "FedProx"
+        candidates.strategy.mu = [0.1, 1.0]
+        candidates.training.epochs = [1, 3]
+        [[variant]]
+        strategy.name = "stl"
+        """
     )
-    with pytest.raises(ConfigError, match=r"run.title: got 'a/b c', expected another"):
-        run_study(read_study(tmp_path / "study.toml"), tmp_path / "out", None)
+    study = read_study(path).mapped(
+        lambda config: config.replace(data_root="elsewhere")
+    )
+    assert titles(study) == ["FedProx", "FedProx local-only", "stl"]
+    assert {v.data.root for v in study.variants} == {"elsewhere"}
+    assert study.choice is not None
+    assert study.choice.seeds == (7,)
+    first, second = study.choice.rows
+    assert {first.config.data.root, second.config.data.root} == {"elsewhere"}
+    assert [tuple(c.values()) for c in first.candidates] == [
+        *((0.1, 1), (0.1, 3), (1.0, 1), (1.0, 3))
+    ]
+    assert first.config.strategy.params["mu"] == 0.1
+    assert not second.candidates
+
+
+def test_a_real_study_has_its_tables_and_its_page(tmp_path, page, monkeypatch):
+    monkeypatch.setattr(comparison, "write_comparison", page)
+
+    def run_all(jobs):
+        for job in jobs:
+            job.folder.mkdir()
+            run_in_process(job.run.config.replace(output=str(job.folder)))
+            yield job, json.loads((job.folder / "summary.json").read_text())
+
+    run_study(study_of("fedavg", "local", seeds=(0,)), tmp_path, run_all)
+
+    assert rows_of(tmp_path) == {"fedavg": [0], "local": [0]}
+    assert "fedavg" in (tmp_path / "comparison.html").read_text()
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {
+        *("fedavg-seed0", "local-seed0")
+    }
