@@ -31,7 +31,7 @@ def simulate(algorithm="fedavg", **settings):
 
 def compare(algorithms=("fedavg",), **settings):
     small = {key: value for key, value in SMALL.items() if key != "seed"}
-    return fcl.compare(list(algorithms), **{**small, "progress": False, **settings})
+    return fcl.compare(algorithms, **{**small, "progress": False, **settings})
 
 
 def table_of(classes=4, columns=5, shift=0):
@@ -46,9 +46,12 @@ def table_of(classes=4, columns=5, shift=0):
 # ---- results
 
 
-def test_a_result_says_what_its_folder_holds():
-    result = simulate(rounds=2)
+@pytest.fixture(scope="module")
+def result():
+    return simulate(rounds=2)
 
+
+def test_a_result_says_what_its_folder_holds(result):
     summary = json.loads((result.folder / "summary.json").read_text())
     assert result.summary == summary
     assert result.accuracy.shape == (2, 2, 2)
@@ -63,11 +66,13 @@ def test_a_result_says_what_its_folder_holds():
     assert result.config.scenario.name == "overlapped"
     assert result.config.federation.rounds_per_task == 2
     assert "fedavg, seed 3" in repr(result)
+    assert result.report().read_text().startswith("<!")
+    shown = result._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!')
+    assert "<html" not in shown
 
 
-def test_a_table_has_a_row_for_each_accuracy_that_was_measured():
-    result = simulate()
-
+def test_a_table_has_a_row_for_each_accuracy_that_was_measured(result, monkeypatch):
     rows = result.table()
 
     assert [(r["client"], r["after_task"], r["task"]) for r in rows] == [
@@ -79,26 +84,11 @@ def test_a_table_has_a_row_for_each_accuracy_that_was_measured():
     lines = str(rows).splitlines()
     assert lines[0] == "| client | after_task | task | accuracy |"
     assert lines[2] == f"| 0 | 0 | 0 | {rows[0]['accuracy']:.3f} |"
-
-
-def test_data_frames_are_made_by_pandas_where_it_is(monkeypatch):
-    result = simulate()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(fcl.ConfigError, match=r"pip install 'fcl-flower.frames"):
         result.to_pandas()
-
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-    assert result.to_pandas() == list(result.table())
-
-
-def test_a_notebook_shows_the_page_in_a_frame():
-    result = simulate()
-
-    shown = result._repr_html_()
-
-    assert result.report().read_text().startswith("<!")
-    assert shown.startswith('<iframe srcdoc="&lt;!')
-    assert "<html" not in shown
+    assert result.to_pandas() == list(rows)
 
 
 def test_without_an_output_the_folder_lives_as_long_as_the_result(tmp_path):
@@ -155,17 +145,13 @@ def test_a_configuration_is_run_as_it_is_and_with_changes(tmp_path):
 
     same = fcl.simulate(config, progress=False, output=tmp_path / "same")
     named = simulate("ewc", output=tmp_path / "named")
+    strong = simulate("ewc", strategy={"strength": 7.0}, tasks=1)
     other = fcl.simulate(config, progress=False, tasks=1)
 
     assert summary_of(same.folder) == summary_of(named.folder)
     assert other.accuracy.shape == (2, 1, 1)
     assert other.config.strategy.name == "ewc"
-
-
-def test_parameters_of_the_algorithm_go_by_its_section():
-    result = simulate("ewc", strategy={"strength": 7.0})
-
-    assert result.config.strategy.params["strength"] == 7.0
+    assert strong.config.strategy.params["strength"] == 7.0
 
 
 def test_progress_is_shown_unless_it_is_not_wanted(capsys):
@@ -338,7 +324,9 @@ def test_objects_need_this_process(key, settings):
 # ---- comparisons
 
 
-def test_a_comparison_has_every_algorithm_with_every_seed(tmp_path):
+def test_a_comparison_has_every_algorithm_with_every_seed_and_keeps_them(
+    tmp_path, monkeypatch
+):
     found = compare(["fedavg", "ewc"], seeds=[1, 2], output=tmp_path)
 
     rows = [(r.config.title, r.config.run.seed) for r in found.results]
@@ -351,15 +339,11 @@ def test_a_comparison_has_every_algorithm_with_every_seed(tmp_path):
     assert found.report() == tmp_path / "comparison.html"
     assert "&lt;html" in found._repr_html_()
     assert repr(found) == ("<Comparison of fedavg, local, ewc, ewc local-only: 8 runs>")
-
-
-def test_finished_runs_of_a_comparison_are_kept(tmp_path, monkeypatch):
-    first = compare(seeds=[1], output=tmp_path, counterparts=False)
     monkeypatch.setattr(in_process, "run_in_process", None)
-
-    again = compare(seeds=[1], output=tmp_path, counterparts=False)
-
-    assert again.results[0].summary == first.results[0].summary
+    again = compare(["fedavg", "ewc"], seeds=[1, 2], output=tmp_path)
+    assert [r.summary for r in again.results] == [r.summary for r in found.results]
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert [(row["label"], row["seed"]) for row in found.to_pandas()] == rows
 
 
 def test_a_comparison_without_an_output_lives_as_long_as_a_result_of_it():
@@ -371,15 +355,6 @@ def test_a_comparison_without_an_output_lives_as_long_as_a_result_of_it():
     del result
     gc.collect()
     assert not folder.exists()
-
-
-def test_the_rows_of_a_comparisons_frame_are_runs(monkeypatch):
-    found = compare(seeds=[1, 2], counterparts=False)
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-
-    assert [(row["label"], row["seed"]) for row in found.to_pandas()] == [
-        *(("fedavg", 1), ("fedavg", 2)),
-    ]
 
 
 def test_objects_of_ones_own_are_compared():
@@ -395,6 +370,7 @@ def test_objects_of_ones_own_are_compared():
     ("settings", "message"),
     [
         ({"algorithms": ()}, "algorithms: .*one or more"),
+        ({"algorithms": "fedavg"}, "algorithms: got 'fedavg'"),
         ({"seeds": []}, "seeds: .*one or more"),
         ({"seeds": 3}, "seeds: got 3, expected a list of one or more"),
         ({"seed": 1}, "seed: got 1, expected none, as there are seeds"),
@@ -404,8 +380,3 @@ def test_objects_of_ones_own_are_compared():
 def test_what_cannot_be_compared_is_answered_in_one_sentence(settings, message):
     with pytest.raises(fcl.ConfigError, match=message):
         compare(**settings)
-
-
-def test_one_name_is_no_list_of_algorithms():
-    with pytest.raises(fcl.ConfigError, match="algorithms: got 'fedavg'"):
-        fcl.compare("fedavg")

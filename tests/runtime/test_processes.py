@@ -1,11 +1,288 @@
+"""Nothing outlives who started it, and one program works in a folder."""
+
+import os
+import signal
 import socket
 import subprocess
 import sys
+import textwrap
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.flower import commands
 from fcl_flower.runtime import processes
+from fcl_flower.runtime.processes import lock_states
+
+ROOT = Path(__file__).parents[2]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+note = open(sys.argv[1], "a")
+if os.fork() == 0:                # one in a session of its own
+    os.setsid()
+    if os.fork() == 0:            # and one that has lost its parent
+        print(os.getpid(), file=note, flush=True)
+        time.sleep(600)
+    print(os.getpid(), file=note, flush=True)
+    os._exit(0)
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(os.getpid(), file=note, flush=True)
+    time.sleep(600)
+os.wait()                         # the one whose child is an orphan now
+print(os.getpid(), file=note, flush=True)
+time.sleep(600)
+"""
+
+
+def await_true(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def alive(pids):
+    """Return those that run; one that has ended, but is not waited for, does not."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def started(note, number=4):
+    await_true(lambda: note.exists() and len(note.read_text().split()) == number)
+    return [int(pid) for pid in note.read_text().split()]
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """A guardian with less patience, as a copy of the package's file."""
+    text = Path(processes.__file__).read_text()
+    assert "GRACE = 10.0" in text
+    (tmp_path / "short_guardian.py").write_text(
+        text.replace("GRACE = 10.0", "GRACE = 0.5")
+    )
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    monkeypatch.setattr(processes, "__name__", "short_guardian")
+    return env
+
+
+def family(quick, note):
+    """Start a program with an orphan, a deaf child, and one in its own session."""
+    command = [sys.executable, "-c", FAMILY, str(note)]
+    return processes.start_guarded(command, quick), started(note)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
+    note = tmp_path / "pids"
+    wants = textwrap.dedent(
+        f"""
+        import os, sys, time
+        from fcl_flower.runtime import processes as guardian
+        guardian.__name__ = "short_guardian"
+        command = [sys.executable, "-c", {FAMILY!r}, {str(note)!r}]
+        kept = guardian.start_guarded(command, os.environ)
+        print(kept.pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", wants], env=quick, stdout=subprocess.PIPE, text=True
+    )
+    with process.stdout as said:
+        pids = [int(said.readline()), *started(note)]
+        assert len(alive(pids)) == 4  # all but the one that left an orphan
+
+        process.send_signal(number)
+        process.wait()
+
+    await_true(lambda: not alive(pids))
+
+
+def test_all_end_when_they_are_released(quick, tmp_path):
+    process, pids = family(quick, tmp_path / "pids")
+
+    processes.stop_guarded(process)
+
+    assert alive(pids) == []
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
+    note, scratch = tmp_path / "pids", tmp_path / "scratch"
+    (scratch / "deep").mkdir(parents=True)
+    (scratch / "deep" / "file").touch()
+    says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
+    wants = textwrap.dedent(
+        f"""
+        import os, sys, time
+        from pathlib import Path
+        from fcl_flower.runtime.processes import start_guarded
+        command = [sys.executable, "-c", {says + "time.sleep(600)"!r}, {str(note)!r}]
+        kept = start_guarded(command, os.environ, scratch=Path({str(scratch)!r}))
+        time.sleep(600)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", wants], env=ENV) as process:
+        (pid,) = started(note, 1)
+        assert scratch.exists()
+        process.send_signal(number)
+
+    await_true(lambda: not alive([pid]) and not scratch.exists())
+
+
+def test_a_scratch_folder_that_is_gone_is_no_error(tmp_path):
+    scratch = tmp_path / "scratch"
+    process = processes.start_guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
+    assert process.wait() == 0
+    processes.stop_guarded(process)
+
+
+def test_the_program_ends_with_its_guardian(tmp_path):
+    note = tmp_path / "pids"
+    says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
+    command = [sys.executable, "-c", says + "time.sleep(600)", str(note)]
+    process = processes.start_guarded(command, ENV)
+    (pid,) = started(note, 1)
+
+    process.kill()
+    process.wait()
+
+    await_true(lambda: not alive([pid]))
+    processes.stop_guarded(process)  # one that is gone is no error
+
+
+def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
+    note = tmp_path / "pids"
+    leaves = (
+        "import os, sys, time\n"
+        "if os.fork():\n"
+        "    while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "    sys.exit(3)\n"
+        "os.setsid(); note = open(sys.argv[1] + '.new', 'w')\n"
+        "note.write(str(os.getpid())); note.close()\n"
+        "os.rename(note.name, sys.argv[1]); time.sleep(600)"
+    )
+    process = processes.start_guarded([sys.executable, "-c", leaves, str(note)], ENV)
+
+    assert process.wait(60) == 3
+    assert alive(started(note, 1)) == []
+    processes.stop_guarded(process)
+
+
+def test_a_program_that_was_killed_says_so_by_its_code():
+    dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    process = processes.start_guarded([sys.executable, "-c", dies], ENV)
+
+    assert process.wait(60) == 128 + signal.SIGKILL
+    processes.stop_guarded(process)
+
+
+# ---- folders of states
+
+
+pytestmark = pytest.mark.process
+
+HOLDS = """
+import pathlib, subprocess, sys, time
+from fcl_flower.runtime.processes import lock_states
+with lock_states(pathlib.Path(sys.argv[1]), print) as lock:
+    if len(sys.argv) > 2:  # leave another behind that holds it
+        child = [sys.executable, "-c", "import time; time.sleep(600)"]
+        left = subprocess.Popen(child, pass_fds=[lock], stdout=subprocess.DEVNULL)
+        print(left.pid, flush=True)
+    else:
+        print("in", flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Start a process that works in the folder; returns it and what it has said."""
+    begun = []
+
+    def start(*more):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(tmp_path), *more],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        begun.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in begun:
+        process.stdin.close()
+        process.stdout.close()
+        process.kill()
+        process.wait()
+
+
+def test_a_second_program_is_refused_and_told_who_is_there(hold, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    other, _ = hold()
+    said = []
+
+    with (
+        pytest.raises(ConfigError, match=rf"process {other.pid} \(python") as refused,
+        lock_states(tmp_path, said.append),
+    ):
+        pytest.fail("two programs in one folder")
+
+    assert str(refused.value).startswith(f"state: got '{tmp_path}', expected a folder")
+    (line,) = said
+    assert f"waiting for process {other.pid} " in line
+
+
+def test_a_program_that_is_ending_is_waited_for(hold, tmp_path, monkeypatch):
+    other, _ = hold()
+
+    with lock_states(tmp_path, lambda line: other.stdin.close()):
+        assert other.wait(60) == 0
+
+
+def test_a_killed_program_leaves_the_folder_free(hold, tmp_path):
+    other, _ = hold()
+    other.kill()
+    other.wait()
+    said = []
+
+    with lock_states(tmp_path, said.append):
+        assert said == []
+
+
+def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(
+    hold, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    parent, left = hold("and leave one")
+    parent.wait(60)
+    try:
+        with (
+            pytest.raises(ConfigError, match=f"process {left} "),
+            lock_states(tmp_path, lambda line: None),
+        ):
+            pytest.fail("two programs in one folder")
+    finally:
+        os.kill(int(left), 9)
+
+
+# ---- ports
 
 
 def test_each_call_finds_a_port_of_its_own():
@@ -25,7 +302,6 @@ def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
     assert commands.program("flower-superlink") == "flower-superlink"
 
 
-@pytest.mark.process
 def test_a_process_is_ended_even_where_no_file_can_be_opened():
     program = """
 import os, resource, sys

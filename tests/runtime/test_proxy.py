@@ -6,10 +6,14 @@ import dataclasses
 import errno
 import http.client
 import json
+import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -21,13 +25,15 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.http import Bounds
+from fcl_flower.runtime.http import RESERVED, Bounds, Caller, GoneError
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.proxy import (
+    Connections,
     ReverseProxy,
     ServerFiles,
     Upstream,
     listening,
+    network,
     run_proxy,
 )
 
@@ -574,3 +580,150 @@ def test_a_client_is_served_beside_many_who_are_silent(superlink):
             for thread in threads:
                 thread.join()
     assert [seen[3] for seen in superlink.seen] == [b"%d" % n for n in range(10)]
+
+
+# ---- what it may hold
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 2**16])
+def test_connections_and_all_else_stay_within_the_descriptors(limit, keys):
+    bounds = Bounds.of_descriptors(limit, keys=keys)
+    # A member may take a second one, to the SuperLink.
+    assert bounds.guests + 2 * bounds.members + RESERVED <= limit
+    assert 1 <= bounds.guests_of_address <= bounds.guests
+    assert bounds.members_of_key >= 1
+    assert bounds.guests <= Bounds.guests
+    assert bounds.members <= Bounds.members
+
+
+def test_many_descriptors_give_all_that_is_meant_to_be():
+    assert Bounds.of_descriptors(2**16, keys=True) == Bounds()
+
+
+RAISED = """
+import resource
+from fcl_flower.runtime.http import raise_descriptor_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))
+print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("soft", "hard", "found"),
+    [
+        (256, 1024, (1024, 1024, 1024)),
+        (1024, 1024, (1024, 1024, 1024)),
+        (256, 2**17, (2**16, 2**16, 2**17)),
+    ],
+)
+def test_the_limit_of_descriptors_is_raised_as_far_as_allowed(soft, hard, found):
+    if hard > resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
+        pytest.skip("this process may not open as many files")
+    code = RAISED.replace("SOFT", str(soft)).replace("HARD", str(hard))
+
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert tuple(map(int, said.stdout.split())) == found
+
+
+def test_one_who_takes_no_answer_is_waited_for_some_seconds():
+    class Stuck:
+        def write(self, data):
+            pass
+
+        async def drain(self):
+            await asyncio.Event().wait()
+
+    async def refuse():
+        caller = Caller(asyncio.StreamReader(), Stuck(), Bounds(idle_seconds=0.05))
+        async with asyncio.timeout(10):
+            await caller.refuse(503)
+
+    with pytest.raises(GoneError):
+        asyncio.run(refuse())
+
+
+# ---- who has to go
+
+
+FEW = Bounds(guests=3, guests_of_address=2, members=3, members_of_key=2)
+
+
+class Served:
+    """Stands for the task that serves a connection."""
+
+    cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+def arrived(connections, *addresses):
+    guests = [Served() for _ in addresses]
+    for guest, address in zip(guests, addresses, strict=True):
+        connections.admit(guest, address)
+    return guests
+
+
+def gone(guests):
+    return [guest.cancelled for guest in guests]
+
+
+def test_the_oldest_of_all_guests_makes_room_for_one_too_many():
+    connections = Connections(FEW)
+    guests = arrived(connections, "a", "b", "c", "d", "e")
+    assert gone(guests) == [True, True, False, False, False]
+    assert len(connections) == FEW.guests
+
+
+def test_the_oldest_of_an_address_makes_room_for_one_too_many_of_it():
+    connections = Connections(FEW)
+    guests = arrived(connections, "a", "b", "b", "b")
+    assert gone(guests) == [False, True, False, False]
+    assert len(connections) == 3
+
+
+def test_members_make_no_room_and_are_none_too_many():
+    connections = Connections(FEW)
+    guests = arrived(connections, "a", "b", "c")
+    assert [connections.promote(guest, "x") for guest in guests] == [True, True, False]
+    assert connections.promote(guests[0], "x"), "it is one already"
+    assert connections.promote(guests[2], "y")
+    more = arrived(connections, "a", "a", "b", "b", "c")
+    assert not connections.promote(more[-1], "z"), "three members are all"
+    assert not any(gone(guests))
+    assert len(connections) == FEW.members + FEW.guests
+
+
+def test_who_leaves_gives_its_place_to_others():
+    connections = Connections(replace(FEW, guests=1))
+    first, second = arrived(connections, "a")[0], Served()
+    connections.leave(first)
+    connections.admit(second, "a")
+    assert not first.cancelled
+    for _ in range(3):  # each of the key's two places is free again
+        members = [Served() for _ in range(FEW.members_of_key)]
+        assert all(connections.promote(one, "x") for one in members)
+        for one in members:
+            connections.leave(one)
+    assert len(connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+    ],
+)
+def test_a_machine_is_an_address_or_the_network_from_which_it_takes_any(
+    address, expected
+):
+    assert network(address) == expected
