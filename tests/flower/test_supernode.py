@@ -35,6 +35,11 @@ pytestmark = pytest.mark.process
 OWN = shipped(OURS)
 
 
+def children():
+    """Return what this process has started; a pool of another test may go on."""
+    return set(psutil.Process().children(recursive=True))
+
+
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
@@ -44,9 +49,10 @@ def node(tmp_path, monkeypatch):
 
 @pytest.fixture
 def executor(node):
+    before = children()
     with closing(Executor(node.address, SECRET)) as found:
         yield found
-    assert not psutil.Process().children()
+    assert children() == before
 
 
 def asked(node, executor, run, deed="", **how):
@@ -81,6 +87,7 @@ def test_there_is_nothing_to_do_without_a_message(node, executor):
 
 
 def test_a_run_finds_nothing_of_another(node, executor):
+    before = children()
     for run in (1, 2):
         node.begin(run, OWN)
 
@@ -89,7 +96,7 @@ def test_a_run_finds_nothing_of_another(node, executor):
     assert len({one["process"] for one in found}) == 3
     assert [one["answered"] for one in found] == [1, 1, 1]
     assert [one["count"] for one in found] == [1, 1, 2]
-    assert len(psutil.Process().children()) == 1
+    assert len(children() - before) == 1
 
 
 def test_the_code_that_a_run_brings_is_what_runs(node, executor, tmp_path):
