@@ -65,7 +65,7 @@ def accuracies(folder: Path) -> list[float]:
     if saved is None:
         raise SystemExit(f"{folder}: no checkpoint")
     tokenizer = run.tokenizer
-    form = InputSpec(run.data_root, run.spec.input_shape, True, tokenizer)
+    form = InputSpec(run.spec.input_shape, True, tokenizer)
     network = run.model()
     body = cast(EnhancedTransformer, network.body.eval())
     splits = {split: everything(plan, split, form) for split in get_args(SplitName)}

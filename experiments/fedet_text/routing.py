@@ -61,7 +61,7 @@ def outcomes(folder: Path) -> list[Outcome]:
     state = saved.state
     known = torch.from_numpy(np.asarray(state[KNOWN]["classes"]).astype(bool))
     tokenizer = run.tokenizer
-    form = InputSpec(run.data_root, run.spec.input_shape, True, tokenizer)
+    form = InputSpec(run.spec.input_shape, True, tokenizer)
     model = run.model()
     router = Router(model, state.get("router", {}), len(known))
     found = []

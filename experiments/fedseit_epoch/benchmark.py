@@ -63,10 +63,9 @@ def main() -> None:
     plan = run.scenario
     learner = run.learner(0)
     form = InputSpec(
-        run.data_root,
         learner.model.input_shape,
         single_head=False,
-        numbering=run.word_vectors,
+        tokenizer=run.word_vectors,
     )
     data = task_data(plan, 0, 0, form)
     words = (data.train.x != 0).sum(1).double()

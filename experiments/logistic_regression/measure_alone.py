@@ -36,7 +36,7 @@ def accuracy(config: RunConfig) -> float:
     run = Built(resolve(config))
     plan = run.scenario
     network = run.network().eval()
-    form = InputSpec(run.data_root, network.input_shape, False, run.tokenizer)
+    form = InputSpec(network.input_shape, False, run.tokenizer)
 
     def known(examples: Examples) -> tuple[npt.NDArray[np.float64], list[int]]:
         with torch.no_grad():

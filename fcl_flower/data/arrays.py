@@ -1,6 +1,6 @@
 """Data sets of arrays: images, time series and tables, checked where they enter."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.tables import read_arrays
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Images: TypeAlias = npt.NDArray[np.uint8]
@@ -49,7 +50,7 @@ def from_arrays(
     class_names: tuple[str, ...] = (),
     name: str = "arrays",
 ) -> Dataset:
-    """Return a data set made of copies of the arrays.
+    """Make a data set of copies of the arrays.
 
     Two axes make a table. Three axes of floating point make series if some value lies
     outside [0, 1]. All else are images.
@@ -75,16 +76,10 @@ def from_arrays(
 def checked_dataset(
     name: str, where: str, arrays: Mapping[str, AnyArray], class_names: tuple[str, ...]
 ) -> Dataset:
-    """Return the data set that arrays make, as `from_arrays` does, without copies.
+    """Make a data set of arrays, as `from_arrays` does, without copies.
 
-    Args:
-        name: what the set is called.
-        where: what an error calls the set, such as its file.
-        arrays: `ARRAYS` by name; they become read-only.
-        class_names: name of each label; empty to number them.
-
-    Raises:
-        ConfigError: as `from_arrays`.
+    The arrays become read-only. ``where`` is what an error calls the set, such as its
+    file.
     """
     form = _form_of(arrays["x_train"], arrays["x_test"])
     train, test = (
@@ -97,7 +92,7 @@ def checked_dataset(
 def array_split(
     form: type[Dataset], x: AnyArray, y: AnyArray, x_key: str, y_key: str
 ) -> Split[AnyArray]:
-    """Return a split made of raw arrays, which become read-only.
+    """Check the raw arrays of a split, which become read-only.
 
     Args:
         form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
@@ -131,15 +126,7 @@ def array_dataset(
     test: Split,
     class_names: tuple[str, ...],
 ) -> D:
-    """Return a data set whose two splits fit together.
-
-    Args:
-        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
-        name: what the set is called.
-        where: what an error calls the set, such as its file.
-        train: the training split.
-        test: the test split.
-        class_names: name of each label; empty to number them.
+    """Make a data set of two splits that fit together.
 
     Raises:
         ConfigError: the shapes differ, or a class lacks samples.
@@ -164,7 +151,7 @@ def array_dataset(
 
 
 def _form_of(*x: AnyArray) -> type[Dataset]:
-    """Return what the samples of both splits are: grey images would lie in [0, 1]."""
+    """Tell the modality of both splits: grey images would lie in [0, 1]."""
     if all(samples.ndim == 2 for samples in x):
         return TabularDataset
     series = all(s.ndim == 3 and np.issubdtype(s.dtype, np.floating) for s in x)
@@ -174,7 +161,7 @@ def _form_of(*x: AnyArray) -> type[Dataset]:
 
 
 def _to_bytes(x: AnyArray, key: str) -> Images:
-    """Return uint8 as it is, and floating point in [0, 1] scaled to 0..255."""
+    """Scale floating point in [0, 1] to 0..255; uint8 stays."""
     if np.issubdtype(x.dtype, np.floating):
         # Written so that NaN fails the comparison too.
         if not (x.min() >= 0 and x.max() <= 1):
@@ -187,7 +174,6 @@ def _to_bytes(x: AnyArray, key: str) -> Images:
 
 
 def _to_float32(x: AnyArray, key: str) -> Floats:
-    """Return finite numbers of any type and width as float32."""
     if x.dtype.kind not in "fiu":
         raise _wrong(key, f"dtype {x.dtype}", "numbers")
     # What is too large for float32 becomes infinite here and is refused below.
@@ -234,11 +220,7 @@ _CHECKS: Mapping[type[Dataset], _Check] = MappingProxyType(
 
 
 def load_npz(name: str, path: Path) -> Dataset:
-    """Return the data set in ``path``, every array checked.
-
-    Args:
-        name: what the set is called from now on.
-        path: holds `ARRAYS`, and may hold ``class_names``.
+    """Read `ARRAYS`, and ``class_names`` if there are any, from a file.
 
     Raises:
         ConfigError: the file cannot be read, lacks an array, or an array is not as
@@ -246,44 +228,3 @@ def load_npz(name: str, path: Path) -> Dataset:
     """
     arrays, names = read_arrays(path, ARRAYS)
     return checked_dataset(name, str(path), arrays, names)
-
-
-def read_arrays(
-    path: Path, keys: Sequence[str]
-) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
-    """Return arrays of a file that may be broken, without unpickling any.
-
-    Args:
-        path: of the file.
-        keys: the arrays that it has to hold.
-
-    Returns:
-        the arrays by key, and the ``class_names``; empty where it has none.
-
-    Raises:
-        ConfigError: the file cannot be read, lacks an array, or its ``class_names``
-            are no texts.
-    """
-    arrays = _read(path, (*keys, "class_names"))
-    for key in keys:
-        if key not in arrays:
-            raise ConfigError(f"{path}: got no array {key}, expected {', '.join(keys)}")
-    names = arrays.pop("class_names", np.empty(0, str))
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise ConfigError(
-            f"{path}: class_names has shape {names.shape} and dtype {names.dtype}, "
-            "expected one text for each class"
-        )
-    return arrays, tuple(names.tolist())
-
-
-def _read(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {key: file[key] for key in wanted if key in file.files}
-    # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
-    except Exception as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays"
-        ) from error

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -11,12 +10,14 @@ import torch
 from torch.nn.functional import pad
 from typing_extensions import override
 
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
-from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
+from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.images import to_tensor
 from fcl_flower.data.partition import Indices
-from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.plan import Scenario, Task
-from fcl_flower.data.texts import Tokenizer
+from fcl_flower.data.texts import TextDataset, Tokenizer
 from fcl_flower.data.word_vectors import WordVectors
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
@@ -71,60 +72,85 @@ class TaskData:
 
 
 class InputSpec(NamedTuple):
-    """The form in which a model takes samples.
+    """How a model takes samples and labels.
 
     Attributes:
-        data_root: where the sources are.
         input_shape: of the model.
         single_head: label by position in ``scenario.labels`` instead of by position
             among the task's own classes; True where concepts are hidden.
-        numbering: numbers the texts, where the data are text.
+        tokenizer: of the model, where the data are text.
     """
 
-    data_root: Path
     input_shape: tuple[int, ...]
     single_head: bool
-    numbering: Tokenizer | None = None
+    tokenizer: Tokenizer | None = None
 
 
-def task_data(scenario: Scenario, client: int, task: int, form: InputSpec) -> TaskData:
-    """Return the three splits of one task of one client.
+def to_inputs(
+    source: Dataset,
+    samples: Split,
+    indices: Indices,
+    input_shape: tuple[int, ...],
+    tokenizer: Tokenizer | None,
+) -> torch.Tensor:
+    """Convert samples to tensors of a model's input shape, as in `Examples`.
 
-    Args:
-        scenario: the plan.
-        client: counted from 0.
-        task: counted from 0, in the client's own order.
-        form: of the tensors.
+    Raises:
+        ConfigError: the model takes no such samples, or texts lack word vectors.
     """
+    if isinstance(source, TextDataset):
+        if tokenizer is None:
+            raise ConfigError(
+                f"dataset: {source.name!r} is text, which needs word vectors"
+            )
+        return torch.from_numpy(tokenizer.token_ids([samples.x[i] for i in indices]))
+    if isinstance(source, TimeSeriesDataset | TabularDataset):
+        check_shape(source, input_shape)
+        return torch.from_numpy(samples.x[indices])
+    return to_tensor(samples.x[indices], input_shape)
+
+
+def check_shape(
+    source: TimeSeriesDataset | TabularDataset, input_shape: tuple[int, ...]
+) -> None:
+    """Refuse a model for another shape: unlike images, samples are not resized.
+
+    Raises:
+        ConfigError: ``input_shape`` is not the shape of the samples.
+    """
+    shape = source.train.x.shape[1:]
+    if shape != input_shape:
+        raise ConfigError(
+            f"model: got input shape {input_shape}, expected {shape} for the samples "
+            f"of {source.name!r}"
+        )
+
+
+def task_data(scenario: Scenario, client: int, task: int, spec: InputSpec) -> TaskData:
+    """Collect the three splits of a client's task, both counted from 0."""
     train, valid, test = (
-        task_examples(scenario, client, task, split, form)
+        task_examples(scenario, client, task, split, spec)
         for split in get_args(SplitName)
     )
-    classes = scenario.num_labels if form.single_head else scenario.classes_per_task
+    classes = scenario.num_labels if spec.single_head else scenario.classes_per_task
     return TaskData(train, valid, test, classes)
 
 
 # A few entries only: enough for a client that stays at one task over many rounds.
 @lru_cache(maxsize=8)
 def task_examples(
-    scenario: Scenario, client: int, task: int, split: SplitName, form: InputSpec
+    scenario: Scenario, client: int, task: int, split: SplitName, spec: InputSpec
 ) -> Examples:
-    """Return one split alone (an evaluation needs no training images)."""
+    """Collect one split alone: an evaluation needs no training images."""
     plan = scenario.clients[client][task]
     indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
-    return _examples(scenario, plan, split, indices, form)
+    return _examples(scenario, plan, split, indices, spec)
 
 
 def concept_data(
-    scenario: Scenario, client: int, server_round: int, form: InputSpec
+    scenario: Scenario, client: int, server_round: int, spec: InputSpec
 ) -> TaskData:
-    """Return what a client has in a round where concepts are hidden.
-
-    Args:
-        scenario: the plan, with a stream.
-        client: counted from 0.
-        server_round: counted from 1.
-        form: of the tensors.
+    """Collect a client's samples in a round (from 1) where concepts are hidden.
 
     Raises:
         ValueError: the scenario hides no concepts.
@@ -141,7 +167,7 @@ def concept_data(
     train, valid, test = (
         concat(
             [
-                _examples(scenario, plan, split, indices, form)
+                _examples(scenario, plan, split, indices, spec)
                 for plan, indices in zip(plans, chosen, strict=True)
             ]
         )
@@ -156,27 +182,20 @@ def concept_data(
 
 # A server has one scenario, and comes back to its samples every round.
 @lru_cache(maxsize=2)
-def public_examples(scenario: Scenario, form: InputSpec) -> PublicExamples:
-    """Return the server's public training samples.
-
-    Where it has none, ``x`` has shape (0, 0).
-
-    Args:
-        scenario: the plan.
-        form: of the tensors.
-    """
+def public_examples(scenario: Scenario, spec: InputSpec) -> PublicExamples:
+    """Collect the server's public training samples; ``x`` of none has shape (0, 0)."""
     if not scenario.public:
         none = torch.empty(0, dtype=torch.int64)
         return PublicExamples(torch.empty(0, 0), none, none)
     x, y = concat(
         [
-            _examples(scenario, plan, "train", plan.train, form)
+            _examples(scenario, plan, "train", plan.train, spec)
             for plan in scenario.public
         ]
     )
     classes, before = [], 0
     for plan in scenario.public:
-        labels = load_dataset(plan.dataset, form.data_root).train.y[plan.train]
+        labels = scenario.sources[plan.dataset].train.y[plan.train]
         classes.append(before + np.searchsorted(plan.classes, labels))
         before += len(plan.classes)
     return PublicExamples(x, y, torch.from_numpy(np.concatenate(classes)))
@@ -187,12 +206,12 @@ def _examples(
     plan: Task,
     split: str,
     indices: Indices,
-    form: InputSpec,
+    spec: InputSpec,
 ) -> Examples:
-    source = load_dataset(plan.dataset, form.data_root)
+    source = scenario.sources[plan.dataset]
     samples = source.test if split == "test" else source.train
     labels = samples.y[indices]
-    if form.single_head:
+    if spec.single_head:
         # Of any class: a client may be tested on some that it never had.
         classes = range(source.num_classes)
         indices_in_head = [scenario.label_index(plan.dataset, n) for n in classes]
@@ -200,12 +219,12 @@ def _examples(
     else:
         found = np.searchsorted(plan.classes, labels)
     y = torch.from_numpy(found)
-    x = to_inputs(source, samples, indices, form.input_shape, form.numbering)
+    x = to_inputs(source, samples, indices, spec.input_shape, spec.tokenizer)
     return Examples(x, y)
 
 
 def concat(parts: list[Examples]) -> Examples:
-    """Return all examples one after the other, documents padded to the same width.
+    """Concatenate examples, documents padded to the same width.
 
     Args:
         parts: at least one; those without examples may have any shape.
@@ -225,14 +244,7 @@ def batches(
     seed: int | None = None,
     smallest: int = 1,
 ) -> Iterator[Examples]:
-    """Yield all examples once; the last batch may be smaller.
-
-    Args:
-        examples: N of them; none gives no batch.
-        batch_size: at least 1.
-        seed: of the shuffling; None keeps the order.
-        smallest: see `in_batches`.
-    """
+    """Yield all examples once in batches; a seed shuffles them."""
     count = len(examples.y)
     if seed is None:
         order = torch.arange(count)
@@ -265,21 +277,21 @@ class ClientData(Protocol):
 
     @property
     def vectors(self) -> WordVectors | None:
-        """Return vectors of the client's own words; None where the run's will do."""
+        """Vectors of the client's own words; None where the run's will do."""
 
     def training(self, stage: TaskStage) -> TaskData:
-        """Return what the client trains on in a round."""
+        """Collect the data that the client trains on in a round."""
 
     def examples(self, task: int, split: SplitName) -> Examples:
-        """Return one split of a task, or of a hidden concept."""
+        """Collect one split of a task, or of a hidden concept."""
 
 
 class ScenarioData(ClientData):
     """What a scenario deals to a client."""
 
-    def __init__(self, scenario: Scenario, client: int, form: InputSpec) -> None:
-        """Keep the plan, the client's number and the form of the tensors."""
-        self._scenario, self._client, self._form = scenario, client, form
+    def __init__(self, scenario: Scenario, client: int, spec: InputSpec) -> None:
+        """Take the scenario, the client's number and how its model takes samples."""
+        self._scenario, self._client, self._spec = scenario, client, spec
 
     @property
     @override
@@ -289,9 +301,9 @@ class ScenarioData(ClientData):
     @override
     def training(self, stage: TaskStage) -> TaskData:
         if self._scenario.stream is None:
-            return task_data(self._scenario, self._client, stage.task, self._form)
-        return concept_data(self._scenario, self._client, stage.round, self._form)
+            return task_data(self._scenario, self._client, stage.task, self._spec)
+        return concept_data(self._scenario, self._client, stage.round, self._spec)
 
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
-        return task_examples(self._scenario, self._client, task, split, self._form)
+        return task_examples(self._scenario, self._client, task, split, self._spec)

@@ -28,7 +28,7 @@ _LABEL = "label"
 
 
 def load_hub(name: str, path: str) -> Dataset:
-    """Return a set of images of one size, or of texts, with one label each.
+    """Load a set of images of one size, or of texts, with one label each.
 
     A set with a column of images is one of images; otherwise the texts are the column
     called ``text`` or the only column of texts. The test split is the first found of
@@ -38,7 +38,7 @@ def load_hub(name: str, path: str) -> Dataset:
     the classes.
 
     Args:
-        name: what the set is called from now on.
+        name: of the data set.
         path: name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
             ``SPLIT.jsonl``.
 
@@ -75,7 +75,6 @@ def load_hub(name: str, path: str) -> Dataset:
 def _split(
     federated: "FederatedDataset", name: str, candidates: tuple[str, ...]
 ) -> "HubDataset":
-    """Return the first split of ``candidates`` that the set has."""
     from datasets.exceptions import DatasetsError
 
     reasons = []
@@ -91,7 +90,7 @@ def _split(
 
 
 def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
-    """Return the columns of one class of features, and of dtypes of any width."""
+    """List the columns of one class of features, and of dtypes of any width."""
     import datasets
 
     kind = getattr(datasets, feature)
@@ -104,26 +103,23 @@ def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
 
 
 def _class_columns(rows: "HubDataset") -> list[str]:
-    """Return the columns of class labels, the finest first."""
     labels = _columns(rows, "ClassLabel")
     return sorted(labels, key=lambda key: -rows.features[key].num_classes)
 
 
 def _text_columns(rows: "HubDataset") -> list[str]:
-    """Return ``text`` alone where it is a column of texts, otherwise all of those."""
+    """List ``text`` alone where it is a column of texts, otherwise all of those."""
     texts = [key for key in _columns(rows, "Value", "string") if key != _LABEL]
     return ["text"] if "text" in texts else texts
 
 
 def _plain_label(rows: "HubDataset") -> list[str]:
-    """Return the column called ``label`` if it holds texts or whole numbers."""
     return [key for key in _columns(rows, "Value", "string", "int") if key == _LABEL]
 
 
 def _image_set(
     name: str, train: "HubDataset", test: "HubDataset", image: str, label: str
 ) -> ImageDataset:
-    """Return the set of images."""
     return array_dataset(
         ImageDataset,
         name,
@@ -135,7 +131,7 @@ def _image_set(
 
 
 def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
-    """Return the rows as arrays; one colour image makes the whole split RGB."""
+    """Stack the rows' images; one in colour makes the whole split RGB."""
     pictures = rows[image]
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     sizes = {picture.size for picture in pictures}
@@ -152,14 +148,7 @@ def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Ima
 def _text_set(
     name: str, train: "HubDataset", test: "HubDataset", text: str, label: str
 ) -> TextDataset:
-    """Return the set of texts.
-
-    The classes are those of a column of class labels, or the sorted training values.
-
-    Raises:
-        ConfigError: a row lacks text or label, or a test label never occurs in
-            training.
-    """
+    """Collect texts; classes are those published, or the sorted training values."""
     published = getattr(train.features[label], "names", None)
     class_names = tuple(published or sorted(set(map(str, train[label]))))
 
@@ -178,7 +167,6 @@ def _text_set(
 
 
 def _column(rows: "HubDataset", key: str, where: str) -> list[Any]:
-    """Return the values of a column without gaps."""
     values = list(rows[key])
     if None in values:
         raise ConfigError(

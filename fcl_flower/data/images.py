@@ -14,7 +14,7 @@ PIXEL_MEAN, PIXEL_DEVIATION = 0.5, 0.25
 
 
 def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor:
-    """Return ``(x / 255 - 0.5) / 0.25``, resized, with the model's channels.
+    """Resize images to a model's channels and size: ``(x / 255 - 0.5) / 0.25``.
 
     Grey becomes any number of channels by repetition, RGB becomes grey by its mean.
     Resizing is bilinear; when an image shrinks, neighbours are averaged first.
@@ -22,9 +22,6 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
     Args:
         x: uint8, shape (N, H, W) or (N, H, W, 3); N may be 0.
         input_shape: (C, H, W) of the model.
-
-    Returns:
-        float32, shape (N, C, H, W), values in [-2, 2].
 
     Raises:
         ConfigError: the model takes no images, or neither 1 nor 3 channels while
@@ -50,18 +47,12 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
 
 
 def standardized(pixels: torch.Tensor) -> torch.Tensor:
-    """Return pixels between 0 and 1 as models take them."""
+    """Standardize pixels between 0 and 1."""
     return (pixels - PIXEL_MEAN) / PIXEL_DEVIATION
 
 
 def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Return images of another size, shape (N, height, width) or with 3 at the end.
-
-    Args:
-        x: shape (N, H, W) or (N, H, W, 3).
-        height: wanted, in pixels.
-        width: likewise.
-    """
+    """Resize images of shape (N, H, W) or (N, H, W, 3)."""
     if x.shape[1:3] == (height, width):
         return x
     result = np.empty((len(x), height, width, *x.shape[3:]), np.uint8)

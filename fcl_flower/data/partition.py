@@ -11,15 +11,10 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 def split_stratified(
     labels: Indices, parts: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """Return ``parts`` disjoint, sorted index arrays that cover ``labels``.
+    """Cut samples into disjoint, sorted parts, balanced class by class.
 
     Within a class two parts differ by at most one sample. What does not divide
     evenly goes to another part for each class, so that totals stay nearly equal.
-
-    Args:
-        labels: shape (N,), the class of each sample.
-        parts: at least 1.
-        rng: draws which sample goes where.
     """
     shares: list[list[Indices]] = [[] for _ in range(parts)]
     for shift, label in enumerate(np.unique(labels)):
@@ -32,15 +27,10 @@ def split_stratified(
 def split_in_turn(
     labels: Indices, parts: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """Return ``parts`` disjoint, sorted index arrays that cover ``labels``.
+    """Deal samples to disjoint, sorted parts like cards, class after class.
 
-    Dealt like cards, class after class, since a class may not suffice for every part:
-    in all, and within a class, two parts differ by at most one sample.
-
-    Args:
-        labels: shape (N,), the class of each sample.
-        parts: at least 1.
-        rng: draws which sample goes where.
+    A class may not suffice for every part: in all, and within a class, two parts differ
+    by at most one sample.
     """
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -50,7 +40,7 @@ def split_in_turn(
 def split_dirichlet(
     labels: Indices, parts: int, beta: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """Return ``parts`` disjoint, sorted index arrays that cover ``labels``, skewed.
+    """Cut samples into disjoint, sorted parts, skewed by class.
 
     Each class is cut in proportions of a symmetric Dirichlet distribution (Yurochkin et
     al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that has its
@@ -82,13 +72,7 @@ def split_dirichlet(
 
 
 def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
-    """Return sorted indices of ``most`` samples of each class, or all there are.
-
-    Args:
-        labels: shape (N,), the class of each sample.
-        most: at least 1.
-        rng: draws which samples these are.
-    """
+    """Draw ``most`` samples of each class, or all there are; sorted."""
     chosen = [
         rng.permutation(np.flatnonzero(labels == label))[:most]
         for label in np.unique(labels)
@@ -99,15 +83,10 @@ def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
 def train_valid_split(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Return sorted indices (kept, held out) that together cover ``labels``.
+    """Hold samples out of each class: sorted indices (kept, held out).
 
-    Of each class the nearest whole number to ``fraction`` is held out, at least one
-    and never all; a class with a single sample keeps it. With 0 none is.
-
-    Args:
-        labels: shape (N,), the class of each sample.
-        fraction: in [0, 1).
-        rng: draws which samples are held out.
+    The nearest whole number to ``fraction`` of a class is held out, at least one and
+    never all; a class with a single sample keeps it. With 0 none is.
     """
     if not fraction:
         return np.arange(len(labels)), np.arange(0)

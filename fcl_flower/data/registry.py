@@ -1,6 +1,5 @@
-"""Whole data sets by name: without a download, of files, packages, and the Hub."""
+"""Data sets by name: built in, of installed packages, of files, and of the Hub."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,37 +10,34 @@ from typing import Any, cast
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError, ContractError, unknown
+from fcl_flower.core.errors import ConfigError, ContractError, refuse, unknown
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.arrays import (
     ARRAYS,
     ImageDataset,
     array_dataset,
     array_split,
-    from_arrays,
     load_npz,
 )
-from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.derived import PREFIX, held_out, relabelled, rotated, united
+from fcl_flower.data.datasets import (
+    Dataset,
+    DatasetName,
+    Derived,
+    HubSource,
+    Source,
+    Union,
+    derive_dataset,
+    parse_name,
+    unite,
+)
 from fcl_flower.data.hub import load_hub
 from fcl_flower.data.partition import train_valid_split
 from fcl_flower.data.texts import TRAIN, load_jsonl, load_stdlib_docs
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "from_arrays",
-    "known_datasets",
-    "load_dataset",
-    "registered",
-]
-
 _DIGITS_FILE = "sklearn/datasets/data/digits.csv.gz"
-_HUB = "hub:"
 
 
 def _digits() -> ImageDataset:
-    """Return scikit-learn's digits, a quarter of each class as test images."""
     # Its file, since its loader imports all of scikit-learn: a second and more, in
     # every process that a SuperNode starts, which is one for each message.
     path = distribution("scikit-learn").locate_file(_DIGITS_FILE)
@@ -59,10 +55,6 @@ def _digits() -> ImageDataset:
 _BUILT_IN: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "stdlib-docs": load_stdlib_docs,
-}
-_DERIVED: dict[str, Callable[[str, int, Dataset], Dataset]] = {
-    "rotated": rotated,
-    "relabelled": relabelled,
 }
 _ABOUT = {
     "digits": "1,797 real 8x8 images, comes with scikit-learn",
@@ -84,7 +76,8 @@ def registered(dataset: Dataset) -> Iterator[None]:
         ConfigError: the name is taken, or has other characters than letters, digits,
             ``_``, ``-`` and dots.
     """
-    _check_name(dataset.name)
+    if not isinstance(parse_name(dataset.name), Source):
+        raise refuse("dataset", dataset.name, "letters, digits, '_', '-' and dots")
     with DATASETS.registered(dataset.name, lambda: dataset):
         try:
             load_dataset.cache_clear()
@@ -95,7 +88,7 @@ def registered(dataset: Dataset) -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def load_dataset(name: str, data_root: Path) -> Dataset:
-    """Return the data set called ``name``; later calls return the same object.
+    """Load the data set called ``name``; later calls return the same object.
 
     Args:
         name: one of
@@ -111,12 +104,12 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
               ``label``, such as ``trec:fine``;
             - ``hub:NAME``: the Hugging Face Hub or a local folder;
             - several of these with ``+`` between them, such as ``mnist+notmnist``:
-              the classes of all side by side (see `united`);
+              the classes of all side by side;
             - ``held-out:NAME``, of any of these: a fifth of the training samples are
-              the test samples, and the set's own are left alone (see `held_out`);
-            - ``rotated-90:NAME``, or 180 or 270: the images turned (see `rotated`);
+              the test samples, and the set's own are left alone;
+            - ``rotated-90:NAME``, or 180 or 270: the images turned;
             - ``relabelled-N:NAME``: its classes with the names of those N places behind
-              them (see `relabelled`).
+              them.
         data_root: where files are looked for; need not exist for the sets without
             a download.
 
@@ -124,29 +117,30 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
         ConfigError: there is no such data set, or two of them, or its file is not as
             expected.
     """
-    if name.startswith(PREFIX):
-        return held_out(name, load_dataset(name.removeprefix(PREFIX), data_root))
-    if found := re.fullmatch(rf"({'|'.join(_DERIVED)})-(\d{{1,9}}):(.+)", name):
-        how, number, inner = found.groups()
-        whole = load_dataset(inner, data_root)
-        return _DERIVED[how](name, int(number), whole)
-    members = name.split("+")
-    if len(members) > 1:
-        return united(name, [_load(member, data_root) for member in members])
-    return _load(name, data_root)
+    return _load(parse_name(name), data_root)
 
 
-def _load(name: str, data_root: Path) -> Dataset:
-    """Return a data set that is no union."""
-    if name.startswith(_HUB):
-        return load_hub(name, name.removeprefix(_HUB))
-    _check_name(name)
+def _load(name: DatasetName, data_root: Path) -> Dataset:
+    match name:
+        case Derived():
+            return derive_dataset(name, load_dataset(str(name.of), data_root))
+        case Union():
+            return unite(
+                str(name), [_load(member, data_root) for member in name.members]
+            )
+        case HubSource():
+            return load_hub(str(name), name.path)
+        case Source():
+            return _load_source(name, data_root)
+
+
+def _load_source(source: Source, data_root: Path) -> Dataset:
+    name, stem = str(source), source.name
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
-    stem, _, field = name.partition(":")
-    found = _found(data_root)
+    found = _stored(data_root)
     # Images have no second label that a field could mean.
-    paths = [path for path in found.get(stem, []) if path.is_dir() or not field]
+    paths = [path for path in found.get(stem, []) if path.is_dir() or not source.field]
     known = name in DATASETS
     if len(paths) + known > 1:
         here = ["a data set of that name that is no file"] * known
@@ -162,31 +156,22 @@ def _load(name: str, data_root: Path) -> Dataset:
             )
         return made
     if not paths:
-        names = sorted({*DATASETS, *found})
-        hint = unknown("dataset", name, names)
+        hint = unknown("dataset", name, sorted({*DATASETS, *found}))
         raise ConfigError(
             f"{hint}; or hub:NAME, or a file {stem}.npz with the arrays "
             f"{', '.join(ARRAYS)}, or a folder {stem} with {TRAIN}, in {data_root} or "
             "a folder directly in it (set --data-root or $FCL_DATA)"
         )
     if paths[0].is_dir():
-        return load_jsonl(name, paths[0], field or "label")
+        return load_jsonl(name, paths[0], source.field or "label")
     return load_npz(name, paths[0])
 
 
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
-        raise ConfigError(
-            f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
-            "without folder and .npz, a folder's name, FOLDER:FIELD, or hub:NAME"
-        )
-
-
 def known_datasets(data_root: Path) -> dict[str, str]:
-    """Return what `load_dataset` takes, by name, with one line about each."""
+    """List what `load_dataset` takes, by name, with one line about each."""
     found = {
         name: " and ".join(map(str, paths))
-        for name, paths in sorted(_found(data_root).items())
+        for name, paths in sorted(_stored(data_root).items())
     }
     return {
         **{name: _ABOUT.get(name, "of an installed package") for name in DATASETS},
@@ -202,8 +187,7 @@ def known_datasets(data_root: Path) -> dict[str, str]:
     }
 
 
-def _found(data_root: Path) -> dict[str, list[Path]]:
-    """Return the files of arrays and the folders of texts there are, by name."""
+def _stored(data_root: Path) -> dict[str, list[Path]]:
     found = defaultdict(list)
     for folder in ("", "*/"):
         for path in sorted(data_root.glob(f"{folder}*.npz")):

@@ -1,15 +1,12 @@
-"""A text classification set in memory, checked once where it enters."""
+"""Sets of labelled texts, and how texts become words or tokens."""
 
 import ast
-import gzip
-import json
 import re
 import sysconfig
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +15,13 @@ from typing_extensions import override
 from fcl_flower.core.errors import ConfigError, refuse
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.partition import train_valid_split
+from fcl_flower.data.tables import read_texts
 from fcl_flower.models.pretrained import load_tokenizer
 
 EMPTY = "<empty>"
 """The only word of a document without words; `words` never finds it in a text."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
-
 
 Documents: TypeAlias = tuple[str, ...]
 """Texts as read; a tokenizer splits them, into `words` or otherwise."""
@@ -41,7 +38,7 @@ class TextDataset(Dataset[Documents]):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, lower-cased, at least one.
+    """Split a text into lower-cased words, at least one.
 
     A word is a run of letters and digits of any script, with apostrophes inside;
     ``?`` and ``!`` are words too, because they tell questions and moods apart. All
@@ -53,7 +50,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
-    """Return a split made of texts and their labels, one a text."""
+    """Make a split of texts and their labels, one a text."""
     y = np.asarray(labels, np.int64)
     y.setflags(write=False)
     return Split(tuple(texts), y)
@@ -62,7 +59,7 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
 def label_numbers(
     labels: Iterable[str], class_names: Sequence[str], where: str
 ) -> list[int]:
-    """Return each label's index in ``class_names``.
+    """Index each label in ``class_names``.
 
     Args:
         labels: as read.
@@ -91,18 +88,11 @@ def text_dataset(
     test: Split[Documents],
     class_names: tuple[str, ...],
 ) -> TextDataset:
-    """Return a data set whose two splits fit together.
-
-    Args:
-        name: as the user wrote it.
-        where: what an error calls the set, such as its folder.
-        train: the training split.
-        test: the test split; not every class has to occur in it.
-        class_names: name of each label.
+    """Make a data set of two splits that fit together.
 
     Raises:
-        ConfigError: a split is empty, a label has no name, or a class has no
-            training document.
+        ConfigError: a split is empty, a label has no name, or a class has no training
+            document; not every class has to occur in the test split.
     """
     for key, split in (("train", train), ("test", test)):
         if not split.x:
@@ -128,25 +118,24 @@ _TEST = "test.jsonl.gz"
 
 
 def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
-    """Return the data set in ``folder``; its classes are the sorted training labels.
+    """Read ``train.jsonl.gz`` and ``test.jsonl.gz``; training labels are the classes.
 
     Args:
-        name: what the set is called from now on.
-        folder: holds ``train.jsonl.gz`` and ``test.jsonl.gz``: gzip, UTF-8, and on
-            each line a JSON object with a text called ``text`` and a label.
+        name: of the data set.
+        folder: holds both: on each line a JSON object with ``text`` and a label.
         field: what the objects call the label, a text or a whole number.
 
     Raises:
         ConfigError: a file cannot be read or is empty, a line is not as described,
             or a test label never occurs in training.
     """
-    train, test = (list(rows_of(folder / file, field)) for file in (TRAIN, _TEST))
-    class_names = tuple(sorted({label for _, label in train}))
+    train, test = (list(read_texts(folder / file, field)) for file in (TRAIN, _TEST))
+    class_names = tuple(sorted({label for _, _, label in train}))
     train_split, test_split = (
         text_split(
-            (text for text, _ in rows),
+            (text for _, text, _ in rows),
             label_numbers(
-                (label for _, label in rows),
+                (label for _, _, label in rows),
                 class_names,
                 f"{folder / file}: {field} in line",
             ),
@@ -154,71 +143,6 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
         for rows, file in ((train, TRAIN), (test, _TEST))
     )
     return text_dataset(name, str(folder), train_split, test_split, class_names)
-
-
-def rows_of(path: Path, field: str) -> Iterator[tuple[str, str]]:
-    """Yield text and label of each line.
-
-    Args:
-        path: of a file in UTF-8, with gzip where its name ends in ``.gz``.
-        field: what the objects call the label, a text or a whole number.
-
-    Raises:
-        ConfigError: the file cannot be read or is empty, or a line is not a JSON
-            object with a text and a label.
-    """
-    number = 0
-    packed = path.suffix == ".gz"
-    try:
-        # Either is a stream of bytes, of different types.
-        with cast(BinaryIO, gzip.open(path) if packed else path.open("rb")) as lines:
-            for number, line in enumerate(lines, 1):
-                yield _row(line, field, f"{path}: line {number}")
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(
-            f"{path}: cannot be read after line {number} ({error}), expected "
-            f"{'a gzip file with ' if packed else ''}one JSON object a line"
-        ) from error
-    if not number:
-        raise ConfigError(f"{path} is empty, expected one JSON object a line")
-
-
-def _row(line: bytes, field: str, where: str) -> tuple[str, str]:
-    """Return text and label of one line."""
-    try:
-        row = json.loads(line.decode())
-    # ValueError is bad UTF-8, bad JSON or an endless number; then brackets in brackets.
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{where} cannot be read ({error}), expected a JSON object in UTF-8"
-        ) from error
-    if not isinstance(row, dict):
-        raise ConfigError(
-            f"{where} is a {type(row).__name__}, expected a JSON object with the keys "
-            f"text and {field}"
-        )
-    text = _value(row, "text", where)
-    if not isinstance(text, str):
-        raise ConfigError(f"{where}: text is {text!r:.60}, expected a text")
-    label = _value(row, field, where)
-    # True is a whole number to Python, and class names have to be printed.
-    name = str(label) if type(label) in (str, int) else ""
-    if not name or not name.isprintable():
-        raise ConfigError(
-            f"{where}: {field} is {label!r:.60}, expected a printable text or a whole "
-            "number"
-        )
-    return text, name
-
-
-def _value(row: dict[str, Any], key: str, where: str) -> Any:  # noqa: ANN401 - JSON
-    """Return what a line says under ``key``."""
-    if key not in row:
-        raise ConfigError(
-            f"{where}: got no {key}, but {', '.join(row) or 'nothing'}, expected "
-            f"the key {key}"
-        )
-    return row[key]
 
 
 # In every CPython from 3.11 on, also where the interpreter was packaged in parts:
@@ -248,7 +172,7 @@ _FEWEST_TEXTS = 40
 
 
 def load_stdlib_docs() -> TextDataset:
-    """Return docstrings labelled by the module or package they stand in.
+    """Collect docstrings labelled by the module or package they stand in.
 
     16 classes of about 70 to 330 docstrings of at least 4 words, a quarter of each
     class as test documents. No two documents have the same words, and words that
@@ -306,18 +230,14 @@ class Tokenizer(Protocol):
     """Turn texts into token ids, in the way that a model expects."""
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return token ids, padded with 0 at the end.
+        """Convert texts to token ids, int64, shape (N, tokens of the longest).
 
-        Args:
-            texts: N of them, as read.
-
-        Returns:
-            int64, shape (N, tokens of the longest text).
+        Shorter ones are padded with 0 at the end.
         """
 
     @override
     def __hash__(self) -> int:
-        """Return what tells two tokenizers apart in a cache."""
+        """Tell two tokenizers apart in a cache."""
 
 
 class EncoderTokenizer:
@@ -328,12 +248,12 @@ class EncoderTokenizer:
     """
 
     def __init__(self, tokenizer: Any, max_tokens: int) -> None:  # noqa: ANN401 - theirs
-        """Keep the encoder's tokenizer, and how many tokens a text may have."""
+        """Take the encoder's tokenizer, and how many tokens a text may have."""
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return token ids, shape (N, tokens of the longest), padded with 0 at the end.
+        """Convert texts to token ids, shape (N, tokens of the longest).
 
         The encoder's special tokens are in front and behind; a text that is too long
         is cut.
@@ -351,7 +271,7 @@ class EncoderTokenizer:
 
 @lru_cache(maxsize=4)
 def encoder_tokenizer(encoder: str, max_tokens: int) -> EncoderTokenizer:
-    """Return the tokenizer of an encoder; later calls return the same object.
+    """Load the tokenizer of an encoder; later calls return the same object.
 
     Args:
         encoder: see `load_tokenizer`.

@@ -1,6 +1,5 @@
 """The table of word vectors that a text model starts from."""
 
-import gzip
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,22 +7,23 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError, extra
 from fcl_flower.core.schedule import derive
-from fcl_flower.data.registry import load_dataset
-from fcl_flower.data.texts import TextDataset, words
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.tables import open_binary
+from fcl_flower.data.texts import words
 
 Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 """Of each word, shape (D,), all of the same D."""
 
 
 def find_vectors(file: str, data_root: Path) -> Path:
-    """Return where the file is: as given, in ``data_root``, or in ``wordvectors``.
+    """Find the file as given, in ``data_root``, or in its folder ``wordvectors``.
 
     Raises:
         ConfigError: it is nowhere there.
@@ -43,7 +43,7 @@ def find_vectors(file: str, data_root: Path) -> Path:
 
 
 def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    """Return the vectors that a file has of the vocabulary, at least one.
+    """Read the vectors that a file has of the vocabulary, at least one.
 
     Three formats, told apart by the name:
 
@@ -55,10 +55,7 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
     - all else, also with ``.gz``: a word and its numbers on each line, with a first
       line of two counts (word2vec's text format) or without (GloVe's).
 
-    Args:
-        path: of the file.
-        vocabulary: the words wanted, in lower case; so should the file's words be,
-            as they are compared as they are.
+    Words are compared as they are: those of the file should be in lower case, too.
 
     Raises:
         ConfigError: the file is broken or has none of the words.
@@ -94,7 +91,6 @@ def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
 
 
 def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    """Return the rows of the vocabulary; the rest of the table is let go."""
     # Imported here since it takes a second, and the other formats do without.
     with extra("text", f"word vectors of {path.name}"):
         from gensim.models import KeyedVectors
@@ -114,13 +110,10 @@ def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
 # Not left to gensim, which reads every number of every word, and GloVe's files twice
 # without closing them.
 def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    """Return the rows of the vocabulary; only their numbers are read as numbers."""
+    """Read the rows of the vocabulary; only their numbers are parsed."""
     wanted = {word.encode(): word for word in vocabulary}
     known: dict[str, npt.NDArray[np.float32]] = {}
-    # Either is a stream of bytes, of different types.
-    with cast(
-        BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    ) as lines:
+    with open_binary(path) as lines:
         first = lines.readline()
         counts = first.split()
         if len(counts) == 2 and all(count.isdigit() for count in counts):
@@ -172,14 +165,7 @@ class WordVectors:
     origin: str
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the words of texts as numbers, padded with 0 at the end.
-
-        Args:
-            texts: N of them, of words that are all in the vocabulary.
-
-        Returns:
-            int64, shape (N, words of the longest text).
-        """
+        """Number words, all of the vocabulary; texts are padded with 0 at the end."""
         documents = [words(text) for text in texts]
         longest = max(map(len, documents), default=0)
         padded = np.zeros((len(documents), longest), np.int64)
@@ -188,10 +174,13 @@ class WordVectors:
         return padded
 
 
+# A table is tens of megabytes: kept for the few combinations that one run uses. By the
+# data sets themselves, as two may have one name.
+@lru_cache(maxsize=4)
 def word_vectors(
-    datasets: tuple[str, ...], data_root: Path, file: str, seed: int
+    sets: tuple[Dataset, ...], file: Path | None, seed: int
 ) -> WordVectors:
-    """Return vectors for all words of the data sets; later calls return the same.
+    """Collect vectors for all words of the data sets; later calls return the same.
 
     Words without a vector get one whose entries are uniform and have the variance of
     the known ones (Kim, "Convolutional Neural Networks for Sentence Classification",
@@ -199,29 +188,23 @@ def word_vectors(
     alone, so that clients with other data agree on it.
 
     Args:
-        datasets: names for `load_dataset` of text sets, at least one.
-        data_root: where files are looked for.
-        file: word vectors in a format of `read_vectors`, looked for as given, then
-            in ``data_root`` and its folder ``wordvectors``. Empty trains Word2Vec
-            (Mikolov et al., 2013) on the training documents: skip-gram, 100
-            dimensions, the same for the same seed in every process; another machine
-            may differ in the last digits.
-        seed: the run's seed, at least 0.
+        sets: texts, at least one.
+        file: word vectors in a format of `read_vectors`. None trains Word2Vec (Mikolov
+            et al., 2013) on the training documents: skip-gram, 100 dimensions, the same
+            for the same seed in every process; another machine may differ in the last
+            digits.
+        seed: the run's seed.
 
     Raises:
-        ConfigError: the file is missing, broken or knows none of the words, or a
-            data set is missing or not of text.
+        ConfigError: the file is broken or knows none of the words, or a data set is not
+            of text.
     """
-    sets = tuple(_text_set(name, data_root) for name in datasets)
-    return _vectors_of(sets, find_vectors(file, data_root) if file else None, seed)
-
-
-# A table is tens of megabytes: kept for the few combinations that one run uses. By the
-# data sets themselves, as two may have one name.
-@lru_cache(maxsize=4)
-def _vectors_of(
-    sets: tuple[TextDataset, ...], file: Path | None, seed: int
-) -> WordVectors:
+    for source in sets:
+        if source.modality != "text":
+            raise ConfigError(
+                f"dataset: got {source.name!r}, of {source.modality}, expected texts "
+                "for word vectors"
+            )
     train = [words(text) for text_set in sets for text in text_set.train.x]
     test = (words(text) for text_set in sets for text in text_set.test.x)
     vocabulary = sorted(set(chain.from_iterable(chain(train, test))))
@@ -238,9 +221,7 @@ def _vectors_of(
 def vectors_from(
     path: Path, vocabulary: Sequence[str], train: Documents, seed: int
 ) -> WordVectors:
-    """Return the vectors that a file has of a vocabulary.
-
-    Words without a vector get one as in `word_vectors`.
+    """Read the vectors of a vocabulary; words without one get one as in `word_vectors`.
 
     Args:
         path: in a format of `read_vectors`.
@@ -264,21 +245,10 @@ def _numbered(
     return WordVectors(MappingProxyType(numbers), table, origin)
 
 
-def _text_set(name: str, data_root: Path) -> TextDataset:
-    """Return a data set that has words."""
-    source = load_dataset(name, data_root)
-    if not isinstance(source, TextDataset):
-        raise ConfigError(
-            f"dataset: got {name!r}, of {source.modality}, expected texts "
-            "for word vectors"
-        )
-    return source
-
-
 def _table(
     known: Vectors, vocabulary: Sequence[str], seed: int
 ) -> npt.NDArray[np.float32]:
-    """Return the row of each word under a row of zeros."""
+    """Fill the row of each word under a row of zeros."""
     vectors = np.stack(list(known.values()))
     # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
     bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
@@ -297,7 +267,7 @@ def _table(
 
 
 def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> str:
-    """Return the size of the vectors and how much of the text they cover."""
+    """Describe the size of the vectors and how much of the text they cover."""
     running = [word in known for document in train for word in document]
     dimensions = len(next(iter(known.values())))
     return (
@@ -307,7 +277,6 @@ def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> st
 
 
 def _trained(train: Documents, seed: int) -> Vectors:
-    """Return vectors of all words of the training documents."""
     # Imported here since it takes a second, and sets of images do without.
     with extra("text", "word vectors"):
         from gensim.models import Word2Vec

@@ -71,8 +71,7 @@ class EnhancedTransformer(Transformer):
 
         Raises:
             ConfigError: there is no such encoder, or it is built unlike those known
-            here, or
-                has fewer blocks.
+                here, or has fewer blocks.
         """
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
@@ -205,8 +204,7 @@ class LoraTransformer(Transformer):
 
         Raises:
             ConfigError: there is no such encoder, or it is built unlike those known
-            here, or
-                has fewer blocks.
+                here, or has fewer blocks.
         """
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)

@@ -84,8 +84,7 @@ def create_model(
 
     Raises:
         ConfigError: the name is unknown, the model does not suit the data, or there is
-        no
-            such encoder.
+            no such encoder.
         ContractError: ``params`` are those of another model, or a user's own network
             cannot be trained (`try_body`).
     """

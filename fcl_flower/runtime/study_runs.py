@@ -11,7 +11,7 @@ from fcl_flower.config.parsing import Scalar, read_toml, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
-from fcl_flower.data.derived import PREFIX
+from fcl_flower.data.datasets import HELD_OUT
 from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.local_runs import Job, RunResult
@@ -231,7 +231,7 @@ def _candidates(row: Row) -> list[_Candidate]:
             raise refuse("data.datasets", config.data.datasets, expected)
         said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
         title = f"{row.config.run.title or row.config.strategy.name} {said}"
-        held_out = ",".join(f"{PREFIX}{name}" for name in config.data.names)
+        held_out = ",".join(f"{HELD_OUT}{name}" for name in config.data.names)
         config = config.replace(**{"run.title": title, "data.datasets": held_out})
         found.append(_Candidate(row.config.title, values, config))
     return found

@@ -24,14 +24,17 @@ from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import refuse, unknown
 from fcl_flower.core.schedule import Schedule, derive
 from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
-from fcl_flower.data.examples import InputSpec, PublicExamples, public_examples
-from fcl_flower.data.inputs import check_shape
+from fcl_flower.data.examples import (
+    InputSpec,
+    PublicExamples,
+    check_shape,
+    public_examples,
+)
 from fcl_flower.data.local.client import LocalDataSpec, load_public_file
 from fcl_flower.data.local.formats import ENDINGS
-from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
 from fcl_flower.data.texts import EncoderTokenizer, encoder_tokenizer
-from fcl_flower.data.word_vectors import WordVectors, word_vectors
+from fcl_flower.data.word_vectors import WordVectors, find_vectors, word_vectors
 from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.pretrained import EncoderParams
@@ -87,14 +90,16 @@ class Built(Entries):
         """
         if self.spec.modality != "text" or self.model_entry.encoder:
             return None
-        data = self.config.data
         if self.spec.local_data:
             width = self.config.model.num_features
             origin = f"each client's own file, {width} dimensions"
             none = np.zeros((1, width), np.float32)
             return WordVectors(MappingProxyType({}), none, origin)
+        file = self.config.data.word_vectors
         return word_vectors(
-            data.all_names, self.data_root, data.word_vectors, self.config.run.seed
+            tuple(self.scenario.sources.values()),
+            find_vectors(file, self.data_root) if file else None,
+            self.config.run.seed,
         )
 
     @cached_property
@@ -114,7 +119,7 @@ class Built(Entries):
         """How samples of data sets become inputs of the network."""
         words = self.tokenizer or self.word_vectors
         single = self.config.model.head == "single"
-        return InputSpec(self.data_root, self.spec.input_shape, single, words)
+        return InputSpec(self.spec.input_shape, single, words)
 
     @cached_property
     def local_data(self) -> LocalDataSpec:
@@ -171,8 +176,7 @@ class Built(Entries):
         config, plan = self.config, self.scenario
         single = config.model.head == "single"
         words = words or self.word_vectors
-        for name in config.data.all_names:
-            source = load_dataset(name, self.data_root)
+        for source in plan.sources.values():
             if isinstance(source, TimeSeriesDataset | TabularDataset):
                 check_shape(source, self.spec.input_shape)
         tabular = self.spec.modality == "tabular"
@@ -282,7 +286,7 @@ class Built(Entries):
         """
         path = self.config.data.public_path
         words = self.tokenizer or self.word_vectors
-        inputs = InputSpec(self.data_root, self.spec.input_shape, True, words)
+        inputs = InputSpec(self.spec.input_shape, True, words)
         public = (
             load_public_file(Path(path), self.local_data, words)
             if path
@@ -315,8 +319,7 @@ class Built(Entries):
                 for task in tasks
             ),
             names=tuple(
-                load_dataset(name, self.data_root).class_names[label]
-                for name, label in plan.labels
+                plan.sources[name].class_names[label] for name, label in plan.labels
             ),
         )
 

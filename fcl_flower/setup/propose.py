@@ -11,18 +11,11 @@ from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
     TimeSeriesDataset,
-    read_arrays,
 )
 from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.local.formats import (
-    FOLDER,
-    LABEL,
-    TEXT,
-    ending,
-    header_of,
-    read_samples,
-)
+from fcl_flower.data.local.formats import FOLDER, ending, read_samples
 from fcl_flower.data.local.layout import find_tasks
+from fcl_flower.data.tables import LABEL, TEXT, read_arrays, read_rows
 from fcl_flower.data.texts import TextDataset
 from fcl_flower.models.registry import MODELS, model_entry
 
@@ -109,7 +102,7 @@ def _kind(path: Path) -> type[Dataset]:
     if end == FOLDER:
         return ImageDataset
     if end == ".csv":
-        return TextDataset if TEXT in header_of(path) else TabularDataset
+        return TextDataset if TEXT in _header(path) else TabularDataset
     if end in (".jsonl", ".jsonl.gz"):
         return TextDataset
     if end != ".npz":
@@ -146,4 +139,8 @@ def _columns(path: Path) -> int:
     """Return how many numbers a sample of a table has."""
     if ending(path) == ".npz":
         return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
-    return len(set(header_of(path)) - {LABEL})
+    return len(_header(path) - {LABEL})
+
+
+def _header(path: Path) -> set[str]:
+    return {*next(read_rows(path, ()))[1]}

@@ -55,6 +55,14 @@ def test_every_client_starts_from_a_copy_of_a_module():
     assert weights(other).any()
 
 
+def test_parts_that_were_loaded_for_evaluation_are_trained():
+    model = build(from_module(lambda: nn.Sequential(small().eval()), SHAPE))
+    assert not model.body[0].training
+    for mode in (True, False, True):
+        model.train(mode)
+        assert {part.training for part in model.modules()} == {mode}
+
+
 def test_trying_a_module_leaves_no_trace():
     module = small()
     before = {key: value.clone() for key, value in module.state_dict().items()}

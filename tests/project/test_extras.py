@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.word_vectors import read_vectors, word_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,9 @@ def test_a_server_without_its_packages_says_what_to_install(tmp_path):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda folder: word_vectors(("stdlib-docs",), folder, "", 987_654),
+        lambda folder: word_vectors(
+            (load_dataset("stdlib-docs", folder),), None, 987_654
+        ),
         lambda folder: read_vectors(folder / "some.kv", ["word"]),
         lambda folder: read_vectors(folder / "some.bin", ["word"]),
     ],

@@ -22,11 +22,11 @@ from fcl_flower.data.examples import (
     PublicExamples,
     SplitName,
     TaskData,
+    to_inputs,
 )
-from fcl_flower.data.inputs import to_inputs
 from fcl_flower.data.local.formats import FileSamples, read_samples
 from fcl_flower.data.local.layout import TaskFiles, find_tasks
-from fcl_flower.data.partition import Indices, at_most, train_valid_split
+from fcl_flower.data.partition import at_most, train_valid_split
 from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors, vectors_from
 
@@ -67,7 +67,7 @@ class LocalDataSpec:
 
     @property
     def logits(self) -> int:
-        """Return the width of a head."""
+        """Width of a head."""
         return len(self.labels) or self.classes
 
 
@@ -86,13 +86,13 @@ class LocalTask:
     classes: tuple[str, ...]
 
 
-def load_task(files: TaskFiles, number: int, wanted: LocalDataSpec) -> LocalTask:
-    """Return a task; the same object until one of its files changes.
+def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
+    """Read a task; later calls return the same object until one of its files changes.
 
     Args:
         files: where it is.
         number: counted from 0; which samples are held out depends on it and the seed.
-        wanted: what the run expects.
+        spec: what the run expects.
 
     Raises:
         ConfigError: a file is not as described; one sentence names it, and the line,
@@ -100,7 +100,7 @@ def load_task(files: TaskFiles, number: int, wanted: LocalDataSpec) -> LocalTask
     """
     given = [path for path in (files.train, files.valid, files.test) if path]
     stamps = tuple(stamp for path in given for stamp in _stamps(path))
-    return _loaded(files, number, wanted, stamps)
+    return _loaded(files, number, spec, stamps)
 
 
 def _stamps(path: Path) -> Iterator[Stamp]:
@@ -119,67 +119,66 @@ def _stamps(path: Path) -> Iterator[Stamp]:
 # Few, since a task may be large: enough for a client that stays at one.
 @lru_cache(maxsize=8)
 def _loaded(
-    files: TaskFiles, number: int, wanted: LocalDataSpec, stamps: tuple[Stamp, ...]
+    files: TaskFiles, number: int, spec: LocalDataSpec, stamps: tuple[Stamp, ...]
 ) -> LocalTask:
     def read(path: Path) -> FileSamples:
-        return read_samples(path, wanted.dataset_type, wanted.input_shape)
+        return read_samples(path, spec.dataset_type, spec.input_shape)
 
     train = read(files.train)
     valid = None if files.valid is None else read(files.valid)
     test = None if files.test is None else read(files.test)
-    _check_classes(train, files, wanted)
+    _check_classes(train, files, spec)
     for other in (valid, test):
         if other is not None:
             _check_against(train, other)
-    order = wanted.labels or files.labels or train.names
+    order = spec.labels or files.labels or train.names
     numbers = {label: index for index, label in enumerate(order)}
     rest = train.split(numbers)
 
     def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
-        """Return samples of a file of their own, or else cut out of the rest."""
+        """Take samples of a file of their own, or else out of the rest."""
         nonlocal rest
         if given is not None:
             return given.split(numbers)
-        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
+        rng = np.random.default_rng(derive(spec.seed, purpose, number))
         kept, cut = train_valid_split(rest.y, fraction, rng)
-        cut_out, rest = _chosen(rest, cut), _chosen(rest, kept)
+        cut_out, rest = rest.take(cut), rest.take(kept)
         return cut_out
 
     def capped(split: Split, most: int, purpose: str) -> Split:
-        """Return at most so many samples of each class."""
-        rng = np.random.default_rng(derive(wanted.seed, purpose, number))
-        return _chosen(split, at_most(split.y, most, rng)) if most else split
+        rng = np.random.default_rng(derive(spec.seed, purpose, number))
+        return split.take(at_most(split.y, most, rng)) if most else split
 
     tested = part(test, "own-test", TEST_FRACTION)
-    tested = capped(tested, wanted.max_test_per_class, "local-max-test")
-    rest = capped(rest, wanted.max_train_per_class, "local-max-train")
-    held = part(valid, "own-valid", wanted.valid_fraction)
+    tested = capped(tested, spec.max_test_per_class, "local-max-test")
+    rest = capped(rest, spec.max_train_per_class, "local-max-train")
+    held = part(valid, "own-valid", spec.valid_fraction)
     if not len(tested.y):
         raise ConfigError(
             f"{train.where}: every class has a single sample, expected more, or a test "
             "file: there is nothing to test with"
         )
-    data = wanted.dataset_type(files.name, rest, tested, tuple(order))
+    data = spec.dataset_type(files.name, rest, tested, tuple(order))
     return LocalTask(data, held, tuple(n for n in order if n in train.names))
 
 
-def _check_classes(train: FileSamples, files: TaskFiles, wanted: LocalDataSpec) -> None:
+def _check_classes(train: FileSamples, files: TaskFiles, spec: LocalDataSpec) -> None:
     names = train.names
     if len(names) < 2:
         raise ConfigError(
             f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
             "classes"
         )
-    if len(names) > wanted.classes:
+    if len(names) > spec.classes:
         raise ConfigError(
             f"{train.where}: has {len(names)} classes, expected at most the "
-            f"{wanted.classes} that the run has room for"
+            f"{spec.classes} that the run has room for"
         )
     for label in names:
-        if wanted.labels and label not in wanted.labels:
+        if spec.labels and label not in spec.labels:
             raise ConfigError(
                 f"{train.location(label)}: label is {label!r:.60}, expected one of the "
-                f"run's labels: {', '.join(wanted.labels)}"
+                f"run's labels: {', '.join(spec.labels)}"
             )
     if files.labels and {*files.labels} != {*names}:
         odd = sorted({*files.labels} ^ {*names})[0]
@@ -205,17 +204,6 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
         )
 
 
-def _chosen(split: Split, indices: Indices) -> Split:
-    """Return some of the samples."""
-    x = split.x
-    some = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
-    y = split.y[indices]
-    for array in (some, y):
-        if isinstance(array, np.ndarray):
-            array.setflags(write=False)
-    return Split(some, y)
-
-
 class LocalData(ClientData):
     """A client's local data.
 
@@ -226,7 +214,7 @@ class LocalData(ClientData):
     def __init__(
         self,
         folder: Path,
-        wanted: LocalDataSpec,
+        spec: LocalDataSpec,
         tasks: int,
         words: Path | Tokenizer | None,
     ) -> None:
@@ -234,16 +222,16 @@ class LocalData(ClientData):
 
         Args:
             folder: the client's ``data-path``.
-            wanted: what the run expects.
+            spec: what the run expects.
             tasks: how many tasks the client is asked for.
-            words: where the data are text, the file of word vectors, or what numbers
-                texts without one.
+            words: for texts, the file of word vectors, or the tokenizer of a model
+                that needs none.
 
         Raises:
             ConfigError: the folder is not in order, or has fewer tasks as yet.
         """
-        self._wanted, self._words = wanted, words
-        with _discreet("data-path: the client's folder"):
+        self._spec, self._words = spec, words
+        with _hide_details("data-path: the client's folder"):
             self._files = find_tasks(folder, tasks)
         if len(self._files) < tasks:
             raise ConfigError(
@@ -258,35 +246,30 @@ class LocalData(ClientData):
             return None
         # The words of old tasks as well: one model answers for them all.
         tasks = tuple(self._task(number) for number in range(len(self._files)))
-        with _discreet("word-vectors: the client's file"):
-            return _cached_vectors(tasks, self._words, self._wanted)
+        with _hide_details("word-vectors: the client's file"):
+            return _cached_vectors(tasks, self._words, self._spec)
 
     @override
     def training(self, stage: TaskStage) -> TaskData:
         train, valid, test = (
             self.examples(stage.task, split) for split in get_args(SplitName)
         )
-        return TaskData(train, valid, test, self._wanted.logits)
+        return TaskData(train, valid, test, self._spec.logits)
 
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
         words = self.vectors if isinstance(self._words, Path) else self._words
-        return _examples(self._task(task), split, self._wanted.input_shape, words)
+        return _examples(self._task(task), split, self._spec.input_shape, words)
 
     def _task(self, number: int) -> LocalTask:
-        with _discreet(f"task {number}: the client's data"):
-            return load_task(self._files[number], number, self._wanted)
+        with _hide_details(f"task {number}: the client's data"):
+            return load_task(self._files[number], number, self._spec)
 
 
 def local_vectors(
-    tasks: Sequence[LocalTask], path: Path, wanted: LocalDataSpec
+    tasks: Sequence[LocalTask], path: Path, spec: LocalDataSpec
 ) -> WordVectors:
-    """Return the vectors of all words of some tasks of texts.
-
-    Args:
-        tasks: at least one.
-        path: of the file, in a format of `read_vectors`.
-        wanted: what the run expects.
+    """Read the vectors of all words of some tasks of texts, at least one.
 
     Raises:
         ConfigError: the file is broken, has none of the words, or vectors of another
@@ -299,11 +282,11 @@ def local_vectors(
         texts = (words(text) for split in splits for text in split.x)
         # New words come last: a client may have stored the numbers of old ones.
         vocabulary |= dict.fromkeys(sorted(set(chain.from_iterable(texts))))
-    found = vectors_from(path, list(vocabulary), train, wanted.seed)
-    if (width := found.table.shape[1]) != wanted.width:
+    found = vectors_from(path, list(vocabulary), train, spec.seed)
+    if (width := found.table.shape[1]) != spec.width:
         raise ConfigError(
             f"word-vectors: {path} has vectors of {width} numbers, expected "
-            f"{wanted.width}, the features of the run"
+            f"{spec.width}, the features of the run"
         )
     return found
 
@@ -327,7 +310,7 @@ def _examples(
 
 
 @contextmanager
-def _discreet(what: str) -> Iterator[None]:
+def _hide_details(what: str) -> Iterator[None]:
     """Keep what an error says about the data where the data are."""
     try:
         yield
@@ -338,26 +321,21 @@ def _discreet(what: str) -> Iterator[None]:
 
 
 def load_public_file(
-    path: Path, wanted: LocalDataSpec, numbering: Tokenizer | None
+    path: Path, spec: LocalDataSpec, tokenizer: Tokenizer | None
 ) -> PublicExamples:
-    """Return what a file holds, in a format of local data.
+    """Read the server's public samples from a file in a format of local data.
 
     A label that is none of the run's is a class that no client has.
-
-    Args:
-        path: of a file, or of a folder of images.
-        wanted: what the run expects of local data, with labels.
-        numbering: numbers the texts, where the data are text.
 
     Raises:
         ConfigError: the file is missing or not as expected.
     """
-    found = read_samples(path, wanted.dataset_type, wanted.input_shape)
+    found = read_samples(path, spec.dataset_type, spec.input_shape)
     split = Split(found.x, found.codes)
-    data = wanted.dataset_type("public", split, split, found.names)
+    data = spec.dataset_type("public", split, split, found.names)
     everyone = np.arange(len(found.codes))
-    x = to_inputs(data, split, everyone, wanted.input_shape, numbering)
-    head = {label: index for index, label in enumerate(wanted.labels)}
+    x = to_inputs(data, split, everyone, spec.input_shape, tokenizer)
+    head = {label: index for index, label in enumerate(spec.labels)}
     indices = np.array([head.get(name, -1) for name in found.names], np.int64)
     y, classes = indices[found.codes], found.codes.copy()
     return PublicExamples(x, torch.from_numpy(y), torch.from_numpy(classes))

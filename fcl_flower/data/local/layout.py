@@ -49,7 +49,7 @@ class _Entry(BaseModel):
 
 
 def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
-    """Return the tasks that are there now, in the order in which they are learned.
+    """Find the tasks that are there now, in the order in which they are learned.
 
     Either ``tasks.toml`` lists them, or they are the folders ``task-01``, ``task-02``
     and so on. Names that begin with a dot are left alone: a task that is still being
@@ -76,7 +76,7 @@ def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
 
 
 def _numbered(folder: Path, names: list[str]) -> list[Path]:
-    """Return the folders of tasks by number, which are 1, 2, 3 and so on."""
+    """Sort the folders of tasks by number, which are 1, 2, 3 and so on."""
     found: dict[int, Path] = {}
     for name in names:
         match = _NAME.fullmatch(name)
@@ -97,7 +97,6 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
 
 
 def _in_folder(task: Path) -> TaskFiles:
-    """Return what lies in the folder of one task."""
     files: dict[str, Path] = {}
     for path in sorted(task.iterdir()):
         if path.name.startswith("."):
@@ -119,7 +118,6 @@ def _in_folder(task: Path) -> TaskFiles:
 
 
 def _listed(folder: Path) -> tuple[TaskFiles, ...]:
-    """Return what the manifest lists."""
     path = folder / MANIFEST
     values = read_toml(path, "data-path")
     tables = values.get("task")
@@ -148,7 +146,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
 
 
 def _inside(folder: Path, name: str, where: str) -> Path:
-    """Return a path below the folder, links followed."""
+    """Join a path that stays below the folder, links followed."""
     path = folder / name
     try:
         safe = path.resolve().is_relative_to(folder.resolve())
@@ -162,7 +160,7 @@ def _inside(folder: Path, name: str, where: str) -> Path:
 
 
 def checksum(folder: Path, tasks: int) -> str:
-    """Return the SHA-256 of a client's first tasks: of their names, files and labels.
+    """Compute the SHA-256 of a client's first tasks: of names, files and labels.
 
     Args:
         folder: the client's ``data-path``.

@@ -52,16 +52,11 @@ def concept_tasks(spec: Spec) -> TaskStreams:
 
 
 def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list[Group]:
-    """Return the classes of each concept.
+    """Draw the classes of each concept.
 
     Each data set is a concept. Where more are wanted, one after the other goes to the
     set that has most classes for each of its concepts, and the classes of such a set
     are dealt to its concepts at random, in nearly equal numbers.
-
-    Args:
-        sources: the data sets.
-        concepts: how many there shall be.
-        seed: the run's seed.
 
     Raises:
         ConfigError: there are more data sets than concepts, or too few classes.

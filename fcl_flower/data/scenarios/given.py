@@ -1,6 +1,4 @@
-"""A data set whose tasks are given: all clients learn them, each its share.
-
-Benchmarks of Avalanche as tasks of our clients.
+"""A data set whose tasks are given, or those of a benchmark of Avalanche.
 
 Lomonaco et al., CVPR Workshops 2021, https://arxiv.org/abs/2104.00405. Nothing of the
 library is imported: what is read of a benchmark is two streams of experiences, each
@@ -78,13 +76,13 @@ class GivenTasks:
 
     @property
     def incremental(self) -> bool:
-        """Return whether no class of the single head is in two tasks."""
+        """Whether no class of the single head is in two tasks."""
         found = [label for labels in self._labels() for label in labels]
         return self.head == "single" and len(set(found)) == len(found)
 
     @property
     def entry(self) -> ScenarioEntry:
-        """Return the tasks as a scenario."""
+        """The tasks as a scenario."""
         return ScenarioEntry(
             self._draw,
             "tasks that are given; all learn them in one order, each its share",
@@ -96,14 +94,13 @@ class GivenTasks:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """Return what a run over all tasks has to be told, by ``section.key``."""
+        """Settings of a run over all tasks, by ``section.key``."""
         # Every sample is a client's: a benchmark has none for the server.
         own = {"data.public_fraction": 0.0} if self.incremental else {}
         told = {"scenario.name": GIVEN_TASKS, "scenario.tasks": len(self.tasks)}
         return MappingProxyType(told | own)
 
     def _labels(self) -> list[tuple[int, ...]]:
-        """Return the classes of each task, ascending."""
         y = self.data.train.y
         return [tuple(np.unique(y[task.train]).tolist()) for task in self.tasks]
 
@@ -111,12 +108,6 @@ class GivenTasks:
         return max(map(len, self._labels()))
 
     def _draw(self, spec: ScenarioSpec[Any]) -> TaskStreams:
-        """Return every client's tasks.
-
-        Raises:
-            ConfigError: the data are others, there are more tasks than given, or more
-                clients than samples.
-        """
         self._check(spec)
         streams: list[list[Task]] = [[] for _ in range(spec.clients)]
         # Two clients that have the same classes of a task learn the same.
@@ -174,7 +165,7 @@ class GivenTasks:
     def _shares(
         self, spec: ScenarioSpec[Any], number: int, group: Group
     ) -> list[tuple[Indices, Indices]]:
-        """Return the training and the test samples of each client, ascending."""
+        """Deal a task's training samples; each client has all of its test samples."""
         source, given = group.source, self.tasks[number]
         train = np.intersect1d(given.train, spec.samples(source, "train", group.labels))
         test = np.intersect1d(given.test, spec.samples(source, "test", group.labels))
@@ -195,11 +186,11 @@ class Experience(Protocol):
 
     @property
     def dataset(self) -> Any:  # noqa: ANN401 - the library's, of many types
-        """Return a sequence of tuples that begin with a sample and its label."""
+        """Sequence of tuples that begin with a sample and its label."""
 
     @property
     def task_labels(self) -> Iterable[int]:
-        """Return the labels of the tasks that the samples are of."""
+        """Labels of the tasks that the samples are of."""
 
 
 class Benchmark(Protocol):
@@ -207,11 +198,11 @@ class Benchmark(Protocol):
 
     @property
     def train_stream(self) -> Sequence[Experience]:
-        """Return what is learned, in order."""
+        """Experiences to learn, in order."""
 
     @property
     def test_stream(self) -> Sequence[Experience]:
-        """Return what each is tested on, or one experience for all."""
+        """Experiences to test each on, or one for all."""
 
 
 class _Read(NamedTuple):
@@ -223,7 +214,7 @@ class _Read(NamedTuple):
 
 
 def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
-    """Return the experiences of a benchmark as tasks, for ``simulate(data=...)``.
+    """Take the experiences of a benchmark as tasks, for ``simulate(data=...)``.
 
     A task is an experience of the training stream. Benchmarks with a task label for
     each have a head a task, and their classes are told apart by task and label;
@@ -263,7 +254,6 @@ def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
 
 
 def _read(stream: Sequence[Experience], where: str) -> list[_Read]:
-    """Return the experiences of a stream in arrays."""
     return [
         _read_one(experience, f"{where} experience {number}")
         for number, experience in enumerate(stream)
@@ -271,7 +261,6 @@ def _read(stream: Sequence[Experience], where: str) -> list[_Read]:
 
 
 def _read_one(experience: Experience, where: str) -> _Read:
-    """Return the samples of an experience, as they are evaluated."""
     labels = set(experience.task_labels)
     if len(labels) != 1:
         raise refuse(f"{where}: task labels", sorted(labels), "one")
@@ -289,7 +278,7 @@ def _read_one(experience: Experience, where: str) -> _Read:
 
 
 def _channels_last(x: AnyArray) -> AnyArray:
-    """Return an image (1, H, W) as (H, W) and (3, H, W) as (H, W, 3)."""
+    """Convert an image (1, H, W) to (H, W) and (3, H, W) to (H, W, 3)."""
     if x.ndim != 3 or x.shape[0] not in (1, 3):
         return x
     if np.issubdtype(x.dtype, np.floating) and not (x.min() >= 0 and x.max() <= 1):
@@ -304,11 +293,7 @@ def _channels_last(x: AnyArray) -> AnyArray:
 def _joined(
     experiences: Sequence[_Read], classes: Sequence[tuple[int, int]], where: str
 ) -> tuple[AnyArray, npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    """Return all samples, their labels from 0, and which are of which experience.
-
-    Raises:
-        ConfigError: a class is not known, or the samples differ in shape.
-    """
+    """Join samples, their labels from 0, and the indices of each experience."""
     shapes = {one.x.shape[1:] for one in experiences}
     if len(shapes) > 1:
         raise refuse(f"{where} shapes", sorted(shapes), "one")

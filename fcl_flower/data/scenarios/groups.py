@@ -1,20 +1,10 @@
-"""Class groups as tasks: how classes are grouped, who learns which, from what.
+"""Tasks of class groups: scenarios ``overlapped``, ``classes``, ``mixed``, ``text``.
 
-The scenarios ``overlapped``, ``classes`` and ``mixed``: a task is a group of classes of
-one data set, and the samples of a group are shared out among the clients that learn it.
-
-How the samples of a task are dealt to clients that all meet it: evenly, or skewed.
-
-The protocol of TARGET (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937) and
-LANDER (Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101): a class is shared
-out by a Dirichlet distribution over the clients, drawn for each task anew, and the draw
-is repeated until every client has a sample. For even shares their released code cuts
-shuffled samples; here they are dealt class by class, so that chance skews nothing.
-
-The tasks of FedSeIT: each draws its labels, and shares no document with another.
-
-Chaudhary et al., Findings of EMNLP 2022, section 3. A pool of tasks is drawn once for
-a data set; a run's seed says which client learns which of them, and when.
+A task is a group of classes of one data set, and the samples of a group are shared out
+among the clients that learn it. The scenario ``text`` has the tasks of FedSeIT
+(Chaudhary et al., Findings of EMNLP 2022, section 3): each draws its labels, and shares
+no document with another. A pool of tasks is drawn once for a data set; a run's seed
+says which client learns which of them, and when.
 """
 
 import math
@@ -88,14 +78,9 @@ class Group(NamedTuple):
         number: int | None,
         labels: tuple[int, ...] | None = None,
     ) -> Task:
-        """Return a task that learns the group, or some ``labels`` of it.
+        """Make a task of the group, or of some ``labels`` of it.
 
-        Args:
-            train: samples, as `Task` has them.
-            valid: likewise.
-            test: likewise.
-            number: the same for tasks that learn the same classes.
-            labels: ascending; None for all of the group.
+        ``number`` is the same for tasks that learn the same classes.
         """
         labels = self.labels if labels is None else labels
         return Task(
@@ -111,7 +96,7 @@ class Group(NamedTuple):
 
 
 def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[Group]:
-    """Return disjoint groups of ``size`` classes; a remainder is left out."""
+    """Draw disjoint groups of ``size`` classes; a remainder is left out."""
     order = rng.permutation(source.num_classes).tolist()
     starts = range(0, len(order) - size + 1, size)
     return [
@@ -121,7 +106,7 @@ def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[G
 
 
 def superclass_groups(source: Dataset) -> list[Group]:
-    """Return CIFAR-100's 20 official groups of 5; none for another data set.
+    """Look up CIFAR-100's 20 official groups of 5; none for another data set.
 
     The set counts as CIFAR-100 when its class names are the official ones, or when
     it is called ``cifar100`` and has 100 classes; then the labels are taken to be
@@ -189,11 +174,7 @@ def mixed(spec: ScenarioSpec) -> TaskStreams:
 
 
 def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
-    """Return the data set of a scenario that takes one.
-
-    Raises:
-        ConfigError: there are several.
-    """
+    """Take the only data set of a scenario, or refuse several."""
     if len(spec.sources) > 1:
         names = [source.name for source in spec.sources]
         raise refuse("datasets", names, f"one data set for scenario {scenario}")
@@ -201,7 +182,6 @@ def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
 
 
 def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
-    """Return the groups of the only data set, at least as many as tasks."""
     source, size = only_source(spec, scenario), spec.classes_per_task
     groups = superclass_groups(source) if size == 5 else []
     groups = groups or drawn_groups(source, size, spec.rng("groups"))
@@ -217,10 +197,10 @@ def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
 def share_samples(
     spec: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
 ) -> TaskStreams:
-    """Return every client's tasks.
+    """Deal the training samples of each group to the clients that learn it.
 
-    No training sample goes to two clients: a group that several of them learn is
-    cut, class by class, into nearly equal parts.
+    No sample goes to two clients: a group is cut, class by class, into nearly equal
+    parts.
 
     Args:
         spec: how many samples are used, and kept for validation.
@@ -249,7 +229,6 @@ def _rng(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 
 def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[Indices]:
-    """Return ``count`` disjoint parts of the group's training samples."""
     members = spec.samples(group.source, "train", group.labels)
     y = group.source.train.y[members]
     for label in group.labels:
@@ -259,11 +238,7 @@ def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[In
 
 
 def check_sharers(clients: int, source: Dataset, label: int, samples: int) -> None:
-    """Refuse a class that more clients learn than it has training samples.
-
-    Raises:
-        ConfigError: it is so.
-    """
+    """Refuse a class that more clients learn than it has training samples."""
     if samples < clients:
         raise ConfigError(
             f"clients: got {clients} clients that learn class "
@@ -303,7 +278,7 @@ SplitRule = Annotated[str, AfterValidator(_known)]
 
 
 def dirichlet_beta(rule: str) -> float:
-    """Return BETA of a rule ``dirichlet:BETA``.
+    """Parse BETA of a rule ``dirichlet:BETA``.
 
     Raises:
         ValueError: it is no such rule; the message says what was expected.
@@ -322,7 +297,14 @@ def dirichlet_beta(rule: str) -> float:
 def deal_samples(
     spec: ScenarioSpec[Any], rule: str, number: int, group: Group, samples: Indices
 ) -> list[Indices]:
-    """Return each client's samples of a task, ascending; every client has some.
+    """Deal a task's training samples to all clients; every client has some.
+
+    The skewed shares are those of TARGET (Zhang et al., ICCV 2023,
+    https://arxiv.org/abs/2303.06937) and LANDER (Tran et al., CVPR 2024,
+    https://arxiv.org/abs/2403.14101): a class is shared out by a Dirichlet distribution
+    over the clients, drawn for each task anew, and the draw is repeated until every
+    client has a sample. For even shares their released code cuts shuffled samples; here
+    they are dealt class by class, so that chance skews nothing.
 
     Args:
         spec: how many clients there are, and what is drawn from.
@@ -366,7 +348,7 @@ POOL_SEED = 42
 
 
 def text_tasks(spec: ScenarioSpec) -> TaskStreams:
-    """Return every client's tasks, in the order in which it learns them.
+    """Draw a pool of tasks, and who learns which of them when.
 
     The labels of a task are drawn without repetition among all labels. The training
     documents of a label that n tasks drew are cut into n disjoint parts of nearly
@@ -403,7 +385,7 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
 
 
 def _labels(source: Dataset, count: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Return ``count`` labels, ascending, with at least one test document."""
+    """Draw labels, ascending, that have a test document among them."""
     while True:
         drawn = rng.choice(source.num_classes, size=count, replace=False)
         if np.isin(source.test.y, drawn).any():
@@ -416,7 +398,7 @@ def _pool_parts(
     labels: Sequence[tuple[int, ...]],
     rng: np.random.Generator,
 ) -> dict[int, Iterator[Indices]]:
-    """Return, for each label, the parts of its training documents: one a task."""
+    """Cut the training documents of each label: a part for each task that drew it."""
     parts: dict[int, Iterator[Indices]] = {}
     for label, count in sorted(Counter(n for drawn in labels for n in drawn).items()):
         members = spec.samples(source, "train", (label,))

@@ -59,7 +59,7 @@ Spec: TypeAlias = ScenarioSpec[ClassIncrementalParams]
 
 
 def class_incremental_tasks(spec: Spec) -> TaskStreams:
-    """Return every client's tasks, in the one order in which all learn them.
+    """Draw every client's tasks, in the one order in which all learn them.
 
     Where classes are drawn, a client draws its share of each task's classes, and the
     training samples of a class are cut into disjoint parts of nearly equal size among
@@ -105,7 +105,7 @@ def class_incremental_tasks(spec: Spec) -> TaskStreams:
 
 
 def public_tasks(spec: Spec) -> tuple[Task, ...]:
-    """Return the server's own training samples: a task for each of their data sets."""
+    """Draw the server's own training samples: a task for each of their data sets."""
     if (source := spec.public) is not None:
         labels = range(source.num_classes)
         return (_public(source, labels, [spec.samples(source, "train", labels)]),)
@@ -124,7 +124,7 @@ def public_tasks(spec: Spec) -> tuple[Task, ...]:
 
 
 def task_groups(spec: Spec) -> list[Group]:
-    """Return the classes of each task: of one data set in parts, or a data set each.
+    """Draw the classes of each task: of one data set in parts, or a data set each.
 
     Raises:
         ConfigError: there are not as many tasks as data sets, or too few classes.
@@ -163,7 +163,7 @@ def task_groups(spec: Spec) -> list[Group]:
 
 
 def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:
-    """Return which of a task's classes each client draws, ascending; all are drawn."""
+    """Draw each client's classes of a task; each class is drawn by somebody."""
     rng = spec.rng("class-share", number)
     count = max(1, round(spec.params.class_fraction * len(group.labels)))
     drawn = [
@@ -178,7 +178,6 @@ def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:
 
 
 def _train_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
-    """Return each client's training samples of a task."""
     if spec.params.split == BY_CLASS:
         return _parts_of_drawn(spec, group, _drawn(spec, number, group))
     samples = []
@@ -193,7 +192,6 @@ def _train_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
 def _parts_of_drawn(
     spec: Spec, group: Group, drawn: list[tuple[int, ...]]
 ) -> list[Indices]:
-    """Return each client's training samples of the classes that it drew."""
     shares: list[list[Indices]] = [[] for _ in drawn]
     for label in group.labels:
         sharers = [client for client, labels in enumerate(drawn) if label in labels]
@@ -208,12 +206,11 @@ def _parts_of_drawn(
 
 
 def _classes(group: Group, samples: Indices) -> tuple[int, ...]:
-    """Return the classes of some training samples, ascending."""
     return tuple(np.unique(group.source.train.y[samples]).tolist())
 
 
 def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
-    """Return the training samples of a class that the server has, and the clients'."""
+    """Cut the training samples of a class into the server's and the clients'."""
     samples = spec.shuffled_class(source, "train", label)
     fraction = 0.0 if spec.public else spec.public_fraction
     count = max(1, round(fraction * len(samples))) if fraction else 0
@@ -221,7 +218,6 @@ def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
 
 
 def _test_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
-    """Return each client's test samples, of all classes of the task."""
     samples = spec.samples(group.source, "test", group.labels)
     if len(samples) < spec.clients:
         raise refuse(

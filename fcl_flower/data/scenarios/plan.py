@@ -17,8 +17,7 @@ from typing_extensions import TypeVar
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import refuse
 from fcl_flower.core.schedule import derive
-from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.derived import PREFIX
+from fcl_flower.data.datasets import HELD_OUT, Dataset
 from fcl_flower.data.partition import Indices
 
 P_co = TypeVar("P_co", bound=Params, default=Params, covariant=True)
@@ -57,13 +56,13 @@ class ScenarioSpec(Generic[P_co]):
     seed: int = 0
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
-        """Return the generator of one purpose."""
+        """Seed a generator for one purpose."""
         return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
 
     def shuffled_class(
         self, source: Dataset, split: Literal["train", "test"], label: int
     ) -> Indices:
-        """Return the samples of a class that are used, in a shuffled order."""
+        """Draw the samples of a class that are used, in a shuffled order."""
         train = split == "train"
         y = (source.train if train else source.test).y
         most = self.max_train_per_class if train else self.max_test_per_class
@@ -74,7 +73,7 @@ class ScenarioSpec(Generic[P_co]):
     def samples(
         self, source: Dataset, split: Literal["train", "test"], labels: Iterable[int]
     ) -> Indices:
-        """Return the samples of some classes that are used, ascending."""
+        """Draw the samples of some classes that are used, ascending."""
         train = split == "train"
         if self.max_train_per_class if train else self.max_test_per_class:
             found = [self.shuffled_class(source, split, label) for label in labels]
@@ -105,13 +104,13 @@ class ConceptStream:
     seed: int
 
     def concepts_at(self, client: int, server_round: int) -> tuple[int, ...]:
-        """Return the concepts of a client in a round, which is counted from 1."""
+        """Look up a client's concepts in a round, which is counted from 1."""
         if not self.mean_duration:
             return tuple(range(self.concepts))
         return (_concept(self, client, server_round),)
 
     def concept_at(self, client: int, server_round: int) -> int:
-        """Return the only concept of a client in a round.
+        """Look up a client's only concept in a round.
 
         Raises:
             ValueError: it has all at once.
@@ -122,7 +121,7 @@ class ConceptStream:
     def samples(
         self, client: int, server_round: int, concept: int, chunk: Indices
     ) -> Indices:
-        """Return what a client has in a round of its ``chunk`` of a concept.
+        """Take a client's samples in a round from its ``chunk`` of a concept.
 
         A cyclic window: each visit goes on behind the last one, in a shuffled order.
         """
@@ -138,7 +137,7 @@ class ConceptStream:
         return np.sort(shuffled[window])
 
     def describe(self) -> str:
-        """Return in words how concepts follow each other."""
+        """Describe how concepts follow each other."""
         if not self.mean_duration:
             return "all at once"
         how = (
@@ -149,7 +148,7 @@ class ConceptStream:
         return f"{how}, {self.window} samples at a time"
 
     def to_dict(self) -> dict[str, int]:
-        """Return what ``scenario.json`` holds of it."""
+        """Convert to the fields of ``scenario.json``."""
         return {"window": self.window, "mean_duration": self.mean_duration}
 
     def _rng(self, purpose: str, *key: int) -> np.random.Generator:
@@ -172,7 +171,7 @@ def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One task of one client.
+    """One task of one client; indices are int64 and ascending.
 
     Attributes:
         name: data set and group, such as ``cifar100/fish``.
@@ -181,13 +180,12 @@ class Task:
         classes: label ids in the source, ascending, so that a group has the same
             order of labels at each client; those of its training samples.
         class_names: their names.
-        train: int64 indices into the source's training split, ascending.
+        train: indices into the source's training split.
         valid: the same, for validation; disjoint from ``train``.
-        test: int64 indices into the source's test split, ascending; with a single head
-            also of classes that only other clients learn.
+        test: indices into the source's test split; with a single head also of classes
+            that only other clients learn.
         group: number of the class group within the scenario; two clients with the
-            same number learn the same classes. None where
-            it is not known.
+            same number learn the same classes. None where it is not known.
     """
 
     name: str
@@ -200,7 +198,7 @@ class Task:
     group: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the indices, of which only a checksum is kept.
+        """Convert all but the indices, of which a checksum is kept.
 
         Of a task of local data there is no more than the name.
         """
@@ -235,7 +233,7 @@ class Scenario:
     Attributes:
         name: key of the table of scenarios.
         seed: the seed it was drawn from.
-        datasets: names of the sources; none where clients have local data.
+        datasets: names of the clients' data sets; none where they have local data.
         classes_per_task: the same for every task; or that of the largest.
         clients: for each client its tasks, in the order in which it learns them, or
             its chunk of each concept.
@@ -244,6 +242,7 @@ class Scenario:
             client's.
         merged: what (dataset, label id) pairs stand for in a single head, where it is
             not themselves.
+        sources: the data sets by name, that of the server included.
     """
 
     name: str
@@ -254,10 +253,11 @@ class Scenario:
     stream: ConceptStream | None = None
     public: tuple[Task, ...] = ()
     merged: Mapping[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    sources: Mapping[str, Dataset] = field(default_factory=dict, repr=False)
 
     @cached_property
     def labels(self) -> tuple[tuple[str, int], ...]:
-        """Return the (dataset, label id) pairs of a single head, sorted.
+        """The (dataset, label id) pairs of a single head, sorted.
 
         All that clients learn; a class of several data sets under the first of them.
         """
@@ -277,12 +277,12 @@ class Scenario:
         return {pair: index for index, pair in enumerate(self.labels)}
 
     def label_index(self, dataset: str, label: int) -> int:
-        """Return the index of a class in a single head; -1 where it has none."""
+        """Find the index of a class in a single head; -1 where it has none."""
         pair = (dataset, label)
         return self._indices.get(self.merged.get(pair, pair), -1)
 
     def labels_until(self, task: int) -> tuple[int, ...]:
-        """Return the indices in a single head of all that clients learn by a task."""
+        """List the indices in a single head of all that clients learn by a task."""
         found = {
             self.label_index(one.dataset, label)
             for tasks in self.clients
@@ -309,21 +309,21 @@ class Scenario:
 
     @property
     def local_data(self) -> bool:
-        """Return whether the clients have local data, unknown to all others."""
+        """Whether the clients have local data, unknown to all others."""
         return not self.datasets
 
     @property
     def num_labels(self) -> int:
-        """Return the number of classes of a single head."""
+        """Number of classes of a single head."""
         return len(self.labels)
 
     @property
     def num_tasks(self) -> int:
-        """Return the number of tasks of each client, or of concepts."""
+        """Number of tasks of each client, or of concepts."""
         return len(self.clients[0])
 
     def describe(self) -> str:
-        """Return a table for people: one line a task, with its number of samples.
+        """Format a table for people: one line a task, with its number of samples.
 
         The column ``clients`` counts the clients that learn the same classes.
         """
@@ -375,7 +375,7 @@ class Scenario:
         return "\n".join([title, *lines])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `save` writes."""
+        """Convert to the content of ``scenario.json``."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -394,10 +394,9 @@ class Scenario:
 def merged_labels(
     text: str, sources: Sequence[Dataset]
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
-    """Return what (dataset, label id) pairs stand for, where it is not themselves.
+    """Match classes of one name in different data sets, by (dataset, label id).
 
-    Classes of one name are one class, that of the first data set of the group that has
-    it.
+    They are one class, that of the first data set of the group that has it.
 
     Args:
         text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
@@ -408,7 +407,7 @@ def merged_labels(
             two groups, or one has no class name in common with those before it.
     """
     # Settings are chosen on held-out samples of the sets that the text names.
-    known = {source.name.removeprefix(PREFIX): source for source in sources}
+    known = {source.name.removeprefix(HELD_OUT): source for source in sources}
     groups = [
         [name.strip() for name in group.split("=")]
         for group in text.split(",")

@@ -1,8 +1,10 @@
 """The scenarios by name: ours, and those of installed packages."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -63,10 +65,10 @@ def _all_shared_out(_: int) -> int:
 
 
 class ScenarioEntry(NamedTuple):
-    """How a scenario is drawn, and what suits it.
+    """How a scenario is drawn, and its defaults.
 
     Attributes:
-        draw: returns each client's tasks; of a `ScenarioSpec` with the entry's params.
+        draw: draws each client's tasks, of a `ScenarioSpec` with the entry's params.
         summary: one line for ``fcl list``.
         params: the parameter model.
         classes_per_task: where the user gives none, by the classes there are in all;
@@ -145,7 +147,7 @@ SCENARIOS = Registry("scenario", "fcl_flower.scenarios", ScenarioEntry, _SCENARI
 
 
 def scenario_entry(name: str) -> ScenarioEntry:
-    """Return what is known of a scenario.
+    """Look up a scenario by name.
 
     Raises:
         ConfigError: the name is unknown.
@@ -169,7 +171,7 @@ def draw_scenario(
     public_fraction: float = PUBLIC_FRACTION,
     public_dataset: str = "",
 ) -> Scenario:
-    """Return the plan of a federation; later calls return the same object.
+    """Draw the plan of a federation; later calls return the same object.
 
     Training samples of a class group that several clients learn are cut, class by
     class, into disjoint parts of nearly equal size. Test samples are whole for
@@ -187,7 +189,7 @@ def draw_scenario(
             there are; for ``class-incremental`` all are shared out, or each data set
             is a task.
         valid_fraction: share of each task's training samples, class by class, that
-            is kept for validation, in (0, 1). A class with a single sample keeps
+            is kept for validation, in [0, 1). A class with a single sample keeps
             it for training.
         seed: the run's seed, at least 0.
         params: settings of the scenario, of its entry's type; None for the defaults.
@@ -274,28 +276,35 @@ def draw_scenario(
 # By the data sets themselves: two of one name are different plans.
 @lru_cache(maxsize=8)
 def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario:
-    plan = entry.draw(spec)
-    datasets = tuple(source.name for source in spec.sources)
+    plan, params = entry.draw(spec), spec.params
+    every = spec.sources if spec.public is None else (*spec.sources, spec.public)
+    scenario = Scenario(
+        name,
+        spec.seed,
+        tuple(source.name for source in spec.sources),
+        spec.classes_per_task,
+        plan,
+        sources=MappingProxyType({source.name: source for source in every}),
+    )
     if not (entry.hidden or entry.incremental):
-        return Scenario(name, spec.seed, datasets, spec.classes_per_task, plan)
+        return scenario
     largest = max(
         len({label for task in of_all for label in task.classes})
         for of_all in zip(*plan, strict=True)
     )
-    params = spec.params
     if isinstance(params, ConceptsParams):
         stream = ConceptStream(
             spec.tasks, params.window, params.mean_duration, spec.seed
         )
-        return Scenario(
-            *(name, spec.seed, datasets, largest, plan, stream),
-            merged=merged_labels(params.merge_labels, spec.sources),
-        )
-    if not isinstance(params, ClassIncrementalParams):
+        public: tuple[Task, ...] = ()
+    elif isinstance(params, ClassIncrementalParams):
+        stream, public = None, public_tasks(spec)
+    else:
         raise ContractError(f"scenario {name}: its params are of no such scenario")
-    every = spec.sources if spec.public is None else (*spec.sources, spec.public)
-    return Scenario(
-        *(name, spec.seed, datasets, largest, plan),
-        public=public_tasks(spec),
+    return replace(
+        scenario,
+        classes_per_task=largest,
+        stream=stream,
+        public=public,
         merged=merged_labels(params.merge_labels, every),
     )

@@ -7,10 +7,13 @@ import pytest
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import from_arrays
-from fcl_flower.data.datasets import Split
-from fcl_flower.data.derived import held_out
+from fcl_flower.data.datasets import Split, derive_dataset, parse_name
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.texts import TextDataset, text_dataset, text_split
+
+
+def held_out(name, whole):
+    return derive_dataset(parse_name(name), whole)
 
 
 def tables(counts):
@@ -37,7 +40,7 @@ def test_a_fifth_of_each_class_is_for_testing_and_test_samples_are_left_alone():
 
 
 def test_the_cut_is_the_same_each_time():
-    first, second = (held_out("a", tables([30, 30])).test.x for _ in range(2))
+    first, second = (held_out("held-out:a", tables([30, 30])).test.x for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -45,7 +48,7 @@ def test_texts_are_held_out_too():
     texts = [f"text {index}" for index in range(10)]
     split = text_split(texts, [0] * 5 + [1] * 5)
     other = text_split(["never", "seen"], [0, 1])
-    cut = held_out("a", text_dataset("t", "t", split, other, ("no", "yes")))
+    cut = held_out("held-out:a", text_dataset("t", "t", split, other, ("no", "yes")))
 
     assert isinstance(cut, TextDataset)
     assert sorted([*cut.train.x, *cut.test.x]) == texts

@@ -6,12 +6,8 @@ from fakes import run_in_process, summary_of, tiny
 from packages import install
 
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.data.registry import (
-    from_arrays,
-    known_datasets,
-    load_dataset,
-    registered,
-)
+from fcl_flower.data.arrays import from_arrays
+from fcl_flower.data.registry import known_datasets, load_dataset, registered
 from fcl_flower.data.scenarios.registry import draw_scenario
 
 
@@ -102,7 +98,7 @@ def test_a_run_learns_from_arrays_in_memory(tmp_path):
 
 SOURCE = """
 import numpy as np
-from fcl_flower.data.registry import from_arrays
+from fcl_flower.data.arrays import from_arrays
 
 def cats():
     x, y = np.eye(4), np.arange(4) % 2

@@ -10,7 +10,7 @@ from fakes import run_in_process
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import TabularDataset
-from fcl_flower.data.inputs import to_inputs
+from fcl_flower.data.examples import to_inputs
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.models.build import create_model
 from fcl_flower.setup.build import Built

@@ -143,9 +143,9 @@ def test_whole_numbers_are_labels(tmp_path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (b'{"text": "x"}', "line 2: got no label, but text, expected"),
-        (b'{"label": "pet"}', "line 2: got no text, but label, expected"),
-        (b"{}", "line 2: got no text, but nothing"),
+        (b'{"text": "x"}', "line 2 has no label, but 'text', expected"),
+        (b'{"label": "pet"}', "line 2 has no text, but 'label', expected"),
+        (b"{}", "line 2 has no text, but nothing"),
         (b'{"text": 3, "label": "pet"}', "line 2: text is 3, expected a text"),
         (b'{"text": "x", "label": true}', "line 2: label is True, expected"),
         (b'{"text": "x", "label": 1.5}', "line 2: label is 1.5, expected"),
@@ -179,7 +179,9 @@ def test_a_test_label_that_training_lacks_is_refused_by_its_line(tmp_path):
 @pytest.mark.parametrize("file", ["train", "test"])
 def test_an_empty_file_is_refused(tmp_path, file):
     write(tmp_path / "pets", **{file: b""})
-    with pytest.raises(ConfigError, match=rf"{file}\.jsonl\.gz is empty, expected"):
+    with pytest.raises(
+        ConfigError, match=rf"{file}\.jsonl\.gz has no samples, expected"
+    ):
         load_dataset("pets", tmp_path)
 
 

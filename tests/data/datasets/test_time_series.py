@@ -10,7 +10,7 @@ from torch import nn
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import ImageDataset, TimeSeriesDataset
-from fcl_flower.data.inputs import check_shape, to_inputs
+from fcl_flower.data.examples import check_shape, to_inputs
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.models.build import create_model
 

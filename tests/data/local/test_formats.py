@@ -320,9 +320,9 @@ def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
     ("content", "words"),
     [
         ("", r"train\.csv: line 1 is empty, expected the names"),
-        ("a,b,label\n", r"train\.csv has no line below the first"),
-        ("a,b\n1,2\n", r"line 1 names no column label, but 'a', 'b'"),
-        ("a;label\n1;x\n", r"line 1 names no column label, but 'a;label'"),
+        ("a,b,label\n", r"train\.csv has no samples"),
+        ("a,b\n1,2\n", r"line 1 has no label, but 'a', 'b'"),
+        ("a;label\n1;x\n", r"line 1 has no label, but 'a;label'"),
         ("a,a,label\n1,2,x\n", "line 1 names column 'a' twice"),
         ("label\nx\n", "line 1 names no column but label"),
         (CSV + "7,cat\n", "line 8 has 2 cells, expected 3"),
@@ -355,7 +355,7 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a,label\n1,x\n", "line 1 names no column text, but 'a', 'label'"),
+        ("a,label\n1,x\n", "line 1 has no text, but 'a', 'label'"),
         ("text,label\nhello,\n", "line 2: label is ''"),
     ],
 )
@@ -369,7 +369,7 @@ def test_a_mistake_in_a_table_of_texts_is_named(write, content, words):
     [
         ("", "line 7 cannot be read"),
         ("[]", "line 7 is a list"),
-        ('{"text": "x"}', "line 7: got no label"),
+        ('{"text": "x"}', "line 7 has no label"),
         ('{"text": 1, "label": "x"}', "line 7: text is 1"),
         ('{"text": "x", "label": ""}', "line 7: label is ''"),
         ('{"text": "x", "label": 1.5}', "line 7: label is 1.5"),
@@ -381,7 +381,7 @@ def test_a_mistake_in_lines_of_json_is_named_by_file_and_line(write, line, words
 
 
 def test_an_empty_or_torn_file_is_refused(write):
-    with pytest.raises(ConfigError, match=r"train\.jsonl is empty"):
+    with pytest.raises(ConfigError, match=r"train\.jsonl has no samples"):
         write(TextDataset, train_jsonl="")
 
 

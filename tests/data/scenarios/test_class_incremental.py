@@ -19,7 +19,6 @@ from fcl_flower.data.scenarios import registry
 from fcl_flower.data.scenarios.concepts import ConceptsParams
 from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
 from fcl_flower.data.scenarios.registry import draw_scenario
-from fcl_flower.data.word_vectors import word_vectors
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -367,7 +366,7 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
     """Grey levels tell which sample is which."""
     same = {"merge_labels": "food=books", "class_fraction": 1.0, "public_fraction": 0.1}
     plan = build(reviews, same, datasets=["food", "books"], tasks=2, clients=1)
-    found = public_examples(plan, InputSpec(reviews, (1, 8, 8), True))
+    found = public_examples(plan, InputSpec((1, 8, 8), True))
     levels = ((found.x[:, 0, 0, 0] / 4 + 0.5) * 255).round().long()
     assert len(levels) == 6 + 8
     expected = []
@@ -385,7 +384,7 @@ def test_public_samples_come_with_their_place_in_the_head_and_a_class_of_their_o
 
 def test_classes_of_the_servers_own_that_nobody_learns_have_no_place(reviews):
     settings = {"datasets": ["food"], "tasks": 1, "clients": 2}
-    form = InputSpec(reviews, (1, 8, 8), True)
+    form = InputSpec((1, 8, 8), True)
     apart = build(reviews, {"public_dataset": "books"}, **settings)
     assert set(public_examples(apart, form).y.tolist()) == {-1}
     one = {"public_dataset": "books", "merge_labels": "books=food"}
@@ -413,18 +412,17 @@ def test_public_texts_are_numbered_as_the_clients_are(tmp_path):
         tasks=1,
         public_dataset="far",
     )
-    words = Built(resolve(config)).word_vectors
-    found = public_examples(
-        Built(resolve(config)).scenario, InputSpec(tmp_path, (-1,), True, words)
-    )
-    assert words is word_vectors(("near", "far"), tmp_path, "known.vec", 0)
+    run = Built(resolve(config))
+    words = run.word_vectors
+    found = public_examples(run.scenario, InputSpec((-1,), True, words))
+    assert [*run.scenario.sources] == ["near", "far"]
     assert found.x.shape == (16, 4)
     assert found.x[1].tolist() == [words.numbers["one"], 0, 0, 0]
 
 
 def test_without_public_samples_there_are_none_to_load():
     plan = build(incremental={"public_fraction": 0.0})
-    found = public_examples(plan, InputSpec(NOWHERE, (1, 8, 8), True))
+    found = public_examples(plan, InputSpec((1, 8, 8), True))
     assert [len(part) for part in found] == [0, 0, 0]
     assert found.y.dtype == found.classes.dtype == torch.int64
 
@@ -486,7 +484,7 @@ def max_test_per_class_are_labelled_by_their_place_in_the_head(reviews):
         tasks=2,
         clients=2,
     )
-    form = InputSpec(reviews, (1, 8, 8), single_head=True)
+    form = InputSpec((1, 8, 8), single_head=True)
     for client in range(2):
         for number, name in enumerate(("food", "books")):
             data = task_data(plan, client, number, form)

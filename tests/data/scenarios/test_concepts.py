@@ -196,7 +196,7 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
     tmp_path,
 ):
     found = plan(tmp_path, window=10)
-    form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    form = InputSpec((1, 8, 8), single_head=True)
     seen = concept_data(found, 2, 5, form)
     (concept,) = found.stream.concepts_at(2, 5)
     task = found.clients[2][concept]
@@ -211,7 +211,7 @@ def test_a_round_s_data_are_the_window_of_the_concept_with_labels_of_one_head(
 
 def test_static_data_are_all_chunks_together(tmp_path):
     found = plan(tmp_path, mean_duration=0)
-    form = InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    form = InputSpec((1, 8, 8), single_head=True)
     seen = concept_data(found, 1, 1, form)
     chunks = found.clients[1]
     assert len(seen.train.y) == sum(len(t.train) for t in chunks)
@@ -231,10 +231,9 @@ def test_texts_of_different_lengths_are_padded_together(tmp_path):
     )
     found = Built(resolve(config)).scenario
     form = InputSpec(
-        tmp_path,
         (-1,),
         single_head=True,
-        numbering=Built(resolve(config)).word_vectors,
+        tokenizer=Built(resolve(config)).word_vectors,
     )
     seen = concept_data(found, 0, 1, form)
     assert seen.train.x.shape[0] == len(seen.train.y)

@@ -358,15 +358,15 @@ def test_non_iid_50_has_50_different_tasks(stored):
     assert scenario.num_labels == 250
 
 
-def examples_of(scenario, client, task, root, single_head=False, shape=(1, 8, 8)):
-    return task_data(scenario, client, task, InputSpec(root, shape, single_head))
+def examples_of(scenario, client, task, single_head=False, shape=(1, 8, 8)):
+    return task_data(scenario, client, task, InputSpec(shape, single_head))
 
 
 def test_a_task_becomes_the_right_images_with_labels_from_0():
     scenario = build()
     source = load_dataset("digits", NOWHERE)
     plan = scenario.clients[2][1]
-    data = examples_of(scenario, 2, 1, NOWHERE)
+    data = examples_of(scenario, 2, 1)
     assert data.classes == 2
     pairs = [
         (data.train, source.train, plan.train),
@@ -393,7 +393,7 @@ def test_a_single_head_labels_every_class_of_the_scenario_once(tmp_path):
     assert list(scenario.labels) == expected
     for client, stream in enumerate(scenario.clients):
         for number, plan in enumerate(stream):
-            data = examples_of(scenario, client, number, tmp_path, single_head=True)
+            data = examples_of(scenario, client, number, single_head=True)
             assert data.classes == 16
             y = load_dataset(plan.dataset, tmp_path).test.y[plan.test].tolist()
             found = [expected[label] for label in data.test.y.tolist()]
@@ -402,8 +402,8 @@ def test_a_single_head_labels_every_class_of_the_scenario_once(tmp_path):
 
 def test_one_split_alone_is_that_of_the_whole():
     scenario = build()
-    data = examples_of(scenario, 0, 3, NOWHERE)
-    alone = task_examples(scenario, 0, 3, "test", InputSpec(NOWHERE, (1, 8, 8), False))
+    data = examples_of(scenario, 0, 3)
+    alone = task_examples(scenario, 0, 3, "test", InputSpec((1, 8, 8), False))
     assert torch.equal(alone.x, data.test.x)
     assert torch.equal(alone.y, data.test.y)
 
@@ -599,7 +599,7 @@ def test_images_are_drawn_alike():
     scenario = build("text", classes_per_task=None, clients=3, tasks=5)
     assert scenario.classes_per_task == 4
     check_samples(scenario, NOWHERE)
-    data = examples_of(scenario, 2, 4, NOWHERE)
+    data = examples_of(scenario, 2, 4)
     assert set(data.train.y.tolist()) == set(range(4))
 
 

@@ -35,7 +35,7 @@ def test_one_head_has_each_label_once(tmp_path):
 
 
 def test_the_same_image_has_another_label_where_classes_have_other_names(tmp_path):
-    shared, form = plan(tmp_path), InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    shared, form = plan(tmp_path), InputSpec((1, 8, 8), single_head=True)
     for concept, moved in ((0, 0), (1, 0), (2, 3)):
         task = shared.clients[1][concept]
         found = task_examples(shared, 1, concept, "test", form)
@@ -44,7 +44,7 @@ def test_the_same_image_has_another_label_where_classes_have_other_names(tmp_pat
 
 
 def test_a_window_has_the_labels_of_its_concept(tmp_path):
-    shared, form = plan(tmp_path), InputSpec(tmp_path, (1, 8, 8), single_head=True)
+    shared, form = plan(tmp_path), InputSpec((1, 8, 8), single_head=True)
     for number in range(1, 9):
         (concept,) = shared.stream.concepts_at(0, number)
         task = shared.clients[0][concept]

@@ -13,7 +13,7 @@ LATE = ["[CLS]", "[UNK]", "[SEP]", "[PAD]"]
 WORDS = ["the", "cat", "sat"]  # numbers 4, 5 and 6 in both
 
 
-def numbering(folder, special, longest):
+def tokenizer(folder, special, longest):
     encoders.saved_tokenizer(folder, special + WORDS)
     return EncoderTokenizer(load_tokenizer(str(folder)), longest)
 
@@ -24,7 +24,7 @@ def numbering(folder, special, longest):
 def test_a_number_is_the_encoders_own_and_one_and_padding_is_0(
     tmp_path, special, first, unknown, last
 ):
-    found = numbering(tmp_path, special, 12).token_ids(
+    found = tokenizer(tmp_path, special, 12).token_ids(
         ["the cat sat", "dog", "sat the"]
     )
 
@@ -37,23 +37,23 @@ def test_a_number_is_the_encoders_own_and_one_and_padding_is_0(
 
 
 def test_a_text_that_is_too_long_is_cut_before_its_last_token(tmp_path):
-    found = numbering(tmp_path, SPECIAL, 4).token_ids(["sat", "the cat sat the cat"])
+    found = tokenizer(tmp_path, SPECIAL, 4).token_ids(["sat", "the cat sat the cat"])
 
     assert found.tolist() == [[3, 7, 4, 0], [3, 5, 6, 4]]
 
 
 def test_an_empty_text_has_special_tokens_alone(tmp_path):
-    assert numbering(tmp_path, SPECIAL, 4).token_ids([""]).tolist() == [[3, 4]]
+    assert tokenizer(tmp_path, SPECIAL, 4).token_ids([""]).tolist() == [[3, 4]]
 
 
 def test_no_texts_are_no_numbers(tmp_path):
-    found = numbering(tmp_path, SPECIAL, 4).token_ids([])
+    found = tokenizer(tmp_path, SPECIAL, 4).token_ids([])
 
     assert (found.shape, found.dtype) == ((0, 0), np.int64)
 
 
 def test_numbers_depend_on_no_text_that_came_before(tmp_path):
-    both = numbering(tmp_path, SPECIAL, 12)
+    both = tokenizer(tmp_path, SPECIAL, 12)
     both.token_ids(["the cat sat the cat"])
 
     assert both.token_ids(["cat"]).tolist() == [[3, 6, 4]]

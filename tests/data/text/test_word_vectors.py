@@ -17,7 +17,7 @@ import pytest
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.local.client import local_vectors
 from fcl_flower.data.registry import load_dataset
-from fcl_flower.data.word_vectors import word_vectors
+from fcl_flower.data.word_vectors import find_vectors, word_vectors
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {"bee": [1.0, 2.0, 3.0], "cat": [-1.0, 0.5, 0.0], "zebra": [9.0, 9.0, 9.0]}
@@ -77,6 +77,11 @@ def write_vectors(root, kind, known=KNOWN):
     return kind
 
 
+def vectors_of(names, root, file, seed):
+    sets = tuple(load_dataset(name, root) for name in names)
+    return word_vectors(sets, find_vectors(file, root) if file else None, seed)
+
+
 def row(vectors, word):
     return vectors.table[vectors.numbers[word]]
 
@@ -95,7 +100,7 @@ KINDS = (
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_each_word_its_vector(root, kind):
-    vectors = word_vectors(("pets",), root, write_vectors(root, kind), 0)
+    vectors = vectors_of(("pets",), root, write_vectors(root, kind), 0)
 
     assert vectors.numbers == {"ape": 1, "bee": 2, "cat": 3, "dog": 4}
     assert vectors.table.shape == (5, 3)
@@ -112,12 +117,12 @@ def test_every_format_gives_each_word_its_vector(root, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_format_writes_to_the_terminal(root, kind, capfd):
-    word_vectors(("pets",), root, write_vectors(root, kind), 0)
+    vectors_of(("pets",), root, write_vectors(root, kind), 0)
     assert capfd.readouterr() == ("", "")
 
 
 def test_documents_become_numbers_padded_at_the_end(root):
-    vectors = word_vectors(("pets",), root, write_vectors(root, "glove.txt"), 0)
+    vectors = vectors_of(("pets",), root, write_vectors(root, "glove.txt"), 0)
     numbered = vectors.token_ids(["Dog, bee", "cat", "ape cat-cat"])
     assert numbered.tolist() == [[4, 2, 0], [3, 0, 0], [1, 3, 3]]
     assert numbered.dtype == np.int64
@@ -126,8 +131,8 @@ def test_documents_become_numbers_padded_at_the_end(root):
 
 def test_vectors_are_made_once_and_cannot_be_changed(root):
     file = write_vectors(root, "glove.txt")
-    vectors = word_vectors(("pets",), root, file, 0)
-    assert word_vectors(("pets",), root, file, 0) is vectors
+    vectors = vectors_of(("pets",), root, file, 0)
+    assert vectors_of(("pets",), root, file, 0) is vectors
     with pytest.raises(ValueError, match="read-only"):
         vectors.table[1] = 0
     with pytest.raises(TypeError):
@@ -138,7 +143,7 @@ def test_vectors_are_made_once_and_cannot_be_changed(root):
 def test_a_file_is_found_in_the_root_and_in_wordvectors(root, place):
     (root / place).mkdir(exist_ok=True)
     file = write_vectors(root / place, "glove.txt")
-    assert row(word_vectors(("pets",), root, file, 0), "bee").tolist() == KNOWN["bee"]
+    assert row(vectors_of(("pets",), root, file, 0), "bee").tolist() == KNOWN["bee"]
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -151,13 +156,13 @@ def test_a_file_is_found_as_given_first(root, monkeypatch, absolute):
     if not absolute:
         monkeypatch.chdir(own)
     file = str(own / "glove.txt") if absolute else "glove.txt"
-    assert row(word_vectors(("pets",), root, file, 0), "bee").tolist() == [4.0]
+    assert row(vectors_of(("pets",), root, file, 0), "bee").tolist() == [4.0]
 
 
 def test_a_word_with_spaces_inside_is_another_word(root):
     content = b"ape of asia 7 8 9\nape 1 2 3\nape 4 5 6\n"
     (root / "glove.txt").write_bytes(b"the 0 0 0\n" + content)
-    vectors = word_vectors(("pets",), root, "glove.txt", 0)
+    vectors = vectors_of(("pets",), root, "glove.txt", 0)
     assert row(vectors, "ape").tolist() == [1, 2, 3]
 
 
@@ -165,7 +170,7 @@ def test_a_word_with_spaces_inside_is_another_word(root):
 
 
 def test_an_unknown_word_gets_a_vector_of_its_own_seed(root):
-    vectors = word_vectors(("pets",), root, write_vectors(root, "glove.txt"), 5)
+    vectors = vectors_of(("pets",), root, write_vectors(root, "glove.txt"), 5)
 
     # The variance of the six known entries, by hand.
     entries = [1.0, 2.0, 3.0, -1.0, 0.5, 0.0]
@@ -181,7 +186,7 @@ def test_an_unknown_word_gets_a_vector_of_its_own_seed(root):
 def test_unknown_words_have_the_variance_of_the_known_ones(root):
     rng = np.random.default_rng(0)
     known = {"bee": rng.normal(0, 0.3, 2000).tolist()}
-    vectors = word_vectors(("pets",), root, write_vectors(root, "glove.txt", known), 0)
+    vectors = vectors_of(("pets",), root, write_vectors(root, "glove.txt", known), 0)
     for word in ("ape", "dog"):
         assert np.std(row(vectors, word)) == pytest.approx(0.3, rel=0.05)
         assert abs(np.mean(row(vectors, word))) < 0.03
@@ -191,8 +196,8 @@ def test_unknown_words_have_the_variance_of_the_known_ones(root):
 def test_an_unknown_word_has_the_same_vector_in_another_vocabulary(root):
     write_set(root, "more", train=("zoo dog bee", "eel cat"), test=("aardvark",))
     file = write_vectors(root, "glove.txt")
-    one = word_vectors(("pets",), root, file, 0)
-    both = word_vectors(("more", "pets"), root, file, 0)
+    one = vectors_of(("pets",), root, file, 0)
+    both = vectors_of(("more", "pets"), root, file, 0)
     assert one.numbers["dog"] != both.numbers["dog"]
     for word in one.numbers:
         np.testing.assert_array_equal(row(one, word), row(both, word))
@@ -200,7 +205,7 @@ def test_an_unknown_word_has_the_same_vector_in_another_vocabulary(root):
 
 def test_the_seed_changes_unknown_words_only(root):
     file = write_vectors(root, "glove.txt")
-    zero, one = (word_vectors(("pets",), root, file, seed) for seed in (0, 1))
+    zero, one = (vectors_of(("pets",), root, file, seed) for seed in (0, 1))
     np.testing.assert_array_equal(row(zero, "bee"), row(one, "bee"))
     assert not np.array_equal(row(zero, "dog"), row(one, "dog"))
 
@@ -210,7 +215,7 @@ def test_the_seed_changes_unknown_words_only(root):
 
 def test_a_missing_file_says_where_it_was_looked_for(root):
     with pytest.raises(ConfigError) as caught:
-        word_vectors(("pets",), root, "none.bin", 0)
+        vectors_of(("pets",), root, "none.bin", 0)
     for part in (
         "word-vectors: got 'none.bin'",
         str(root / "none.bin"),
@@ -243,7 +248,7 @@ def test_a_missing_file_says_where_it_was_looked_for(root):
 def test_a_broken_file_is_refused(root, file, content, sentence):
     (root / file).write_bytes(content)
     with pytest.raises(ConfigError, match=sentence) as caught:
-        word_vectors(("pets",), root, file, 0)
+        vectors_of(("pets",), root, file, 0)
     assert str(caught.value).startswith(f"word-vectors: {root / file} ")
 
 
@@ -252,12 +257,12 @@ def test_a_kv_file_without_its_table_is_refused(root):
     for path in root.glob("*.npy"):
         path.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
-        word_vectors(("pets",), root, file, 0)
+        vectors_of(("pets",), root, file, 0)
 
 
 def test_images_have_no_word_vectors(root):
     with pytest.raises(ConfigError, match="got 'digits', of images"):
-        word_vectors(("pets", "digits"), root, "", 0)
+        vectors_of(("pets", "digits"), root, "", 0)
 
 
 # ---------------------------------------------------------------- training
@@ -281,7 +286,7 @@ def cosine(one, other):
 
 def test_training_brings_words_of_like_neighbours_together(root, capfd):
     write_set(root, "weather", train=SENTENCES, test=("hot unseen",))
-    vectors = word_vectors(("weather",), root, "", 0)
+    vectors = vectors_of(("weather",), root, "", 0)
     hot, warm, cold = (row(vectors, word) for word in ("hot", "warm", "cold"))
     assert cosine(hot, warm) > cosine(hot, cold) + 0.2
     assert vectors.table.shape == (len(vectors.numbers) + 1, 100)
@@ -296,12 +301,12 @@ def test_training_brings_words_of_like_neighbours_together(root, capfd):
 def test_training_sees_no_test_document(root):
     write_set(root, "one", train=SENTENCES[:16], test=("hot coat",))
     write_set(root, "two", train=SENTENCES[:16], test=("cold coat", "shirt shirt"))
-    one, two = (word_vectors((name,), root, "", 0) for name in ("one", "two"))
+    one, two = (vectors_of((name,), root, "", 0) for name in ("one", "two"))
     np.testing.assert_array_equal(one.table, two.table)
 
 
 def test_the_seed_changes_what_is_trained(root):
-    zero, one = (word_vectors(("pets",), root, "", seed) for seed in (0, 1))
+    zero, one = (vectors_of(("pets",), root, "", seed) for seed in (0, 1))
     assert not np.array_equal(row(zero, "cat"), row(one, "cat"))
 
 
@@ -311,8 +316,10 @@ def test_training_gives_the_same_in_every_process(root):
     write_set(root, "weather", train=SENTENCES * 2, test=("hot unseen",))
     program = (
         "import hashlib, sys; from pathlib import Path\n"
+        "from fcl_flower.data.registry import load_dataset\n"
         "from fcl_flower.data.word_vectors import word_vectors\n"
-        "table = word_vectors(('weather',), Path(sys.argv[1]), '', 3).table\n"
+        "weather = load_dataset('weather', Path(sys.argv[1]))\n"
+        "table = word_vectors((weather,), None, 3).table\n"
         "print(hashlib.sha256(table.tobytes()).hexdigest())\n"
     )
     running = [
@@ -326,7 +333,7 @@ def test_training_gives_the_same_in_every_process(root):
         )
         for hash_seed in ("1", "2")
     ]
-    own = word_vectors(("weather",), root, "", 3).table
+    own = vectors_of(("weather",), root, "", 3).table
     expected = (hashlib.sha256(own.tobytes()).hexdigest() + "\n", "")
     for process in running:
         assert process.communicate(timeout=60) == expected
@@ -341,7 +348,7 @@ def test_the_stored_vectors_cover_most_of_r8_in_seconds():
     if not root or not (Path(root) / "wordvectors" / file).is_file():
         pytest.skip(f"needs wordvectors/{file} under FCL_DATA")
     begin = time.perf_counter()
-    vectors = word_vectors(("r8",), Path(root), file, 0)
+    vectors = vectors_of(("r8",), Path(root), file, 0)
     assert vectors.table.shape[1] == 300
     assert "73.6% of the running words" in vectors.origin
     # Generous: about 4 s where nothing else runs.

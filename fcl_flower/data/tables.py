@@ -1,0 +1,181 @@
+"""Columns of files that may be broken: CSV, JSON lines, and NumPy archives."""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import ConfigError
+
+LABEL = "label"
+TEXT = "text"
+
+Row: TypeAlias = Mapping[str, Any]
+"""Cells by column: texts in CSV, any value in JSON."""
+
+
+def read_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    """Yield the number of the line and the cells of each row, at least one.
+
+    The first line of a ``.csv`` file names the columns, and empty lines do not count.
+    Other files have a JSON object on each line, and gzip if the name ends in ``.gz``.
+
+    Args:
+        path: of a file in UTF-8.
+        keys: the columns that it has to have.
+
+    Raises:
+        ConfigError: the file is not as described; names the line.
+    """
+    if path.suffix == ".csv":
+        rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"
+    else:
+        gzipped = "a gzip file with " if path.suffix == ".gz" else ""
+        rows, expected = _json_rows(path, keys), f"{gzipped}one JSON object a line"
+    line = 0
+    try:
+        for line, row in rows:
+            yield line, row
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(
+            f"{path}: cannot be read after line {line} ({error}), expected {expected}"
+        ) from error
+    if not line:
+        raise ConfigError(f"{path} has no samples, expected {expected}")
+
+
+def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    # Spreadsheets write a byte order mark, which is no part of the first name.
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        _check_header(header, keys, path)
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                raise ConfigError(
+                    f"{path}: line {line} has {len(cells)} cells, expected "
+                    f"{len(header)}, one for each column"
+                )
+            if cells:
+                yield line, dict(zip(header, cells, strict=True))
+            # A quoted cell may go over several lines.
+            line = reader.line_num + 1
+
+
+def _check_header(header: Sequence[str], keys: Sequence[str], path: Path) -> None:
+    if not header:
+        raise ConfigError(f"{path}: line 1 is empty, expected the names of the columns")
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise ConfigError(
+            f"{path}: line 1 names column {twice!r} twice, expected different names"
+        )
+    _check_keys(header, keys, f"{path}: line 1")
+
+
+def _check_keys(row: Sequence[str], keys: Sequence[str], where: str) -> None:
+    for key in keys:
+        if key not in row:
+            raise ConfigError(
+                f"{where} has no {key}, but {', '.join(map(repr, row)) or 'nothing'}, "
+                "expected it"
+            )
+
+
+def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    with open_binary(path) as lines:
+        for number, line in enumerate(lines, 1):
+            where = f"{path}: line {number}"
+            try:
+                row = json.loads(line.decode())
+            # Bad UTF-8, bad JSON or an endless number; then brackets in brackets.
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(
+                    f"{where} cannot be read ({error}), expected a JSON object in UTF-8"
+                ) from error
+            if not isinstance(row, dict):
+                raise ConfigError(
+                    f"{where} is a {type(row).__name__}, expected a JSON object with "
+                    f"the keys {' and '.join(keys)}"
+                )
+            _check_keys(list(row), keys, where)
+            yield number, row
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Open a file to read, through gzip where its name ends in ``.gz``."""
+    # Either is a stream of bytes, of different types.
+    return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
+
+
+def read_texts(path: Path, field: str = LABEL) -> Iterator[tuple[int, str, str]]:
+    """Yield line, text and label of each row, as `read_rows` does.
+
+    Raises:
+        ConfigError: as `read_rows`, or a text is none, or a label is neither a
+            printable text nor a whole number.
+    """
+    for line, row in read_rows(path, (TEXT, field)):
+        text = row[TEXT]
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"{path}: line {line}: {TEXT} is {text!r:.60}, expected a text"
+            )
+        yield line, text, label_name(row[field], f"{path}: line {line}: {field}")
+
+
+def label_name(value: object, where: str) -> str:
+    """Convert a label to its name.
+
+    Raises:
+        ConfigError: it is empty, has characters that cannot be printed, or is neither
+            text nor a whole number.
+    """
+    # True is a whole number to Python, and class names have to be printed.
+    name = str(value) if type(value) in (str, int) else ""
+    if not name or not name.isprintable():
+        raise ConfigError(
+            f"{where} is {value!r:.60}, expected a printable text or a whole number"
+        )
+    return name
+
+
+def read_arrays(
+    path: Path, keys: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
+    """Read arrays of an ``.npz`` file, without unpickling any.
+
+    Returns:
+        the arrays by key, and the ``class_names``; empty where it has none.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks an array, or its ``class_names``
+            are no texts.
+    """
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            names = {*keys, "class_names"} & {*file.files}
+            arrays = {key: file[key] for key in names}
+    # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
+    except Exception as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays"
+        ) from error
+    for key in keys:
+        if key not in arrays:
+            raise ConfigError(f"{path}: got no array {key}, expected {', '.join(keys)}")
+    class_names = arrays.pop("class_names", np.empty(0, str))
+    if class_names.ndim != 1 or class_names.dtype.kind != "U":
+        raise ConfigError(
+            f"{path}: class_names has shape {class_names.shape} and dtype "
+            f"{class_names.dtype}, expected one text for each class"
+        )
+    return arrays, tuple(class_names.tolist())
