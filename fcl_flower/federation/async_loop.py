@@ -118,7 +118,7 @@ class AsyncLoop(Loop):
         return progress.done >= self._schedule.num_rounds
 
     def _unfinished(self) -> list[int]:
-        """Return the clients that are neither at the end nor given up."""
+        """List the clients that are neither at the end nor given up."""
         return [
             client
             for client, progress in self._clients.items()
@@ -147,7 +147,7 @@ class AsyncLoop(Loop):
             self._mailbox.send([message])  # one by one, as each may block
 
     def _next_request(self, client: int) -> Message:
-        """Return a test, a query or a round of training for an idle client."""
+        """Ask an idle client for a test, a query or a round of training."""
         server, schedule, clock = self._server, self._schedule, self._clock
         progress = self._clients[client]
         if progress.ended_task:  # it was not there to be tested
@@ -165,7 +165,7 @@ class AsyncLoop(Loop):
         return self._note(client, sent, clock.now + clock.duration(client))
 
     def _tests(self) -> list[Message]:
-        """Return a test of each connected client whose last update ended a task."""
+        """Ask each connected client whose last update ended a task for a test."""
         return [
             self._test(client)
             for client, progress in self._clients.items()
@@ -173,7 +173,7 @@ class AsyncLoop(Loop):
         ]
 
     def _test(self, client: int) -> Message:
-        """Return the test of a client after a task of its own."""
+        """Ask a client for a test after a task of its own."""
         progress, schedule = self._clients[client], self._schedule
         progress.ended_task = False
         stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
@@ -189,7 +189,7 @@ class AsyncLoop(Loop):
     # ---- replies
 
     def _next_client(self, inbox: Mapping[int, Message]) -> int | None:
-        """Return whose reply is used next, None while it is not there."""
+        """Choose whose reply is used next; None while it is not there."""
         if not self._clock.enabled:
             return next(iter(inbox), None)
         due = {client: self._clients[client].due for client in self._pending}
@@ -285,7 +285,7 @@ class AsyncLoop(Loop):
             self._result.evaluate_metrics_clientapp[number] = metrics
 
     def _task_of(self, received: Replies) -> int:
-        """Return after which task there are scores: of one client, or of all alike."""
+        """Find the task after which there are scores: of one client, or of all alike."""
         (task,) = {
             self._schedule.task(self._clients[client].done)
             for client in received.scores

@@ -255,7 +255,7 @@ class FolderStateStore(StateStore):
         self._drop_old_versions(old, 0, kept)
 
     def _manifests(self) -> list[Path]:
-        """Return the manifests, oldest first."""
+        """List the manifests, oldest first."""
         names = self._folder.glob(f"{MANIFEST}*")
         whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
         return sorted(whole, key=_number)

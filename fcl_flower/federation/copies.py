@@ -117,25 +117,23 @@ def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
 
 
 def _entries(tensor: AnyArray, where: AnyArray) -> Array:
-    """Return the entries of a dense tensor that another tensor has, flat."""
+    """Select the entries of a dense tensor that another tensor has, flat."""
     flat = np.asarray(tensor).reshape(-1)
     return flat[where.indices] if isinstance(where, SparseArray) else flat
 
 
 def _values_of(tensor: AnyArray) -> Array:
-    """Return the entries that a tensor has, flat."""
     return tensor.values if isinstance(tensor, SparseArray) else tensor.reshape(-1)
 
 
 def _with_values(tensor: AnyArray, values: Array) -> AnyArray:
-    """Return a tensor with the same entries, of other values (flat)."""
     if isinstance(tensor, SparseArray):
         return replace(tensor, values=values)
     return values.reshape(tensor.shape)
 
 
 def _put(tensor: AnyArray, known: AnyArray) -> Array:
-    """Return a dense tensor in which the entries of another one are replaced."""
+    """Replace the entries of a dense tensor by those of another one."""
     if isinstance(tensor, SparseArray):
         return tensor.overwrite(np.asarray(known))
     return tensor
@@ -166,7 +164,7 @@ class ErrorFeedback:
         self._residuals = {group: dict(arrays) for group, arrays in residuals.items()}
 
     def kept(self) -> Payload:
-        """Return what rounding has left so far, for a checkpoint."""
+        """Collect what rounding has left so far, for a checkpoint."""
         # Copies: a store takes a group that is the object it has saved for unchanged.
         return {RESIDUALS + group: dict(a) for group, a in self._residuals.items()}
 
@@ -229,7 +227,7 @@ class ModelPublisher:
         self._checksums: dict[str, tuple[Arrays, int]] = {}
 
     def kept(self) -> Payload:
-        """Return what a checkpoint has to keep beside the server's state."""
+        """Collect what a checkpoint has to keep beside the state of the server."""
         return self._feedback.kept()
 
     def restore(self, version: int, beside: Payload) -> None:
@@ -313,7 +311,7 @@ class ModelPublisher:
     def _changed(
         self, group: str, known: Arrays, wanted: Arrays
     ) -> tuple[Arrays, dict[str, Encoded]]:
-        """Return a model moved by its rounded change, and that change.
+        """Move a model by its rounded change; return both.
 
         Rows along axis 0 that aggregation has left alone stay, with what is left of
         earlier changes: a strategy may send only those that it has changed.
@@ -349,7 +347,7 @@ class ModelPublisher:
     def _since(
         self, group: str, held: int | None
     ) -> Mapping[int, Mapping[str, Encoded]] | None:
-        """Return a group's changes by round, None if they are not all there."""
+        """Find a group's changes by round; None if they are not all there."""
         if held is None or held < self._first:
             return None
         return {
@@ -359,7 +357,7 @@ class ModelPublisher:
         }
 
     def _checksum(self, group: str, state: Payload) -> int:
-        """Return the checksum of a model, which is made once for all clients."""
+        # Made once for all clients.
         arrays, found = self._checksums.get(group, (None, 0))
         if arrays is not state[group]:
             found = checksum(state[group])
@@ -368,7 +366,7 @@ class ModelPublisher:
 
 
 def _rows(arrays: Arrays) -> Arrays | None:
-    """Return which rows there are of each `SparseArray`, one bit a row.
+    """Mark the rows that there are of each `SparseArray`, one bit a row.
 
     None where one has only some entries of a row.
     """
@@ -405,7 +403,7 @@ class ModelCopy:
         self._current: dict[str, Arrays] = {}
 
     def kept(self) -> Payload:
-        """Return what to save beside the learner's state."""
+        """Collect what to save beside the state of the learner."""
         if not self._models:
             return {}
         return {
@@ -464,7 +462,7 @@ class ModelCopy:
         return made
 
     def _entered(self, group: str, arrays: Arrays) -> Arrays:
-        """Return a model into which what came of it as it is has been entered."""
+        """Enter into a model what came of it as it is."""
         known = self._models.get(group, {})
         model = dict(known)
         for name, tensor in arrays.items():
@@ -479,7 +477,7 @@ class ModelCopy:
     def _moved(
         self, group: str, model: Arrays, changes: Mapping[int, Arrays]
     ) -> Arrays:
-        """Return a model moved by its changes.
+        """Move a model by its changes.
 
         Changes that the copy has already, since an update of the client was not used,
         are not added again.
@@ -504,7 +502,6 @@ class ModelCopy:
 
 
 def _part(tensor: AnyArray, rows: AnyArray) -> SparseArray:
-    """Return rows of a dense tensor, given as one bit each."""
     dense, packed = np.asarray(tensor), np.asarray(rows, np.uint8)
     marks = np.unpackbits(packed, count=len(dense), bitorder="little")
     return SparseArray.of_channels(dense, np.flatnonzero(marks))

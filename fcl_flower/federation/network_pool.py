@@ -22,7 +22,7 @@ class NetworkPool(threading.local):
         self._is_ours = type(initial.body).__module__.startswith("fcl_flower.")
 
     def get(self) -> MultiHeadModel:
-        """Return the network as it was at first, the caller's to change.
+        """Hand out the network as it was at first, the caller's to change.
 
         What this thread got before is taken back. Parameters that are frozen are shared
         with others: nobody trains them.

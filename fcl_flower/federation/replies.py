@@ -135,7 +135,7 @@ class ReplyReader:
             )
 
     def expected(self, client: int) -> Expectation:
-        """Return what was expected last of a client's update."""
+        """Look up what was expected last of a client's update."""
         return self._expected[client]
 
     def read(

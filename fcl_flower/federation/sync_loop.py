@@ -240,7 +240,7 @@ class SyncLoop(Loop):
     # ---- time
 
     def _update_quorum(self) -> Quorum:
-        """Return the rule for updates, of which a sum under masks needs its own."""
+        """Choose the rule for updates: a sum under masks needs one of its own."""
         if not self._section.secure_aggregation:
             return self._quorum
         needed = self._section.sum_threshold(len(self._stages))
@@ -259,7 +259,7 @@ class SyncLoop(Loop):
                 yield reply
 
     def _durations(self) -> tuple[list[float], int]:
-        """Return how long each client trains in simulated time, and how many do."""
+        """Simulate how long each client trains; return how many do, too."""
         return list(map(self._clock.duration, self._stages)), len(self._stages)
 
     def _note_late(self, replies: Iterable[Message]) -> Iterator[Message]:
