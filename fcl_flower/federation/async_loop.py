@@ -285,7 +285,7 @@ class AsyncLoop(Loop):
             self._result.evaluate_metrics_clientapp[number] = metrics
 
     def _task_of(self, received: Replies) -> int:
-        """Find the task that the scores come after: one for all of these clients."""
+        """Find the task after which there are scores: of one client or of all."""
         (task,) = {
             self._schedule.task(self._clients[client].done)
             for client in received.scores

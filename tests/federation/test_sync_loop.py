@@ -1,3 +1,5 @@
+"""Rounds: the same seed, who takes part, who fails, what is recorded, what is asked."""
+
 import json
 import tomllib
 from pathlib import Path

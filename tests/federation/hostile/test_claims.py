@@ -111,10 +111,14 @@ def test_scores_of_tasks_that_were_not_asked_for_are_not_recorded(tmp_path, meth
 def test_scores_beside_an_update_are_ignored_unless_asked_for(tmp_path):
     boast = answered_by("train", lambda m, reply: with_scores(reply, [1.0]))
     for name, tamper in (("honest", None), ("boast", boast)):
-        run_in_process(tiny(tmp_path / name, strategy="fedavg"), tamper=tamper)
+        config = tiny(tmp_path / name, strategy="fedavg")
+        unasked = config.replace(evaluate_before_aggregation=False)
+        run_in_process(unasked, tamper=tamper)
     for client in (HONEST, HOSTILE):
         found = [scores_of(tmp_path / name, client) for name in ("honest", "boast")]
         assert found[0] == found[1]
+    before = summary_of(tmp_path / "boast")["before_aggregation"]
+    assert before["average_accuracy"] is None
 
 
 # ---- "I have counted other samples"

@@ -1,12 +1,15 @@
 """Rounds that do not wait for all: in simulated time by hand, and in real time."""
 
+import math
 import time
 
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation import mailbox, messages
+from fcl_flower.federation import mailbox, messages, pacing
+from fcl_flower.federation.pacing import Quorum
+from fcl_flower.results.record import Lateness
 
 
 def quick(folder, **values):
@@ -152,3 +155,64 @@ def test_who_is_silent_in_a_test_costs_no_timeout(tmp_path):
 def test_an_asynchronous_run_has_no_quorum(tmp_path):
     with pytest.raises(ConfigError, match=r"federation.quorum: got 0.6, expected 1"):
         quick(tmp_path, asynchronous=True)
+
+
+# ---- when a round is closed, by hand
+
+
+@pytest.mark.parametrize(
+    ("rule", "times", "asked", "closes"),
+    [
+        (Quorum(), [], 3, math.inf),
+        (Quorum(), [1, 2], 3, math.inf),
+        (Quorum(), [1, 5, 2], 3, 5),
+        (Quorum(0.5), [3], 4, math.inf),
+        (Quorum(0.5), [3, 1], 4, 3),
+        (Quorum(0.5), [3, 1, 9], 4, 3),  # who comes later moves nothing
+        (Quorum(0.5, 2.5), [3, 1, 9], 4, 7.5),
+        (Quorum(0.5, 0.2), [3, 1], 4, 3),  # not before its quorum
+        (Quorum(0.51), [3, 1], 4, math.inf),
+        (Quorum(0.5, least=3), [3, 1], 4, math.inf),
+        (Quorum(0.5, least=3), [3, 1, 4], 4, 4),
+        (Quorum(0.28), [1] * 7, 25, 1),  # 0.28 * 25 = 7.000000000000001
+        (Quorum(0.5), [], 0, math.inf),
+    ],
+)
+def test_the_quorum_and_its_time_close_a_round(rule, times, asked, closes):
+    assert rule.closes_at(times, asked) == closes
+
+
+# ---- when a client that was late is asked again, by hand
+
+
+def late(server_round, times=1, busy_until=0.0):
+    return Lateness(server_round, times, busy_until)
+
+
+def test_the_pause_doubles_up_to_the_longest():
+    pauses = [pacing.next_round(late(10, times)) - 11 for times in range(1, 9)]
+    assert pauses == [0, 1, 2, 4, 8, 16, 16, 16]
+
+
+def test_a_resting_client_is_named_with_the_round_of_its_return():
+    known = {1: late(4, 3), 2: late(4, 1)}
+    why = "was late 3 times in a row, and is asked again in round 7"
+    assert pacing.backing_off(known, 6, [0, 1, 2]) == {1: why}
+    assert pacing.backing_off(known, 7, [0, 1, 2]) == {}
+    assert pacing.backing_off(known, 6, [0, 2]) == {}
+
+
+def test_a_client_is_busy_until_its_time():
+    known = {1: late(4, busy_until=2.5), 2: late(4, busy_until=3.0)}
+    assert pacing.busy(known, 2.5, [0, 1, 2]) == {2}
+    assert pacing.busy(known, 2.4, [0, 1]) == {1}
+
+
+def test_time_passes_until_enough_are_free():
+    known = {1: late(4, busy_until=2.5), 2: late(4, busy_until=3.0)}
+    found = [
+        pacing.next_free_time(known, 2.0, [0, 1, 2], least) for least in (1, 2, 3, 9)
+    ]
+    assert found == [2.0, 2.5, 3.0, 3.0]
+    assert pacing.next_free_time(known, 2.0, [], 1) == 2.0
+    assert pacing.next_free_time(known, 9.0, [1, 2], 2) == 9.0

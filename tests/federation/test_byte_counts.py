@@ -1,3 +1,5 @@
+"""Bytes of a message are those that Flower sends; nominal ones are those of papers."""
+
 import numpy as np
 import pytest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects

@@ -1,3 +1,5 @@
+"""What messages hold, and what of a hostile one is refused."""
+
 import dataclasses
 
 import numpy as np
@@ -6,9 +8,17 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Request, SparseArray, TaskStage, Update
+from fcl_flower.core.types import Evaluation, Request, SparseArray, TaskStage, Update
 from fcl_flower.federation import messages
 from fcl_flower.federation.codec import WireFormat, encode
+from fcl_flower.federation.messages import (
+    MessageEncoder,
+    can_alias,
+    decode_evaluation,
+    decode_payload,
+    encode_evaluation,
+    zero_copy,
+)
 
 SPARSE = SparseArray((2, 3), np.array([1, 5]), np.array([0.5, -2.0], np.float32))
 
@@ -213,3 +223,136 @@ def test_a_message_may_claim_two_gibibytes_by_default():
                 }
             )
         )
+
+
+# ---- a message within a process holds the memory that nobody changes, and no other
+
+
+@pytest.fixture
+def here():
+    with zero_copy():
+        yield
+
+
+def own():
+    return np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+def sent(tensor, wire=None):
+    encoder = MessageEncoder() if wire is None else MessageEncoder(wire)
+    return decode_payload(encoder.payload({"base": {"w": tensor}}))["base"]["w"]
+
+
+WHOLE = {
+    "its own": own,
+    "its own in another shape": lambda: own().reshape(4, 1),
+    "bytes that came": lambda: np.frombuffer(own().tobytes(), np.float32),
+    "memory that came": lambda: np.frombuffer(
+        own().data.cast("B").toreadonly(), np.float32
+    ),
+}
+OTHERS = {
+    "a network's": lambda: torch.nn.Linear(2, 2).weight.detach().numpy(),
+    "a row of a network's": lambda: torch.nn.Linear(2, 2).weight.detach().numpy()[:1],
+    "a part of an array": lambda: own()[:1],
+    "a part of what came": lambda: np.frombuffer(own().tobytes(), np.float32, 2),
+    "a buffer that may be written": lambda: np.frombuffer(
+        memoryview(bytearray(own().tobytes())), np.float32
+    ),
+    "some entries": lambda: SparseArray.of_mask(own(), own() > 1),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_what_is_whole_and_changed_by_nobody_is_shared(here, kind):
+    tensor = WHOLE[kind]()
+
+    assert can_alias(tensor)
+    assert np.shares_memory(sent(tensor), tensor)
+    assert not sent(tensor).flags.writeable
+    np.testing.assert_array_equal(sent(tensor), tensor)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_outside_of_a_run_in_one_process_all_is_copied(kind):
+    tensor = WHOLE[kind]()
+    with zero_copy():
+        pass
+
+    assert not can_alias(tensor)
+    assert not np.shares_memory(sent(tensor), tensor)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_others_may_change_is_copied(here, kind):
+    assert not can_alias(OTHERS[kind]())
+
+
+def test_what_was_sent_of_a_network_does_not_learn_on(here):
+    layer = torch.nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    weights = layer.weight.detach().numpy()
+
+    found = sent(weights)
+    layer.weight.data.fill_(9)
+
+    assert weights.tolist() == [[9, 9], [9, 9]]
+    assert found.tolist() == before.tolist()
+
+
+# ---- scores on the wire: what was sent comes back, and nothing impossible is believed
+
+# Two tasks of three classes: of 5 samples 3 are right, of 2 none.
+COUNTED = Evaluation(
+    [0.6, 0.0],
+    77,
+    [[[2, 1, 0], [3, 2, 0], [3, 1, 1]], [[0, 0, 0], [0, 0, 2], [1, 1, 0]]],
+)
+
+
+def test_counts_come_back_as_they_were_sent():
+    sent = encode_evaluation(COUNTED)
+
+    assert sent["tested"] == [3, 2, 0, 0, 0, 2]
+    assert decode_evaluation(sent, 2, classes=3) == COUNTED
+    assert decode_evaluation(sent, 2) == Evaluation([0.6, 0.0], 77)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"right": None}, "right: expected 6 counts by class, got None"),
+        ({"tested": 5}, "tested: expected 6 counts by class, got 5"),
+        ({"answered": [1] * 5}, "answered: expected 6 counts by class, got 5 of them"),
+        ({"answered": [1] * 7}, "answered: expected 6 counts by class, got 7 of them"),
+        ({"tested": [3.0, 2.0, 0.0, 0.0, 0.0, 2.0]}, "tested: expected integers in"),
+        ({"tested": [3, 2, 0, 0, -1, 3]}, "tested: expected integers in"),
+        ({"tested": [2**31 + 1, 2, 0, 0, 0, 2]}, "tested: expected integers in"),
+        ({"right": [4, 0, 0, 0, 0, 0]}, "right: expected at most as many"),
+        (
+            {"right": [1, 2, 0, 0, 0, 0]},
+            "right: expected at most as many",
+        ),  # answered 1
+        (
+            {"right": [3, 1, 0, 0, 0, 0]},
+            r"right: expected the accuracies \[0\.6, 0",
+        ),
+        ({"answered": [3, 1, 2, 1, 1, 0]}, "answered: expected one answer to each of"),
+        ({"answered": [3, 1, 1, 0, 1, 0]}, "answered: expected one answer to each of"),
+        ({"right": [2, 0, 1, 0, 0, 0]}, "right: expected at most as many"),
+        ({"answered": [3, 1, 2, 1, 0, 0]}, "answered: expected one answer to each of"),
+        ({"accuracy": [0.6, 0.5]}, "right: expected the accuracies"),
+        ({"accuracy": [0.6]}, "accuracy: expected 2 fractions, got 1 of them$"),
+        ({"accuracy": [0.6] * 3}, "accuracy: expected 2 fractions, got 3 of them$"),
+        ({"accuracy": 0.6}, r"accuracy: expected 2 fractions, got 0\.6$"),
+    ],
+)
+def test_impossible_counts_are_refused_by_name(changed, why):
+    honest = dict(encode_evaluation(COUNTED))
+    sent = {**honest, **changed}
+    record = MetricRecord(
+        {key: found for key, found in sent.items() if found is not None}
+    )
+
+    with pytest.raises(WireError, match=why):
+        decode_evaluation(record, 2, classes=3)

@@ -1,3 +1,5 @@
+"""What is saved comes back, whatever happens to the process or to a file."""
+
 import os
 from pathlib import Path
 

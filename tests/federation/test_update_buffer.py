@@ -1,3 +1,5 @@
+"""Updates of a round lie in a file without a name, where they are many bytes."""
+
 import gc
 import os
 import weakref

@@ -4,18 +4,29 @@ Three oracles: the tensor that went in, sizes counted entry by entry as the tabl
 the module's docstring says, and torch's own rounding.
 """
 
+import struct
 import tracemalloc
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 import torch
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import peak_of
 
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation.codec import Encoded, decode, encode
+from fcl_flower.federation.codec import (
+    LEVELS,
+    Encoded,
+    compress_bytes,
+    decode,
+    decompress_bytes,
+    encode,
+    spec,
+)
 
 DTYPES = [
     *("float16", "float32", "float64", "bool"),
@@ -541,3 +552,234 @@ def test_encoding_leaves_its_argument_writeable_and_unchanged():
         encode(tensor, precision)
     assert tensor.flags.writeable
     assert tensor.tolist() == [0, 1, np.float32(1 / 3)]
+
+
+# ---- values as levels of a scale: bounds, means over seeds, and hostile scales
+
+SCALED = list(LEVELS)
+often = settings(derandomize=True, deadline=None, max_examples=200)
+float_arrays = hnp.arrays(
+    np.float32,
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9),
+    elements=st.floats(-1e6, 1e6, width=32),
+)
+
+
+def scale_of(tensor, precision):
+    return np.abs(tensor).max(initial=0) / LEVELS[precision]
+
+
+@often
+@given(
+    float_arrays,
+    st.sampled_from(SCALED),
+    st.one_of(st.none(), st.integers(0, 2**40)),
+    st.booleans(),
+)
+def test_a_value_moves_by_less_than_the_scale(tensor, precision, seed, compress):
+    made = encode(tensor, precision, seed=seed, compress=compress)
+    read = decode(made)
+    assert (read.shape, read.dtype) == (tensor.shape, np.float32)
+    scale = scale_of(tensor, precision)
+    allowed = (0.5 if seed is None else 1) * scale * (1 + 1e-5) + 1e-40
+    assert np.all(np.abs(read - tensor) <= allowed)
+
+
+@often
+@given(float_arrays, st.sampled_from(SCALED))
+def test_the_nearest_level_is_never_further_than_zero(tensor, precision):
+    read = decode(encode(tensor, precision))
+    assert np.all(np.abs(read - tensor) <= np.abs(tensor) * (1 + 1e-5))
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_levels_are_those_of_the_scale_by_hand(precision):
+    most = LEVELS[precision]
+    tensor = np.array([[2.0 * most, 1.1, -1.1, -2.0 * most]], np.float32)
+    made = encode(tensor, precision)
+    levels = np.array([most, 1, -1, -most], "i1").tobytes()
+    assert made.data == struct.pack("<f", 2.0) + levels
+    assert decode(made).tolist() == [[2.0 * most, 2, -2, -2.0 * most]]
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_drawn_levels_have_the_value_as_their_mean(precision):
+    tensor = np.array([1.0, 0.3, -0.77, 0.001, 0], np.float32)
+    read = [decode(encode(tensor, precision, seed=seed)) for seed in range(4000)]
+    scale = scale_of(tensor, precision)
+    assert np.all(np.abs(np.mean(read, axis=0) - tensor) < 4 * scale / 4000**0.5)
+    assert len({r.tobytes() for r in read}) > 1
+
+
+def test_a_sparse_tensor_keeps_entries_whose_level_is_zero():
+    tensor = SparseArray((9,), np.array([1, 4]), np.array([100, 0.01], np.float32))
+    read = decode(encode(tensor, "int8"))
+    assert read.indices.tolist() == [1, 4]
+    assert read.values.tolist() == [100, 0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_the_receiver(value):
+    made = encode(np.array([[1, value]], np.float32), "int8")
+    with pytest.raises(WireError, match="scale of int8 must be finite"):
+        decode(made)
+
+
+def with_scale(scale, levels=b"\x01\x02", precision="int8"):
+    data = struct.pack("<f", scale) + levels
+    return Encoded("float32", (len(levels),), f"fcl.dense+{precision}", data)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (with_scale(float("nan")), "finite, not nan"),
+        (with_scale(float("inf")), "finite, not inf"),
+        (with_scale(-1.0), "finite, not -1"),
+        (with_scale(1.0, b"\x80"), r"int8 must lie in \[-127, 127\]"),
+        (with_scale(1.0, b"\x08", "int4"), r"int4 must lie in \[-7, 7\]"),
+        (with_scale(1.0, b"\xf8", "int4"), r"int4 must lie in \[-7, 7\]"),
+        (with_scale(1.0, b"\x02", "ternary"), r"ternary must lie in \[-1, 1\]"),
+        (Encoded("float32", (0,), "fcl.dense+int8", b"\0\0"), "too few for a scale"),
+        (Encoded("float32", (2,), "fcl.dense+int8", bytes(5)), "cannot fill shape"),
+        (Encoded("float64", (1,), "fcl.dense+int8", bytes(5)), "holds float32"),
+        (Encoded("int8", (1,), "fcl.dense+ternary", bytes(5)), "holds float32"),
+    ],
+    ids=range(11),
+)
+def test_a_hostile_scale_or_level_is_refused(made, why):
+    with pytest.raises(WireError, match=why):
+        decode(made)
+
+
+# ---- compressed tensors: what comes back, and frames that lie
+
+RNG = np.random.default_rng(3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.binary(max_size=200), st.sampled_from([1, 2, 4, 8]))
+def test_bytes_come_back_whatever_is_left_over(data, itemsize):
+    frame = compress_bytes(data, itemsize)
+    assert decompress_bytes(frame, itemsize, len(data)) == data
+
+
+def test_the_bytes_of_a_frame_are_sorted_by_their_place_in_a_value():
+    frame = compress_bytes(b"\x01\x02\x03\x11\x12\x13\xff", 3)
+    assert zstandard.decompress(frame) == b"\x01\x11\x02\x12\x03\x13\xff"
+
+
+def test_a_limit_that_is_met_is_enough_and_one_byte_less_is_not():
+    frame = compress_bytes(bytes(1000), 1)
+    assert decompress_bytes(frame, 1, 1000) == bytes(1000)
+    with pytest.raises(WireError, match="claims 1000 bytes, of 999 that it may"):
+        decompress_bytes(frame, 1, 999)
+
+
+def forged(claimed, window=None, content=b"x" * 64):
+    """Return a frame of raw blocks whose header claims what it likes."""
+    header = struct.pack("<I", 0xFD2FB528)
+    if window is None:  # a single segment: the size is its window, too
+        header += bytes([0b11100000]) + struct.pack("<Q", claimed)
+    else:
+        header += bytes([0b11000000, window << 3]) + struct.pack("<Q", claimed)
+    block = len(content) << 3 | 1
+    return header + struct.pack("<I", block)[:3] + content
+
+
+def bomb(size):
+    return zstandard.ZstdCompressor(level=19).compress(bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (bomb(2**28), "claims 268435456 bytes"),
+        (forged(2**62), "claims"),
+        (forged(65), "damaged"),
+        (forged(63), "damaged"),
+        (forged(64, window=30), "damaged"),
+        (b"", "damaged"),
+        (b"no frame", "damaged"),
+        (compress_bytes(bytes(900), 1)[:-2], "damaged"),
+        (compress_bytes(bytes(900), 1) + b"\0", "damaged"),
+        (compress_bytes(bytes(9), 1) * 2, "damaged"),
+        (
+            zstandard.ZstdCompressor(write_content_size=False).compress(bytes(900)),
+            "claims -1 bytes",
+        ),
+        (struct.pack("<II", 0x184D2A50, 4) + bytes(4) + bomb(2**28), "damaged"),
+        (struct.pack("<II", 0x184D2A50, 2**31), "damaged"),
+    ],
+    ids=range(13),
+)
+def test_a_frame_that_lies_is_refused_and_takes_no_memory(frame, why):
+    def refused():
+        with pytest.raises(WireError, match=why):
+            decompress_bytes(frame, 1, 1000)
+
+    assert peak_of(refused) < 0.2
+
+
+def test_damage_anywhere_is_refused_or_stays_within_the_limit():
+    frame = bytearray(
+        compress_bytes(RNG.integers(0, 5, 4000).astype("u1").tobytes(), 4)
+    )
+    refused = 0
+    for place in range(len(frame)):
+        for bit in range(8):
+            frame[place] ^= 1 << bit
+            try:
+                assert len(decompress_bytes(bytes(frame), 4, 5000)) <= 5000
+            except WireError:
+                refused += 1
+            frame[place] ^= 1 << bit
+    assert refused > len(frame)
+
+
+# ---- frames around tensors
+
+
+@pytest.mark.parametrize("form", ["", ".bitmap", ".index", ".rows"])
+@pytest.mark.parametrize("suffix", ["", "+float16", "+int8"])
+def test_a_bomb_in_a_tensor_is_refused_before_it_is_opened(form, suffix):
+    claim = Encoded("float32", (40, 50), f"fcl.dense{form}{suffix}+zstd", bomb(2**28))
+    assert spec(claim).shape == (40, 50)
+
+    def refused():
+        with pytest.raises(WireError, match="claims 268435456 bytes"):
+            decode(claim)
+
+    assert peak_of(refused) < 1
+
+
+@pytest.mark.parametrize(
+    ("form", "most"),
+    [("", 40), (".bitmap", 42), (".index", 40 + 80 + 1), (".rows", 41)],
+)
+def test_the_limit_is_what_shape_and_form_imply(form, most):
+    for size, within in ((most, True), (most + 1, False)):
+        made = Encoded(
+            "float32", (5, 2), f"fcl.dense{form}+zstd", compress_bytes(bytes(size), 4)
+        )
+        try:
+            decode(made)
+            why = ""
+        except WireError as error:
+            why = str(error)
+        assert (f"of {most} that it may" in why) is not within
+
+
+@pytest.mark.parametrize("values", ["few", "noise"])
+def test_a_tensor_is_compressed_only_where_that_is_smaller(values):
+    tensor = np.ones(4000, np.float32)
+    if values == "noise":
+        tensor = RNG.bytes(16_000)
+        tensor = np.frombuffer(tensor, np.uint8)
+    plain, packed = encode(tensor), encode(tensor, compress=True)
+    if values == "few":
+        assert packed.form == "fcl.dense+zstd"
+        assert len(packed.data) < 100
+    else:
+        assert packed == plain
+    np.testing.assert_array_equal(decode(packed), tensor)

@@ -1,6 +1,6 @@
 """A process that keeps what clients share computes what one without memory does."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,11 +128,9 @@ def test_frozen_weights_are_held_once(tmp_path):
             **{"model.encoder": encoder},
         )
     )
-    networks = [parts.network(None)]
-    other = threading.Thread(target=lambda: networks.append(parts.network(None)))
-    other.start()
-    other.join()
-    one, two = (dict(network.named_parameters()) for network in networks)
+    one = dict(parts.network(None).named_parameters())
+    with ThreadPoolExecutor(1) as executor:  # each thread has a network
+        two = dict(executor.submit(parts.network, None).result().named_parameters())
 
     shared = {name for name in one if one[name] is two[name]}
     assert shared == {name for name in one if not one[name].requires_grad}

@@ -1,0 +1,274 @@
+"""Keys, shares, fixed point and masks of a sum, by hand."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fcl_flower.core.errors import ConfigError, ContractError, WireError
+from fcl_flower.core.types import SparseArray, Update
+from fcl_flower.federation.secure.crypto import (
+    Layout,
+    agreed_key,
+    decode_fixed_point,
+    derived_key,
+    encode_fixed_point,
+    join_shares,
+    keystream,
+    new_secret,
+    pair_masks,
+    public_key,
+    share_secret,
+)
+
+BITS = 32  # behind the binary point
+
+
+def update(seed, examples, **more):
+    rng = np.random.default_rng(seed)
+    base = {
+        "w": rng.standard_normal((3, 4)).astype(np.float32),
+        "steps": np.asarray(seed + 1, np.int64),
+    }
+    return Update({"base": base, **more}, examples)
+
+
+def layout(weighted=True):
+    return Layout.of(update(0, 1).payload, weighted=weighted)
+
+
+def test_the_mean_is_exact_up_to_the_rounding_of_each_summand():
+    updates = [update(seed, examples) for seed, examples in enumerate((7, 40, 1))]
+
+    vectors = [encode_fixed_point(one, layout(), clients=3) for one in updates]
+    mean = decode_fixed_point(vectors[0] + vectors[1] + vectors[2], layout())
+
+    expected = sum(one.num_examples * one.payload["base"]["w"] for one in updates) / 48
+    found = mean.payload["base"]["w"]
+    assert mean.num_examples == 48
+    # Half a unit for each summand, and the rounding of the result to float32.
+    np.testing.assert_allclose(
+        found, expected, rtol=2e-7, atol=3 * 2.0 ** (-BITS - 1) / 48
+    )
+    steps = mean.payload["base"]["steps"]
+    assert steps.dtype == np.int64
+    assert steps == round((7 * 1 + 40 * 2 + 1 * 3) / 48)
+
+
+def test_sums_are_not_divided_and_a_group_may_be_left_out():
+    both = Layout.of({**update(0, 1).payload, "b": {"x": np.zeros(2)}}, weighted=False)
+    more = update(1, 5, b={"x": np.array([-1.5, 2**20])})
+
+    total = encode_fixed_point(update(0, 3), both, 2) + encode_fixed_point(
+        more, both, 2
+    )
+    found = decode_fixed_point(total, both)
+
+    assert found.num_examples == 8
+    np.testing.assert_array_equal(found.payload["b"]["x"], [-1.5, 2**20])
+    assert found.payload["base"]["steps"] == 3
+
+
+def test_what_is_meta_stays_with_the_client():
+    known = update(0, 2, meta={"data": np.asarray(7, np.uint64)})
+
+    alike = encode_fixed_point(known, layout(), 3) == encode_fixed_point(
+        update(0, 2), layout(), 3
+    )
+
+    assert alike.all()
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_layout_travels_among_tensors(weighted):
+    assert Layout.from_array(layout(weighted).to_array()) == layout(weighted)
+    assert layout(weighted).size == len(
+        encode_fixed_point(update(0, 1), layout(weighted), 3)
+    )
+
+
+def test_a_value_that_does_not_fit_is_refused_on_the_client():
+    def of(value):
+        return Update(
+            {"base": {"w": np.full((3, 4), value), "steps": np.asarray(0)}}, 1
+        )
+
+    message = (
+        r"^federation.secure_aggregation: got True, expected false, as base/w reaches "
+        r"5.36871e\+08 and the sum over 3 clients may reach 1.07374e\+09$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        encode_fixed_point(of(2.0**29), layout(), clients=3)
+
+    three = encode_fixed_point(of(-(2.0**28)), layout(), 3) * np.uint64(3)
+    found = decode_fixed_point(three, layout(weighted=False)).payload["base"]["w"]
+    np.testing.assert_array_equal(found, -3 * 2.0**28)
+
+
+def test_a_value_that_is_not_finite_is_refused():
+    base = {"w": np.full((3, 4), np.nan, np.float32), "steps": np.asarray(0)}
+    with pytest.raises(WireError, match="base/w: holds NaN"):
+        encode_fixed_point(Update({"base": base}, 1), layout(), 3)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"base": {"w": np.zeros((3, 4))}},
+        {"base": {"w": np.zeros((4, 3)), "steps": np.asarray(0)}},
+        {"base": {**update(0, 1).payload["base"], "other": np.zeros(1)}},
+        {**update(0, 1).payload, "heads": {"w": np.zeros(1)}},
+        {
+            "base": {
+                "w": SparseArray((3, 4), np.arange(1), np.zeros(1, np.float32)),
+                "steps": np.asarray(0),
+            }
+        },
+    ],
+    ids=["nothing", "a part", "a shape", "more", "another group", "sparse"],
+)
+def test_an_update_of_another_layout_is_refused(payload):
+    with pytest.raises(ContractError, match="expected"):
+        encode_fixed_point(Update(payload, 1), layout(), 3)
+
+
+@pytest.mark.parametrize("examples", [-3, 2.5])
+def test_a_sum_over_no_number_of_examples_is_refused(examples):
+    vector = encode_fixed_point(update(0, 1), layout(), 3)
+    vector[2] = np.int64(examples * 2**BITS).view(np.uint64)
+
+    with pytest.raises(WireError, match="expected a number of examples"):
+        decode_fixed_point(vector, layout())
+
+
+# ---- keys and shares: who can make them, and who cannot
+
+PRIME = 2**255 - 19
+
+
+def test_two_agree_on_a_key_for_each_use_and_a_third_on_another():
+    one, other, third = (new_secret() for _ in range(3))
+
+    key = agreed_key(one, public_key(other), "a use")
+
+    assert agreed_key(other, public_key(one), "a use") == key
+    assert agreed_key(one, public_key(other), "another") != key
+    assert agreed_key(third, public_key(other), "a use") != key
+    assert agreed_key(third, public_key(one), "a use") != key
+
+
+def test_a_key_is_that_of_x25519_and_hkdf():
+    secret, peer = new_secret(), X25519PrivateKey.generate()
+
+    def hkdf(bits, use):
+        return HKDF(SHA256(), 32, None, b"fcl-flower " + use).derive(bits)
+
+    shared = peer.exchange(X25519PublicKey.from_public_bytes(public_key(secret)))
+    theirs = peer.public_key().public_bytes_raw()
+    own = X25519PrivateKey.from_private_bytes(hkdf(secret, b"private key"))
+    assert agreed_key(secret, theirs, "seal") == hkdf(shared, b"seal")
+    assert public_key(secret) == own.public_key().public_bytes_raw()
+    assert derived_key(secret, "own mask") == hkdf(secret, b"own mask")
+
+
+@pytest.mark.parametrize(
+    "public",
+    [
+        b"",
+        bytes(31),
+        bytes(33),
+        bytes(32),  # of low order: everybody's agreement would be the same
+        (1).to_bytes(32, "little"),
+        PRIME.to_bytes(32, "little"),
+        (PRIME + 9).to_bytes(32, "little"),
+    ],
+    ids=lambda public: public.hex()[-70:] or "none",
+)
+def test_what_is_no_public_key_is_refused(public):
+    with pytest.raises(ValueError, match=r"."):
+        agreed_key(new_secret(), public, "a use")
+
+
+def test_a_key_has_one_spelling():
+    """Its highest bit says nothing to X25519: two clients could have one key."""
+    public = public_key(new_secret())
+    again = public[:31] + bytes([public[31] | 0x80])
+
+    agreed_key(new_secret(), public, "a use")
+    with pytest.raises(ValueError, match=r"32 bytes below 2\^255 - 19"):
+        agreed_key(new_secret(), again, "a use")
+
+
+def test_so_many_shares_give_the_secret_and_one_less_does_not():
+    secret = new_secret()
+
+    shares = share_secret(secret, 3, 5)
+
+    assert len({*shares}) == 5
+    for some in combinations(shares, 3):
+        assert join_shares(some) == secret
+    for few in combinations(shares, 2):
+        assert join_shares(few) != secret
+    assert join_shares(shares) == secret
+
+
+@pytest.mark.parametrize("wrong", [b"", b"x", bytes(20), bytes(50)])
+def test_what_is_no_share_gives_no_secret(wrong):
+    secret = new_secret()
+    first, second, _ = share_secret(secret, 3, 3)
+
+    try:
+        found = join_shares([first, second, wrong])
+    except ValueError:
+        return
+    assert found != secret
+
+
+# ---- masks of pairs vanish from the sum, and from no other
+
+
+def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
+    secrets = {client: new_secret() for client in (0, 3, 8)}
+    public = {client: public_key(secret) for client, secret in secrets.items()}
+
+    masks = [
+        pair_masks(
+            client,
+            secret,
+            {other: key for other, key in public.items() if other != client},
+            5,
+        )
+        for client, secret in secrets.items()
+    ]
+
+    assert not (masks[0] + masks[1] + masks[2]).any()
+    assert (masks[0] + masks[1]).all()
+    assert all(mask.all() for mask in masks)
+
+
+def test_the_mask_of_a_pair_is_that_of_all_32_bytes_they_agree_on():
+    one, public = new_secret(), public_key(new_secret())
+    key = agreed_key(one, public, "mask of a pair")
+
+    found = pair_masks(1, one, {2: public}, 7)
+
+    assert len(key) == 32
+    assert (found == keystream(key, 7)).all()
+
+
+def test_a_mask_is_aes_in_counter_mode_and_a_short_one_a_long_ones_head():
+    key = bytes(range(32))
+    # In counter mode each block is the encrypted number of the block.
+    block = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
+    blocks = b"".join(block.update(n.to_bytes(16, "big")) for n in range(4))
+
+    assert keystream(key, 8).tobytes() == blocks
+    assert (keystream(key, 1000)[:8] == keystream(key, 8)).all()
