@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
@@ -56,7 +56,7 @@ class Analytic(ClientLearner[AnalyticParams]):
         if not count or (again and not stage.starts_task):
             return state, Update({}, count)
         if count < self.params.min_samples:
-            raise refuse(
+            raise config_error(
                 "strategy.min_samples",
                 self.params.min_samples,
                 f"at most {count}, the training samples of task {stage.task}, if their "

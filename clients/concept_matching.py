@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, batches
@@ -82,7 +82,9 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         if self.params.choice == "inputs" and not data.train.x.is_floating_point():
-            raise refuse("strategy.choice", "inputs", "loss or entropy, for texts")
+            raise config_error(
+                "strategy.choice", "inputs", "loss or entropy, for texts"
+            )
         losses = self.losses(state, received, data.train, stage.task)
         chosen = int(np.argmin(losses))
         start = {"base": received[f"base/{chosen}"]}

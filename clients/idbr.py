@@ -23,7 +23,7 @@ from fcl_flower.algorithms.exemplars import (
 )
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.encoder import DisentangledTransformer
@@ -58,7 +58,7 @@ class Idbr(Rehearsal[IdbrParams]):
     @override
     def begin(self, turn: Turn) -> Examples:
         if turn.stage.task >= self._body.task.out_features:
-            raise refuse(
+            raise config_error(
                 "model.max_tasks",
                 self._body.task.out_features,
                 f"at least {turn.stage.task + 1}, the tasks so far",

@@ -18,7 +18,7 @@ from torch import nn
 from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
-from fcl_flower.core.errors import FclError, RoundError, refuse, unknown
+from fcl_flower.core.errors import FclError, RoundError, config_error, unknown_name
 from fcl_flower.data import registry as dataset_registry
 from fcl_flower.data.arrays import ARRAYS, from_arrays
 from fcl_flower.data.datasets import Dataset
@@ -89,7 +89,9 @@ def simulate(
         validate(run)
         with _folder_for(output) as (folder, keeps):
             if (folder / "summary.json").exists():
-                raise refuse("output", str(folder), "a folder without a finished run")
+                raise config_error(
+                    "output", str(folder), "a folder without a finished run"
+                )
             console = Console(quiet=not progress)
             ((_, result),) = shown(console, where, [Job(run, folder)])
             if isinstance(result, FclError):
@@ -132,12 +134,12 @@ def compare(
     """
     where = _backend(backend, workers)
     if isinstance(algorithms, str) or not algorithms:
-        raise refuse("algorithms", algorithms, "a list of one or more")
+        raise config_error("algorithms", algorithms, "a list of one or more")
     if not (isinstance(seeds, Sequence | np.ndarray) and len(seeds)):
-        raise refuse("seeds", seeds, "a list of one or more")
+        raise config_error("seeds", seeds, "a list of one or more")
     seeds = [one.item() if isinstance(one, np.generic) else one for one in seeds]
     if "seed" in settings:
-        raise refuse("seed", settings["seed"], "none, as there are seeds")
+        raise config_error("seed", settings["seed"], "none, as there are seeds")
     base = RunConfig()
     with _registered(where, algorithms, data, model, settings, base) as given:
         names, named = given
@@ -155,9 +157,9 @@ def compare(
 
 def _backend(name: str, workers: int | None) -> Backend:
     if name not in BACKENDS:
-        raise unknown("backend", name, BACKENDS)
+        raise unknown_name("backend", name, BACKENDS)
     if workers is not None and (type(workers) is not int or workers < 1):
-        raise refuse("workers", workers, "a whole number of at least 1, or None")
+        raise config_error("workers", workers, "a whole number of at least 1, or None")
     return Backend(name, workers)
 
 
@@ -182,12 +184,14 @@ def _registered(
     check_not_zero(given)
     if "strategy.name" in given:
         expected = "only its parameters, as the algorithm is the first argument"
-        raise refuse("strategy.name", given["strategy.name"], expected)
+        raise config_error("strategy.name", given["strategy.name"], expected)
     with ExitStack() as stack:
         names = []
         for one in algorithms:
             if not isinstance(one, str | Algorithm):
-                raise refuse("algorithm", one, "a name, or an Algorithm of your own")
+                raise config_error(
+                    "algorithm", one, "a name, or an Algorithm of your own"
+                )
             names.append(one if isinstance(one, str) else one.name)
             if not isinstance(one, str) and not _is_known(one):
                 _only_in_process(backend, "algorithm")
@@ -195,7 +199,7 @@ def _registered(
         if data is not None:
             _only_in_process(backend, "data")
             if "data.datasets" in given:
-                raise refuse(
+                raise config_error(
                     "dataset", given["data.datasets"], "none, as data is given"
                 )
             given = {**_register_data(stack, data, given), **given}
@@ -216,14 +220,16 @@ def _register_data(
     if isinstance(data, GivenTasks):
         if "scenario.name" in given:
             expected = "none, as data has its tasks"
-            raise refuse("scenario", given["scenario.name"], expected)
+            raise config_error("scenario", given["scenario.name"], expected)
         stack.enter_context(SCENARIOS.registered(GIVEN_TASKS, data.entry))
         settings.update(data.settings)
         data = data.data
     if not isinstance(data, Dataset):
         if isinstance(data, str) or not isinstance(data, Sequence) or len(data) < 4:
             got = type(data).__name__
-            raise refuse("data", got, f"a Dataset, or a list of {', '.join(ARRAYS)}")
+            raise config_error(
+                "data", got, f"a Dataset, or a list of {', '.join(ARRAYS)}"
+            )
         data = from_arrays(*data)
     source = _named(data)
     stack.enter_context(dataset_registry.registered(source))
@@ -242,7 +248,7 @@ def _register_model(
     elif callable(model):
         entry = from_module(model, _input_shape(_first_dataset(names, config)))
     else:
-        raise refuse("model", model, "a name, a mapping, or a body of your own")
+        raise config_error("model", model, "a name, a mapping, or a body of your own")
     name = _free_name(model)
     stack.enter_context(MODELS.registered(name, entry))
     return name
@@ -255,9 +261,11 @@ def _is_known(own: Algorithm) -> bool:
 def _only_in_process(backend: Backend, key: str) -> None:
     if backend.name != "in-process":
         expected = f"in-process, as {key} is a Python object"
-        raise refuse("backend", backend.name, expected)
+        raise config_error("backend", backend.name, expected)
     if backend.workers not in (None, 1):
-        raise refuse("workers", backend.workers, f"1, as {key} is a Python object")
+        raise config_error(
+            "workers", backend.workers, f"1, as {key} is a Python object"
+        )
 
 
 def _named(dataset: Dataset) -> Dataset:
@@ -284,7 +292,9 @@ def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
 
 def _input_shape(dataset: Dataset) -> tuple[int, ...]:
     if dataset.modality == "text":
-        raise refuse("model", "a module", "the name of a model, as the data are text")
+        raise config_error(
+            "model", "a module", "the name of a model, as the data are text"
+        )
     shape: tuple[int, ...] = dataset.train.x.shape[1:]
     if dataset.modality != "images":
         return shape

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     AnyArray,
@@ -207,7 +207,7 @@ def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
     wanted = {layer + factor for layer in layers for factor in (UP, DOWN)}
     odd = sorted({*given} ^ {*wanted, WEIGHT, BIAS})
     if odd or not layers:
-        raise refuse(
+        raise config_error(
             "model.name",
             f"one that shares {odd[0]}" if odd else "one without LoRA",
             "lora-transformer or lora-vit, of which LoRM shares LoRA and head",

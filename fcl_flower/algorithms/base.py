@@ -25,7 +25,7 @@ from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.config.parsing import Params as Params
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.diagnostics import Diagnostic
-from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.types import Arrays, ClientTask, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class ServerStrategy(ABC, Generic[P]):
             ConfigError: there is nothing of it in the state, or, as here, contributions
                 are not kept apart.
         """
-        raise refuse(
+        raise config_error(
             "strategy",
             type(self).__name__,
             "one that keeps what clients send apart, such as analytic: what was mixed "

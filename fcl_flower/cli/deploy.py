@@ -21,7 +21,7 @@ from fcl_flower.cli.options import (
     resumed,
     run_options,
 )
-from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.results.run_folder import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -250,14 +250,14 @@ def run(
                 f"connected ones at the server at {server}, or --clients with the "
                 "number to wait for"
             )
-            raise refuse("clients", 0, expected)
+            raise config_error("clients", 0, expected)
         config = config.replace(clients=connected)
     resolved = resolve(config)
     validate(resolved)
     config = resolved.config
     folder = (resume or output_folder(output, config)).absolute()
     if (folder / "summary.json").exists():
-        raise refuse("output", str(folder), "a folder without a finished run")
+        raise config_error("output", str(folder), "a folder without a finished run")
     (folder / "progress.json").unlink(missing_ok=True)
     # The folder's name is for people; an earlier run may have had it.
     name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
@@ -310,22 +310,22 @@ def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
 
     if folder is None and not insecure:
         expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
-        raise refuse("certs", "", expected)
+        raise config_error("certs", "", expected)
     if folder is not None and insecure:
-        raise refuse("certs", str(folder), "none with --insecure")
+        raise config_error("certs", str(folder), "none with --insecure")
     return None if folder is None else Certificates(folder.absolute())
 
 
 def _address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise refuse("server", text, "HOST:PORT")
+        raise config_error("server", text, "HOST:PORT")
     return text
 
 
 def _present(path: Path, key: str) -> Path:
     if not path.exists():
-        raise refuse(key, str(path), "an existing path")
+        raise config_error(key, str(path), "an existing path")
     return path.absolute()
 
 

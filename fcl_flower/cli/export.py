@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fcl_flower.cli.options import listed
-from fcl_flower.core.errors import extra, unknown
+from fcl_flower.core.errors import require_extra, unknown_name
 
 NETWORK_FORMATS = ("pt", "safetensors", "onnx", "transformers")
 
@@ -39,7 +39,7 @@ def export_model(
     wanted = listed(formats, "format")
     for name in wanted:
         if name not in NETWORK_FORMATS:
-            raise unknown("format", name, NETWORK_FORMATS)
+            raise unknown_name("format", name, NETWORK_FORMATS)
     from fcl_flower.exports.hugging_face import write_transformers
     from fcl_flower.exports.networks import (
         trained,
@@ -124,9 +124,9 @@ def export(
     wanted = listed(formats, "format")
     for name in wanted:
         if name not in TABLE_FORMATS:
-            raise unknown("format", name, TABLE_FORMATS)
+            raise unknown_name("format", name, TABLE_FORMATS)
         for needed, package in [NEEDS[name]] if name in NEEDS else []:
-            with extra(needed, f"format {name}"):
+            with require_extra(needed, f"format {name}"):
                 import_module(package)  # or says what to install, before all else
     runs = finished_runs(folders)
     places = [run.folder for run in runs]

@@ -23,7 +23,13 @@ from fcl_flower.cli.options import configured, run_options, with_flag
 from fcl_flower.cli.run import compare, simulate, study
 from fcl_flower.config.parsing import Setting, describe, parse_pair, toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, FclError, PluginWarning, refuse, unknown
+from fcl_flower.core.errors import (
+    ConfigError,
+    FclError,
+    PluginWarning,
+    config_error,
+    unknown_name,
+)
 
 
 @click.command("list")
@@ -72,7 +78,7 @@ def _show_one(console: Console, name: str) -> None:
     everything = list(_described())
     found = [one for one in everything if one.name == name]
     if not found:
-        raise unknown("name", name, sorted({one.name for one in everything}))
+        raise unknown_name("name", name, sorted({one.name for one in everything}))
     for one in found:
         console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
         if not one.settings:
@@ -236,7 +242,7 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
             plan.save(save)
         except OSError as error:
             expected = f"a file that can be written ({error.strerror})"
-            raise refuse("save", str(save), expected) from error
+            raise config_error("save", str(save), expected) from error
 
 
 @cli.command()

@@ -10,7 +10,7 @@ import click
 
 from fcl_flower.config.parsing import flatten, parse_pair, read_toml
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def live_port(live: bool, port: int | None) -> int | None:
         ConfigError: there is a port for no page.
     """
     if not live and port is not None:
-        raise refuse("live-port", port, "none without --live")
+        raise config_error("live-port", port, "none without --live")
     return (port or 0) if live else None
 
 
@@ -150,7 +150,7 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
-        raise refuse("output", str(output), expected)
+        raise config_error("output", str(output), expected)
     rate = given.get("learning_rate")
     again = rate is not None and lost_first_round(folder)
     for key, value in given.items():
@@ -158,18 +158,18 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
             continue
         if value is not None and value != ():  # a number may be 0
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
-            raise refuse(
+            raise config_error(
                 option, value, "no settings beside resume, as the run has its own"
             )
     if (folder / "summary.json").exists():
         expected = "the folder of an interrupted run; this one has finished"
-        raise refuse("resume", str(folder), expected)
+        raise config_error("resume", str(folder), expected)
     if not (again or (folder / CHECKPOINT).is_dir()):
         expected = (
             f"the folder of a run that has finished a round, with its {CHECKPOINT}, or "
             "that has lost its first, with another --learning-rate"
         )
-        raise refuse("resume", str(folder), expected)
+        raise config_error("resume", str(folder), expected)
     config = read_config(folder / "config.toml", "resume").replace(resume=True)
     return config.replace(learning_rate=rate) if again else config
 
@@ -186,7 +186,7 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
     """
     named = config.run.output
     if output is not None and named:
-        raise refuse("run.output", named, "none beside --output")
+        raise config_error("run.output", named, "none beside --output")
     return output or (Path(named) if named else free_folder(config))
 
 
@@ -211,7 +211,7 @@ def with_flag(sentence: str) -> str:
     """Name, behind a refusal, the option that gives another value.
 
     Args:
-        sentence: as `refuse` makes it.
+        sentence: as `config_error` makes it.
     """
     found = _SETTING.match(sentence)
     if found is None or "--" in sentence or found["key"] not in RunConfig().flat():
@@ -249,7 +249,7 @@ def listed(text: str, key: str, what: str = "names") -> list[str]:
     """Split an option into different names, or ``what`` they are."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found or len(set(found)) < len(found):
-        raise refuse(key, text, f"different {what} separated by commas")
+        raise config_error(key, text, f"different {what} separated by commas")
     return found
 
 
@@ -258,7 +258,9 @@ def seeds_of(text: str) -> tuple[int, ...]:
     found = listed(text, "seeds", "whole numbers")
     for seed in found:
         if not seed.isdecimal():
-            raise refuse("seeds", text, "different whole numbers separated by commas")
+            raise config_error(
+                "seeds", text, "different whole numbers separated by commas"
+            )
     return tuple(int(seed) for seed in found)
 
 
@@ -269,7 +271,9 @@ def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
 
         return with_local_data(config, folders)
     if config.scenario.name == "local-data":
-        raise refuse("data", "", "a folder for each client, for scenario local-data")
+        raise config_error(
+            "data", "", "a folder for each client, for scenario local-data"
+        )
     return config
 
 
@@ -284,12 +288,14 @@ def backend_of(
     from fcl_flower.runtime.local_runs import Backend
 
     if name == "flower" and folders:
-        raise refuse("backend", name, "in-process, for local data")
+        raise config_error("backend", name, "in-process, for local data")
     if name == "flower" and processes > 1:
-        raise refuse("jobs", processes, "1 with --backend flower, which has --workers")
+        raise config_error(
+            "jobs", processes, "1 with --backend flower, which has --workers"
+        )
     if name == "in-process" and gpus_per_client:
         expected = "none but with --backend flower"
-        raise refuse("gpus-per-client", gpus_per_client, expected)
+        raise config_error("gpus-per-client", gpus_per_client, expected)
     return Backend(name, workers, gpus_per_client, processes, folders)
 
 

@@ -29,7 +29,7 @@ from fcl_flower.cli.options import (
     with_folders,
     workers_option,
 )
-from fcl_flower.core.errors import ConfigError, FclError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, FclError, config_error, unknown_name
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
@@ -228,12 +228,12 @@ def study(
     wanted = listed(only, "only") if only else titles
     for name in wanted:
         if name not in titles:
-            raise unknown("only", name, titles)
+            raise unknown_name("only", name, titles)
     numbers = seeds_of(seeds) if seeds else found.seeds
     for number in numbers:
         if number not in found.seeds:
             expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
-            raise refuse("seeds", number, expected)
+            raise config_error("seeds", number, expected)
     _study(
         found.mapped(changed),
         output or RUNS / file.absolute().parent.name,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -49,7 +49,7 @@ def read_toml(path: Path, key: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise refuse(key, str(path), f"a TOML file ({error})") from error
+        raise config_error(key, str(path), f"a TOML file ({error})") from error
 
 
 def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
@@ -61,9 +61,11 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
     try:
         document = tomllib.loads(f"values = {{{text}}}")
     except tomllib.TOMLDecodeError as error:
-        raise refuse(key, text, f"'key = value, ...' in TOML ({error})") from error
+        raise config_error(
+            key, text, f"'key = value, ...' in TOML ({error})"
+        ) from error
     if len(document) > 1:
-        raise refuse(key, text, "'key = value, ...' in TOML")
+        raise config_error(key, text, "'key = value, ...' in TOML")
     found: dict[str, Any] = document["values"]
     return found
 
@@ -79,7 +81,7 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
     key, equals, text = (part.strip() for part in pair.partition("="))
     key = key.replace("-", "_")
     if not (equals and _KEY.fullmatch(key) and text):
-        raise refuse("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
+        raise config_error("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -140,7 +142,7 @@ def first_complaint(
         value = first["input"]
         finite = not isinstance(value, float) or math.isfinite(value)
         expected = "a boolean, a number or text" if finite else "a finite number"
-        return refuse(where + ".".join([*loc[:at], loc[at + 1]]), value, expected)
+        return config_error(where + ".".join([*loc[:at], loc[at + 1]]), value, expected)
     *parents, leaf = ["", *loc]
     key = where + ".".join(part for part in [*parents, leaf] if part)
     if first["type"] == "extra_forbidden":
@@ -148,13 +150,13 @@ def first_complaint(
         for part in filter(None, parents):
             known = known.model_fields[part].annotation
         names = {field.alias or name for name, field in known.model_fields.items()}
-        return unknown(key, leaf, sorted({*names, *beside}))
+        return unknown_name(key, leaf, sorted({*names, *beside}))
     if first["type"] == "missing":
         return ConfigError(f"{key}: missing, expected a value")
     message = first["msg"].removeprefix("Value error, ")
     if not leaf:
         return ConfigError(message)
-    return refuse(key, first["input"], _PYDANTIC.sub("", message))
+    return config_error(key, first["input"], _PYDANTIC.sub("", message))
 
 
 class Params(BaseModel):

@@ -21,7 +21,7 @@ from fcl_flower.config.sections import (
     StrategySection,
     TrainingSection,
 )
-from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 
 
 class RunConfig(Section):
@@ -157,9 +157,9 @@ class RunConfig(Section):
         for key, value in flatten(values).items():
             section, dot, leaf = key.partition(".")
             if section not in cls.model_fields:
-                raise unknown(key, section, cls.model_fields)
+                raise unknown_name(key, section, cls.model_fields)
             if not dot:
-                raise refuse(key, value, "a table, as this is a section")
+                raise config_error(key, value, "a table, as this is a section")
             if leaf.startswith("params."):
                 leaf = leaf.removeprefix("params.")
             nested.setdefault(section, {})[leaf] = _plain(value)
@@ -251,7 +251,9 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
             found[key] = value
         elif field is None:
             if key not in SHORT:
-                error = unknown(key, key, sorted({*SHORT, *RunConfig.model_fields}))
+                error = unknown_name(
+                    key, key, sorted({*SHORT, *RunConfig.model_fields})
+                )
                 if "did you mean" in str(error):
                     raise error
                 hint = (
@@ -266,7 +268,7 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
         elif "name" in field.annotation.model_fields:  # type: ignore[union-attr]
             found[f"{key}.name"] = value
         else:
-            raise refuse(key, value, "a mapping, as this is a section")
+            raise config_error(key, value, "a mapping, as this is a section")
     return found
 
 
@@ -290,7 +292,9 @@ def check_not_zero(given: Mapping[str, object]) -> None:
     """
     for key in _OPEN:
         if key in given and given[key] == 0:
-            raise refuse(key, given[key], "more than 0, or nothing for what suits")
+            raise config_error(
+                key, given[key], "more than 0, or nothing for what suits"
+            )
 
 
 def refuse_attack(config: RunConfig) -> None:
@@ -302,4 +306,4 @@ def refuse_attack(config: RunConfig) -> None:
     attack = config.federation.attack
     if attack:
         expected = "none, as only a simulation in one process has hostile clients"
-        raise refuse("federation.attack", attack, expected)
+        raise config_error("federation.attack", attack, expected)

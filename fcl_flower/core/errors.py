@@ -9,7 +9,7 @@ FclError
 ├── DivergenceError training has left the finite numbers (another rate can fix it)
 └── BudgetError     the privacy budget is spent         (nobody can, and nobody should)
 
-Errors about settings have one form, which `refuse` and `unknown` make::
+Errors about settings have one form, which `config_error` and `unknown_name` make::
 
     clients: got -1, expected at least 1
     strategy: got 'fedwiet', expected one of fedavg, fedweit; did you mean 'fedweit'?
@@ -71,7 +71,7 @@ class PluginWarning(UserWarning):
     """An installed package declares what cannot be used; all else goes on."""
 
 
-def refuse(key: str, value: object, expected: str) -> ConfigError:
+def config_error(key: str, value: object, expected: str) -> ConfigError:
     """Make the error for a value that a setting must not have.
 
     Args:
@@ -82,7 +82,7 @@ def refuse(key: str, value: object, expected: str) -> ConfigError:
     return ConfigError(f"{key}: got {value!r}, expected {expected}")
 
 
-def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
+def unknown_name(key: str, value: str, known: Iterable[str]) -> ConfigError:
     """Make the error for a name that does not exist, with the nearest that do."""
     alike = {name: SequenceMatcher(None, name, value).ratio() for name in known}
     names = sorted(alike, key=lambda name: -alike[name])
@@ -96,7 +96,7 @@ def unknown(key: str, value: str, known: Iterable[str]) -> ConfigError:
 
 
 @contextmanager
-def extra(name: str, need: str) -> Iterator[None]:
+def require_extra(name: str, need: str) -> Iterator[None]:
     """Say which extra of this package to install where an import in this context fails.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 
 
 def opener(path: str, flags: int) -> int:
@@ -46,7 +46,7 @@ def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
             file = stack.enter_context(path.open("a"))
             if not take(file.fileno()):
                 expected = "a folder on which no other run or command works now"
-                raise refuse(key, str(folder), expected)
+                raise config_error(key, str(folder), expected)
             if _is_at(path, file):
                 break
         try:

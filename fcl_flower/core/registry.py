@@ -8,7 +8,12 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from fcl_flower.core.errors import ContractError, PluginWarning, refuse, unknown
+from fcl_flower.core.errors import (
+    ContractError,
+    PluginWarning,
+    config_error,
+    unknown_name,
+)
 
 T = TypeVar("T")
 
@@ -47,7 +52,7 @@ class Registry(Generic[T]):
                 return known[name]
         points = self._entry_points()
         if name not in points:
-            raise unknown(self._key, name, sorted(self))
+            raise unknown_name(self._key, name, sorted(self))
         return self._load(points[name])
 
     def __contains__(self, name: object) -> bool:
@@ -86,7 +91,7 @@ class Registry(Generic[T]):
             ConfigError: the name is taken.
         """
         if name in self:
-            raise refuse(self._key, name, "a name that is not taken")
+            raise config_error(self._key, name, "a name that is not taken")
         self._registered[name] = thing
         try:
             yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.arrays import ImageDataset, Images, array_dataset, array_split
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.texts import (
@@ -50,7 +50,7 @@ def load_hub(name: str, path: str) -> Dataset:
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
-        raise refuse(
+        raise config_error(
             "dataset", name, 'Flower Datasets: pip install "fcl-flower[hub]"'
         ) from error
     # The order stays as published: shuffling is the scenario's business.

@@ -10,7 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError, ContractError, refuse, unknown
+from fcl_flower.core.errors import (
+    ConfigError,
+    ContractError,
+    config_error,
+    unknown_name,
+)
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.arrays import (
     ARRAYS,
@@ -77,7 +82,9 @@ def registered(dataset: Dataset) -> Iterator[None]:
             ``_``, ``-`` and dots.
     """
     if not isinstance(parse_name(dataset.name), Source):
-        raise refuse("dataset", dataset.name, "letters, digits, '_', '-' and dots")
+        raise config_error(
+            "dataset", dataset.name, "letters, digits, '_', '-' and dots"
+        )
     with DATASETS.registered(dataset.name, lambda: dataset):
         try:
             load_dataset.cache_clear()
@@ -156,7 +163,7 @@ def _load_source(source: Source, data_root: Path) -> Dataset:
             )
         return made
     if not paths:
-        hint = unknown("dataset", name, sorted({*DATASETS, *found}))
+        hint = unknown_name("dataset", name, sorted({*DATASETS, *found}))
         raise ConfigError(
             f"{hint}; or hub:NAME, or a file {stem}.npz with the arrays "
             f"{', '.join(ARRAYS)}, or a folder {stem} with {TRAIN}, in {data_root} or "

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.partition import train_valid_split
 from fcl_flower.data.tables import read_texts
@@ -282,7 +282,7 @@ def encoder_tokenizer(encoder: str, max_tokens: int) -> EncoderTokenizer:
     """
     tokenizer = load_tokenizer(encoder)
     if max_tokens > tokenizer.model_max_length:
-        raise refuse(
+        raise config_error(
             "max_tokens",
             max_tokens,
             f"at most the {tokenizer.model_max_length} that {encoder!r} reads",

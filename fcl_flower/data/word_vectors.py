@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError, extra
+from fcl_flower.core.errors import ConfigError, require_extra
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.tables import open_binary
@@ -92,7 +92,7 @@ def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
 
 def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
     # Imported here since it takes a second, and the other formats do without.
-    with extra("text", f"word vectors of {path.name}"):
+    with require_extra("text", f"word vectors of {path.name}"):
         from gensim.models import KeyedVectors
 
     if path.suffix == ".kv":
@@ -278,7 +278,7 @@ def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> st
 
 def _trained(train: Documents, seed: int) -> Vectors:
     # Imported here since it takes a second, and sets of images do without.
-    with extra("text", "word vectors"):
+    with require_extra("text", "word vectors"):
         from gensim.models import Word2Vec
 
     fewest, most = _EPOCHS

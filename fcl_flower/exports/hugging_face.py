@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fcl_flower.core.errors import extra, refuse
+from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
 from fcl_flower.exports.networks import Trained
 from fcl_flower.models.adapters import LoraTransformer
@@ -38,7 +38,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
         ConfigError: transformers is not installed, the model is another, or it does
             not give the learner's logits in the library's form, as in bfloat16.
     """
-    with extra("transformers", "format transformers"):
+    with require_extra("transformers", "format transformers"):
         from fcl_flower.exports import mean_pooled
     body, head, params = found.network.body, found.network.head, found.params
     if not (
@@ -48,7 +48,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
         and type(head) is Head
     ):
         expected = "transformer, vit, lora-transformer or lora-vit, with a linear head"
-        raise refuse("model.name", found.about["model"], expected)
+        raise config_error("model.name", found.about["model"], expected)
     encoder = body.encoder.config.to_dict()
     # Where it was loaded from is nobody else's business.
     encoder.pop("_name_or_path", None)
@@ -73,7 +73,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
         logits = network(**body.encoder_inputs(found.test.x)).logits
     if not torch.allclose(logits, found.logits, _TOLERANCE, _TOLERANCE):
         expected = "float32, as the library's own form gives other logits"
-        raise refuse("model.dtype", params.dtype, expected)
+        raise config_error("model.dtype", params.dtype, expected)
     network.save_pretrained(folder)
     shutil.copyfile(code, folder / code.name)
     if body.text:

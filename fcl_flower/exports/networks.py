@@ -17,7 +17,7 @@ from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.parsing import Params, flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
-from fcl_flower.core.errors import extra, refuse
+from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.scenarios.plan import Scenario
@@ -100,7 +100,7 @@ def trained(folder: Path, client: int, task: int) -> Trained:
         ("task", task, config.scenario.tasks),
     ):
         if not 0 <= value < count:
-            raise refuse(key, value, f"0 to {count - 1}")
+            raise config_error(key, value, f"0 to {count - 1}")
     plan = run.scenario
     last = plan.num_tasks - 1
     learner = run.learner(client)
@@ -112,7 +112,7 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     network = _network(learner.model, task, weights)
     if network is None or not _close(network(test.x), logits):
         expected = "one that predicts with a network alone, such as fedavg or fedweit"
-        raise refuse("strategy", config.title, expected)
+        raise config_error("strategy", config.title, expected)
     about = {
         "strategy": config.title,
         "seed": str(config.run.seed),
@@ -128,18 +128,20 @@ def trained(folder: Path, client: int, task: int) -> Trained:
 
 def _run(folder: Path) -> Built:
     if not (folder / "summary.json").is_file():
-        raise refuse("folder", str(folder), "one with a finished run")
+        raise config_error("folder", str(folder), "one with a finished run")
     config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
     if not (config.run.keep_clients and (folder / CLIENTS).is_dir()):
         expected = "true for the simulation, as clients' states are removed otherwise"
-        raise refuse("run.keep_clients", config.run.keep_clients, expected)
+        raise config_error("run.keep_clients", config.run.keep_clients, expected)
     run = Built(resolve(config.replace(device="cpu")))
     if run.scenario_entry.hidden or run.spec.local_data:
         expected = "one whose tasks and samples are known here"
-        raise refuse("scenario.name", config.scenario.name, expected)
+        raise config_error("scenario.name", config.scenario.name, expected)
     if config.federation.wire_dtype != "float32":
         expected = "float32, as clients have other models than the server"
-        raise refuse("federation.wire_dtype", config.federation.wire_dtype, expected)
+        raise config_error(
+            "federation.wire_dtype", config.federation.wire_dtype, expected
+        )
     return run
 
 
@@ -236,7 +238,7 @@ def write_safetensors(found: Trained, path: Path) -> None:
     Raises:
         ConfigError: safetensors is not installed.
     """
-    with extra("onnx", "format safetensors"):
+    with require_extra("onnx", "format safetensors"):
         from safetensors.torch import save_file
     tensors = {n: t.contiguous() for n, t in found.network.state_dict().items()}
     save_file(tensors, path, found.about)
@@ -250,7 +252,7 @@ def write_onnx(found: Trained, path: Path) -> None:
     Raises:
         ConfigError: onnx or onnxscript is not installed.
     """
-    with extra("onnx", "format onnx"):
+    with require_extra("onnx", "format onnx"):
         import onnx  # noqa: F401 - torch needs it
         import onnxscript  # noqa: F401 - likewise
     with warnings.catch_warnings(), _quiet(logging.getLogger("torch.onnx")):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from scipy import stats
 
-from fcl_flower.core.errors import extra, refuse, unknown
+from fcl_flower.core.errors import config_error, require_extra, unknown_name
 from fcl_flower.results import tables
 from fcl_flower.results.measures import confidence_margin, mean_measured
 from fcl_flower.results.record import runs_in
@@ -93,11 +93,11 @@ def finished_runs(folders: Sequence[Path]) -> list[Result]:
         inside = runs_in(folder)
         if not inside:
             expected = "one of a finished run, or of a study with such"
-            raise refuse("folder", str(folder), expected)
+            raise config_error("folder", str(folder), expected)
         for run in inside:
             if not (run / "summary.json").is_file():
                 expected = "a finished run; fcl report shows one so far"
-                raise refuse("folder", str(run), expected)
+                raise config_error("folder", str(run), expected)
             found.append(Result.load(run))
     return found
 
@@ -131,7 +131,7 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
 
 def write_parquet(sheet: Sheet, folder: Path) -> Path:
     """Write a sheet as Parquet; what is unknown is null."""
-    with extra("frames", "format parquet"):
+    with require_extra("frames", "format parquet"):
         import pyarrow as pa
         from pyarrow import parquet
     path = folder / f"{sheet.name}.parquet"
@@ -250,7 +250,7 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     rows = tables.rows([result.summary for result in results])
     labels = [row["label"] for row in rows]
     if reference is not None and reference not in labels:
-        raise unknown("reference", reference, labels)
+        raise unknown_name("reference", reference, labels)
     against = reference or _best(rows)
     tests = _tests({one: _by_seed(results, one) for one in labels}, against)
     clients = _tests({one: _by_client(results, one) for one in labels}, against)

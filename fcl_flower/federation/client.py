@@ -21,7 +21,7 @@ from fcl_flower.core.errors import (
     DivergenceError,
     RunUnknownError,
     WireError,
-    refuse,
+    config_error,
 )
 from fcl_flower.core.files import make_private_folder, opener
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
@@ -200,7 +200,7 @@ def vector_file(run: Built) -> Path | None:
     file = run.config.data.word_vectors
     if not file:
         expected = "a file, of the run or of the node, for clients with local texts"
-        raise refuse("data.word_vectors", file, expected)
+        raise config_error("data.word_vectors", file, expected)
     return find_vectors(file, run.data_root)
 
 

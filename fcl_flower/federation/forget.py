@@ -8,7 +8,7 @@ from typing import Any
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.federation.checkpoint import FolderStateStore
@@ -59,7 +59,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     file = folder / "config.toml"
     if not (file.is_file() and (folder / CHECKPOINT).is_dir()):
         expected = f"the folder of a run, with its config.toml and {CHECKPOINT}"
-        raise refuse("folder", str(folder), expected)
+        raise config_error("folder", str(folder), expected)
     run = Built(resolve(RunConfig.of(flatten(read_toml(file, "folder")))))
     strategy = run.strategy()
     store = FolderStateStore(folder / CHECKPOINT)
@@ -67,7 +67,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
         saved = store.load()
         if saved is None:
             expected = "that of a run that has finished a round"
-            raise refuse("folder", str(folder), expected)
+            raise config_error("folder", str(folder), expected)
         left = strategy.forget(saved.state, client, task)
         beside = dict(saved.beside)
         if "asked" in beside:  # what was sent is of the state before

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.federation.messages import to_array_record
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.flower.identity import log
@@ -52,7 +52,7 @@ class Loop(ABC):
         name, schedule = self._run.config.strategy.name, self._schedule
         if self._evaluate_fn and self._server.global_model is None:
             expected = f"None, as {name} has no global model"
-            raise refuse("evaluate_fn", self._evaluate_fn, expected)
+            raise config_error("evaluate_fn", self._evaluate_fn, expected)
         log(
             INFO,
             "%s: %d clients, %d tasks of %d rounds",

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import (
     AnyArray,
     Array,
@@ -459,21 +459,21 @@ def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
         ConfigError: they are not, or a value is not finite.
     """
     if record.keys() != model.keys():
-        raise refuse(INITIAL, sorted(record), f"the tensors {sorted(model)}")
+        raise config_error(INITIAL, sorted(record), f"the tensors {sorted(model)}")
     found: dict[str, AnyArray] = {}
     for name, expected in model.items():
         key, storage = f"{INITIAL} {name}", record[name].stype
         if storage != "numpy.ndarray":
-            raise refuse(key, storage, "numpy.ndarray")
+            raise config_error(key, storage, "numpy.ndarray")
         tensor = record[name].numpy()
         if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
-            raise refuse(
+            raise config_error(
                 key,
                 f"{tensor.dtype} {tensor.shape}",
                 f"{expected.dtype} {expected.shape}",
             )
         if not np.isfinite(tensor).all():
-            raise refuse(key, "NaN or infinity", "finite values")
+            raise config_error(key, "NaN or infinity", "finite values")
         found[name] = tensor
     return found
 

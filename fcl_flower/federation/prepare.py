@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fcl_flower.algorithms.registry import local_only_counterpart
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.schedule import Schedule, SimulatedClock
 from fcl_flower.core.types import Arrays
@@ -148,7 +148,7 @@ def prepare(
     else:
         server.begin(model)
         if initial_arrays and not server.state:
-            raise refuse(
+            raise config_error(
                 "initial_arrays",
                 f"{len(initial_arrays)} tensors",
                 f"none, as {config.title} shares no model",
@@ -245,10 +245,12 @@ def _resolve(config: RunConfig, clients: int, num_rounds: int | None) -> RunSpec
     if num_rounds is None:
         return spec
     if num_rounds % spec.tasks:
-        raise refuse("num_rounds", num_rounds, f"a multiple of the {spec.tasks} tasks")
+        raise config_error(
+            "num_rounds", num_rounds, f"a multiple of the {spec.tasks} tasks"
+        )
     rounds, configured = num_rounds // spec.tasks, config.federation.rounds_per_task
     if configured not in (0, rounds):
-        raise refuse(
+        raise config_error(
             "num_rounds",
             num_rounds,
             f"{configured * spec.tasks}, as federation.rounds_per_task is {configured}",

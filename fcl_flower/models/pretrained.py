@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -80,7 +80,7 @@ def image_shape(name: str) -> tuple[int, int, int]:
     config: PreTrainedConfig = _loaded(name, _library(name).AutoConfig)
     size = getattr(config, "image_size", None)
     if size is None:
-        raise refuse(
+        raise config_error(
             "encoder",
             name,
             f"an encoder of images, not one of type {config.model_type}",
@@ -93,7 +93,7 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         import transformers
     except ImportError as error:
-        raise refuse("encoder", name, _INSTALL) from error
+        raise config_error("encoder", name, _INSTALL) from error
     # Its notes are about what we do on purpose, such as leaving out a pooler.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -102,7 +102,7 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
 
 def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto classes
     if not name:
-        raise refuse(
+        raise config_error(
             "encoder",
             name,
             "a name or a folder (--set model.encoder=NAME): none for images is here",
@@ -111,7 +111,7 @@ def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto clas
         return kind.from_pretrained(_place(name))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise refuse(
+        raise config_error(
             "encoder",
             name,
             f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
@@ -125,5 +125,5 @@ def _place(name: str) -> str:
         return os.fspath(folder) if folder.is_dir() else name
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise refuse("encoder", name, _INSTALL)
+        raise config_error("encoder", name, _INSTALL)
     return os.fspath(Path(found.submodule_search_locations[0]) / "model")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.models.pretrained import EncoderParams
 
@@ -95,7 +95,9 @@ def from_module(
     from fcl_flower.models.trial import try_body
 
     if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
-        raise refuse("input_shape", input_shape, "(C, H, W), (C, T) or (columns,)")
+        raise config_error(
+            "input_shape", input_shape, "(C, H, W), (C, T) or (columns,)"
+        )
     make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
     with torch.random.fork_rng(devices=[]):
         body: object = make()  # type: ignore[no-untyped-call]
@@ -370,4 +372,4 @@ def check_modality(name: str, modality: str) -> None:
     """
     if model_entry(name).modality != modality:
         fitting = [n for n, entry in MODELS.items() if entry.modality == modality]
-        raise refuse("model", name, f"one for {modality}: {', '.join(fitting)}")
+        raise config_error("model", name, f"one for {modality}: {', '.join(fitting)}")

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from fcl_flower.core.errors import extra
+from fcl_flower.core.errors import require_extra
 
 Steps = Mapping[tuple[float, float], int]
 """Number of steps by sampling probability, in (0, 1], and noise multiplier, above 0."""
@@ -48,7 +48,7 @@ def gaussian_epsilon(mu_squared: float, delta: float) -> float:
     Raises:
         ConfigError: `dp-accounting` is not installed.
     """
-    with extra("dp", _NEED):
+    with require_extra("dp", _NEED):
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
     if not mu_squared:
         return 0.0
@@ -74,7 +74,7 @@ def sampled_epsilon(steps: Steps, delta: float) -> float:
 def _renyi_epsilon(
     steps: tuple[tuple[tuple[float, float], int], ...], delta: float
 ) -> float:
-    with extra("dp", _NEED):
+    with require_extra("dp", _NEED):
         from dp_accounting import dp_event
         from dp_accounting.rdp import RdpAccountant
     accountant = RdpAccountant()

@@ -17,7 +17,12 @@ from typing import Any, ClassVar, Final
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, PluginWarning, extra, refuse
+from fcl_flower.core.errors import (
+    ConfigError,
+    PluginWarning,
+    config_error,
+    require_extra,
+)
 from fcl_flower.core.failures import Failure
 from fcl_flower.core.types import Evaluation
 from fcl_flower.results import earlier, journal
@@ -62,7 +67,7 @@ class Exporter(RunListener):
         Args:
             connected: counts the clients; called in the thread of a scrape.
         """
-        with extra("deploy", "run.metrics_port"):
+        with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
 
         self.registry = registry = metrics.CollectorRegistry()
@@ -133,7 +138,7 @@ def exporting(port: int, connected: Callable[[], int]) -> Iterator[Exporter]:
         server, thread = start_http_server(port, HOST, exporter.registry)
     except OSError as error:
         expected = f"a free port of {HOST} ({error.strerror})"
-        raise refuse("run.metrics_port", port, expected) from error
+        raise config_error("run.metrics_port", port, expected) from error
     try:
         yield exporter
     finally:
@@ -361,7 +366,7 @@ def live(
         server = _Server((HOST, port), type("Handler", (_Handler,), {"page": page}))
     except OSError as error:
         expected = f"a free port of {HOST} ({error.strerror})"
-        raise refuse("live-port", port, expected) from error
+        raise config_error("live-port", port, expected) from error
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:

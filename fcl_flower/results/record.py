@@ -16,7 +16,7 @@ from fcl_flower.core.diagnostics import (
     Points,
     merged,
 )
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.core.types import Array, Evaluation
 from fcl_flower.results import earlier, journal, measures
 from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
@@ -512,7 +512,7 @@ def read(folder: Path) -> Record:
         ConfigError: a file is missing or not what it should be; names the file.
     """
     if not is_run(folder):
-        raise refuse("folder", str(folder), "that of a run")
+        raise config_error("folder", str(folder), "that of a run")
     scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
     path = folder / journal.FILE
     events: Iterator[Event] = (

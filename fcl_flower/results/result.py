@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import extra, refuse
+from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.core.types import Array
 from fcl_flower.results.files import json_lines, json_value
 
@@ -73,7 +73,7 @@ class Result:
         """
         path = Path(folder)
         if not (path / "summary.json").is_file():
-            raise refuse("folder", str(folder), "one with a finished run")
+            raise config_error("folder", str(folder), "one with a finished run")
         config = RunConfig.of(read_toml(path / "config.toml", "folder"))
         summary = json_value(path / "summary.json")
         return cls(path, config, cast(dict[str, Any], summary), keeps)
@@ -153,7 +153,7 @@ class Result:
             ConfigError: the folder exists.
         """
         if Path(folder).exists():
-            raise refuse("folder", str(folder), "one that does not exist yet")
+            raise config_error("folder", str(folder), "one that does not exist yet")
         shutil.copytree(self.folder, folder)
         return Result.load(folder)
 
@@ -229,7 +229,7 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
-    with extra("frames", "to_pandas"):
+    with require_extra("frames", "to_pandas"):
         import pandas as pd
     return pd.DataFrame(rows)
 

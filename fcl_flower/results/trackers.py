@@ -15,7 +15,7 @@ from typing import TypeAlias
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import extra
+from fcl_flower.core.errors import require_extra
 from fcl_flower.core.registry import Registry
 
 
@@ -62,7 +62,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Begin anew in ``FOLDER/tensorboard``: a resumed run tells all again."""
-        with extra("tensorboard", "run.track"):
+        with require_extra("tensorboard", "run.track"):
             from torch.utils.tensorboard import SummaryWriter
 
         place = folder / "tensorboard"
@@ -97,7 +97,7 @@ class MLflow(Tracker):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Create a run; no other in this process hears of it."""
-        with extra("mlflow", "run.track"):
+        with require_extra("mlflow", "run.track"):
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
 
@@ -149,7 +149,7 @@ class WandB(Tracker):
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Begin a run in ``FOLDER/wandb``."""
-        with extra("wandb", "run.track"):
+        with require_extra("wandb", "run.track"):
             import wandb
 
         self._artifact = wandb.Artifact

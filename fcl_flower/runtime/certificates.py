@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 
 HERE = ("localhost", "127.0.0.1")
 AUTHORITY_DAYS = 3650
@@ -89,10 +89,10 @@ def make_certificates(
     certified = files.server.exists() and not overwrite
     if certified and hosts:
         expected = f"none, as {files.server} is there (--overwrite replaces it)"
-        raise refuse("host", ", ".join(hosts), expected)
+        raise config_error("host", ", ".join(hosts), expected)
     if not certified and not hosts:
         expected = "the name or the address by which clients reach the server"
-        raise refuse("host", "", expected)
+        raise config_error("host", "", expected)
     made: list[Path] = []
     try:
         files.clients.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def make_certificates(
                 made += _client_key(key)
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
-        raise refuse("certs", str(folder), expected) from error
+        raise config_error("certs", str(folder), expected) from error
     return made
 
 
@@ -157,10 +157,10 @@ def _authority(
     except (OSError, ValueError, TypeError) as error:
         given = f"{files.authority_key} and {files.authority}"
         expected = f"the key and the certificate of an authority ({error})"
-        raise refuse("certs", given, expected) from error
+        raise config_error("certs", given, expected) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         expected = "a key on an elliptic curve, as fcl certs makes it"
-        raise refuse("certs", str(files.authority_key), expected)
+        raise config_error("certs", str(files.authority_key), expected)
     return key, found
 
 
@@ -205,7 +205,7 @@ def _general_name(host: str) -> x509.GeneralName:
         pass
     if not _DNS_NAME.fullmatch(host):
         expected = "a name such as fl.example.org or an IP address, without a port"
-        raise refuse("host", host, expected)
+        raise config_error("host", host, expected)
     return x509.DNSName(host)
 
 

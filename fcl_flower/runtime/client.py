@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, refuse
+from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
 from fcl_flower.flower.commands import (
     SuperNodeEvent,
     environment,
@@ -211,12 +211,12 @@ def _security(certificates: Certificates | None, number: int) -> list[str]:
         if not path.is_file():
             name = path.relative_to(certificates.folder)
             expected = f"a folder with {name}, as fcl certs makes it"
-            raise refuse("certs", str(certificates.folder), expected)
+            raise config_error("certs", str(certificates.folder), expected)
     try:
         load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         expected = "a private key that can be read, as fcl certs makes it"
-        raise refuse("certs", str(key), expected) from error
+        raise config_error("certs", str(key), expected) from error
     return [
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(key)),

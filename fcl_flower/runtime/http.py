@@ -6,9 +6,9 @@ import resource
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass
 
-from fcl_flower.core.errors import extra
+from fcl_flower.core.errors import require_extra
 
-with extra("deploy", "the server's reverse proxy"):
+with require_extra("deploy", "the server's reverse proxy"):
     import h11
 
 Headers = Iterable[tuple[bytes, bytes]]

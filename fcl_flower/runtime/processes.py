@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import psutil
 
-from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.files import make_private_folder, opener, take
 
 GRACE = 10.0
@@ -98,7 +98,7 @@ def refuse_used_port(port: int, key: str) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         expected = f"a port of this machine that no program uses ({error.strerror})"
-        raise refuse(key, port, expected) from error
+        raise config_error(key, port, expected) from error
 
 
 def await_port(process: subprocess.Popen[bytes], port: int) -> None:
@@ -141,7 +141,7 @@ def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
             pass
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
-        raise refuse(key, str(folder), expected) from error
+        raise config_error(key, str(folder), expected) from error
 
 
 @contextlib.contextmanager
@@ -220,7 +220,7 @@ def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
         told = False
         while not take(lock):
             if time.monotonic() > deadline:
-                raise refuse(
+                raise config_error(
                     "state",
                     str(folder),
                     f"a folder that no other program works in: {_holder(path)} does; "

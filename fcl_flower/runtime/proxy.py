@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import httpx
 
-from fcl_flower.core.errors import WireError, extra, refuse
+from fcl_flower.core.errors import WireError, config_error, require_extra
 from fcl_flower.flower.commands import (
     ACTIVATE,
     ACTIVATION_FAILED,
@@ -45,7 +45,7 @@ from fcl_flower.runtime.http import (
     TooLargeError,
 )
 
-with extra("deploy", "the server's reverse proxy"):
+with require_extra("deploy", "the server's reverse proxy"):
     import h11
 
 REPORT_SECONDS = 60.0
@@ -286,7 +286,7 @@ def listening(host: str, port: int, files: ServerFiles | None) -> Iterator[Liste
     except OSError as error:
         reason = error.strerror or error
         expected = f"an address of this machine that no program uses ({reason})"
-        raise refuse("port", f"{host}:{port}", expected) from error
+        raise config_error("port", f"{host}:{port}", expected) from error
     with listener:
         listener.setblocking(False)
         yield Listener(listener, tls, superlink)
@@ -472,7 +472,7 @@ def _contexts(files: ServerFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         expected = (
             f"certificates of an authority and of a server with its key ({error})"
         )
-        raise refuse("certs", ", ".join(map(str, files)), expected) from error
+        raise config_error("certs", ", ".join(map(str, files)), expected) from error
 
 
 def _unauthorized(path: str, reason: str) -> tuple[int, bytes]:

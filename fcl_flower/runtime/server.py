@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import RoundError, refuse
+from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.federation.clients import VARIABLE, ClientNumbers
 from fcl_flower.flower.commands import (
     KEY_IN_USE,
@@ -135,7 +135,7 @@ def _server_files(certificates: Certificates) -> ServerFiles:
     for path in files:
         if not path.is_file():
             expected = f"a folder with {path.name}, as fcl certs makes it"
-            raise refuse("certs", str(certificates.folder), expected)
+            raise config_error("certs", str(certificates.folder), expected)
     return files
 
 

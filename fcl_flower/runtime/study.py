@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fcl_flower.algorithms.registry import DATASET, algorithm, local_only_counterpart
 from fcl_flower.config.parsing import Scalar, flatten, read_toml, validate_params
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, refuse, unknown
+from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 
 Variants = tuple[RunConfig, ...]
 """One configuration for each row of a table, at seed 0."""
@@ -135,7 +135,7 @@ def variants_of(
     for key in params:
         if not any(key in known for known in keys.values()):
             every = sorted(set().union(*keys.values()))
-            raise unknown(key, key, every)
+            raise unknown_name(key, key, every)
     common = {}
     usually = {"data.datasets": DATASET, "scenario.name": ""}
     if shared.scenario.name == "local-data":  # whose samples are the clients'
@@ -192,10 +192,10 @@ def read_study(path: Path) -> Study:
     for row in rows:
         if row.config.run.output:
             expected = "none in a study, whose --output holds a folder for each run"
-            raise refuse("run.output", row.config.run.output, expected)
+            raise config_error("run.output", row.config.run.output, expected)
         if "," in row.config.title:
             expected = "one without a comma, which separates the rows of --only"
-            raise refuse("run.title", row.config.title, expected)
+            raise config_error("run.title", row.config.title, expected)
     choice = Choice(rows, tuple(checked.choice_seeds), checked.local_only_counterparts)
     variants = choice.settled({row.config.title: {} for row in rows})
     open_rows = [row for row in rows if row.candidates]
@@ -215,11 +215,13 @@ def _row(shared: Mapping[str, object], variant: Mapping[str, object]) -> Row:
 
 def _lists(value: object) -> dict[str, list[Scalar]]:
     if not isinstance(value, Mapping):
-        raise refuse(CANDIDATES, value, "a table of lists, by section.key")
+        raise config_error(CANDIDATES, value, "a table of lists, by section.key")
     found = {}
     for key, values in flatten(value).items():
         if not (isinstance(values, list) and len(values) > 1):
-            raise refuse(f"{CANDIDATES}.{key}", values, "a list of two values or more")
+            raise config_error(
+                f"{CANDIDATES}.{key}", values, "a list of two values or more"
+            )
         found[key] = values
     return found
 
@@ -230,13 +232,17 @@ def _check_choice(checked: "_StudyFile", rows: list[Row]) -> None:
         expected = (
             "seeds to compare candidates with" if rows else "none, without candidates"
         )
-        raise refuse("choice_seeds", checked.choice_seeds, expected)
+        raise config_error("choice_seeds", checked.choice_seeds, expected)
     for seed in checked.choice_seeds:
         if seed in checked.seeds:
-            raise refuse("choice_seeds", seed, "a seed that is none of the table's")
+            raise config_error(
+                "choice_seeds", seed, "a seed that is none of the table's"
+            )
     budgets = {row.config.title: len(row.candidates) for row in rows}
     if len(set(budgets.values())) > 1:
-        raise refuse(CANDIDATES, budgets, "equally many for each row that has some")
+        raise config_error(
+            CANDIDATES, budgets, "equally many for each row that has some"
+        )
 
 
 def _check_sections(table: Mapping[str, object]) -> None:
@@ -244,9 +250,9 @@ def _check_sections(table: Mapping[str, object]) -> None:
     for key, value in table.items():
         section, dot, _ = key.partition(".")
         if section not in RunConfig.model_fields:
-            raise unknown(key, section, RunConfig.model_fields)
+            raise unknown_name(key, section, RunConfig.model_fields)
         if not (dot or isinstance(value, Mapping)):
-            raise refuse(key, value, "a table, as this is a section")
+            raise config_error(key, value, "a table, as this is a section")
 
 
 class _StudyFile(BaseModel):

@@ -10,7 +10,7 @@ from statistics import fmean
 from fcl_flower.config.parsing import Scalar, read_toml, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import ConfigError, FclError, RoundError, refuse
+from fcl_flower.core.errors import ConfigError, FclError, RoundError, config_error
 from fcl_flower.data.datasets import HELD_OUT
 from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
@@ -97,7 +97,7 @@ def _check_titles(variants: Sequence[RunConfig]) -> None:
     for variant, folder in zip(variants, folders, strict=True):
         if folders.count(folder) > 1:
             expected = "another title for each row of a study"
-            raise refuse("run.title", variant.title, expected)
+            raise config_error("run.title", variant.title, expected)
 
 
 def run_folder(folder: Path, config: RunConfig) -> Path:
@@ -196,7 +196,7 @@ def settle(
     for found in candidates:
         if not found.config.privacy.scores:
             expected = "true, as candidates are compared by their accuracy"
-            raise refuse("privacy.scores", False, expected)
+            raise config_error("privacy.scores", False, expected)
     needed = {
         found.config.title
         for row in choice.rows
@@ -228,7 +228,7 @@ def _candidates(row: Row) -> list[_Candidate]:
         config = resolve(row.config.replace(**values)).config
         if not config.data.names:
             expected = "data sets, of which training samples can be held out"
-            raise refuse("data.datasets", config.data.datasets, expected)
+            raise config_error("data.datasets", config.data.datasets, expected)
         said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
         title = f"{row.config.run.title or row.config.strategy.name} {said}"
         held_out = ",".join(f"{HELD_OUT}{name}" for name in config.data.names)

@@ -21,7 +21,7 @@ from fcl_flower.algorithms.base import (
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import refuse, unknown
+from fcl_flower.core.errors import config_error, unknown_name
 from fcl_flower.core.schedule import Schedule, derive
 from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.examples import (
@@ -349,7 +349,7 @@ def validate(spec: RunSpec) -> None:
     find_device(run.config.training.device)
     for name in run.config.run.trackers:
         if name not in TRACKERS:
-            raise unknown("run.track", name, sorted(TRACKERS))
+            raise unknown_name("run.track", name, sorted(TRACKERS))
     model = run.model()
     run.strategy(model).init(snapshot(model, model.shared_names()))
     run.learner(client=0)
@@ -367,7 +367,7 @@ def find_device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         expected = "auto, cpu or a device that torch finds here"
-        raise refuse("training.device", name, expected) from error
+        raise config_error("training.device", name, expected) from error
     return name
 
 

@@ -16,7 +16,7 @@ from fcl_flower.algorithms.base import (
 )
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import LEAST_SUMMANDS
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import model_entry
 from fcl_flower.setup.entries import Entries
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fcl_flower.models.heads import MultiHeadModel
 
 Wrong: TypeAlias = tuple[str, object, str]
-"""Key, value and expectation, as `core.errors.refuse` takes them."""
+"""Key, value and expectation, as `core.errors.config_error` takes them."""
 
 
 def check(run: Entries) -> None:
@@ -73,7 +73,7 @@ def check_network(run: Entries, network: "MultiHeadModel") -> None:
 
 def _refuse_first(found: Iterable[Wrong]) -> None:
     for key, value, expected in found:
-        raise refuse(key, value, expected)
+        raise config_error(key, value, expected)
 
 
 # ---- of settings
@@ -339,7 +339,9 @@ def check_local_data(config: RunConfig) -> None:
         ConfigError: one sentence names the setting, and what was expected.
     """
     for key, value, expected in _left_open(config):
-        raise refuse(key, value, f"{expected}, for scenario {config.scenario.name}")
+        raise config_error(
+            key, value, f"{expected}, for scenario {config.scenario.name}"
+        )
 
 
 def _left_open(config: RunConfig) -> Iterator[Wrong]:

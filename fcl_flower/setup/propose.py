@@ -6,7 +6,7 @@ from pathlib import Path
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
@@ -42,7 +42,9 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
         ("scenario.clients", config.scenario.clients, len(folders)),
     ):
         if value not in ("", 0, wanted):
-            raise refuse(key, value, f"{wanted!r} with {len(folders)} folders of data")
+            raise config_error(
+                key, value, f"{wanted!r} with {len(folders)} folders of data"
+            )
     proposed = propose(folders, config)
     blank = RunConfig().flat()
     open_keys = {
@@ -71,7 +73,7 @@ def propose(
     for folder in folders:
         found = find_tasks(folder)
         if not found:
-            raise refuse("data-path", str(folder), "at least one task")
+            raise config_error("data-path", str(folder), "at least one task")
         tasks.append(found)
     first = tasks[0][0].train
     kind = _kind(first)
@@ -106,7 +108,9 @@ def _kind(path: Path) -> type[Dataset]:
     if end in (".jsonl", ".jsonl.gz"):
         return TextDataset
     if end != ".npz":
-        raise refuse("data-path", str(path), "a file or a folder of a known format")
+        raise config_error(
+            "data-path", str(path), "a file or a folder of a known format"
+        )
     x = read_arrays(path, ("x", "y"))[0]["x"]
     if x.ndim == 2:
         return TabularDataset

@@ -10,7 +10,7 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
 from fcl_flower.models.pretrained import EncoderParams, image_shape
@@ -57,7 +57,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
         config = config.replace(datasets=method.dataset)
     elif not config.data.names:
         expected = "names of data sets separated by commas"
-        raise refuse("data.datasets", config.data.datasets, expected)
+        raise config_error("data.datasets", config.data.datasets, expected)
     root = data_root(config)
     modality = _modality(config, root, local_data=local_data)
     model_name = config.model.name or _suitable(method, config, modality)
@@ -155,7 +155,7 @@ def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
         ConfigError: none was given, and the optimizer is not Adam.
     """
     if config.training.learning_rate == 0 and config.training.optimizer != "adam":
-        raise refuse(
+        raise config_error(
             "training.learning_rate",
             config.training.learning_rate,
             f"a rate above 0 with training.optimizer {config.training.optimizer!r}, as "
@@ -177,7 +177,7 @@ def _num_features(
     source = load_dataset(config.data.names[0], root)
     found = source.train.x.shape[1] if modality == "tabular" else 0
     if config.model.num_features not in (0, found):
-        raise refuse(
+        raise config_error(
             "model.num_features",
             config.model.num_features,
             f"{found or 'none'}, as the samples of {source.name!r} are {modality}",
@@ -196,7 +196,7 @@ def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
     names = config.data.all_names
     modalities = {load_dataset(name, root).modality for name in names}
     if len(modalities) > 1:
-        raise refuse(
+        raise config_error(
             "data.datasets",
             ",".join(names),
             f"data sets of one modality, not {' and '.join(sorted(modalities))}",

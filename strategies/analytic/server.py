@@ -19,7 +19,7 @@ from fcl_flower.algorithms.base import (
     ServerStrategy,
     SumsUpdates,
 )
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits
 from strategies.analytic import AnalyticParams
@@ -221,13 +221,13 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     @override
     def check_summable(self) -> None:
         if self.params.form != "gram":
-            raise refuse(
+            raise config_error(
                 "strategy.form",
                 self.params.form,
                 "'gram' with secure aggregation, for sums of one size",
             )
         if not self.context.model.single_head:
-            raise refuse(
+            raise config_error(
                 "model.head",
                 "multi",
                 "'single' with secure aggregation, as each task's head needs its own "
@@ -263,7 +263,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         if not gone:
             what = "client" if task is None else f"task {task} of client"
             clients = sorted({key[0] for key in _keys(state)})
-            raise refuse(what, client, f"one that has sent sums: clients {clients}")
+            raise config_error(
+                what, client, f"one that has sent sums: clients {clients}"
+            )
         names = {f"{group}/{c}/{t}/{data}" for c, t, data in gone for group in _GROUPS}
         left = {g: arrays for g, arrays in _kept(state).items() if g not in names}
         return self._solved(left)

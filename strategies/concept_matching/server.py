@@ -14,7 +14,7 @@ from typing_extensions import override
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Group, Metrics, ServerStrategy
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -58,7 +58,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         own, rule = self.params.aggregation, self.aggregation.rule
         if own == "median" and rule not in ("mean", own):
             expected = f"'mean' with federation.aggregation {rule!r}"
-            raise refuse("strategy.aggregation", own, expected)
+            raise config_error("strategy.aggregation", own, expected)
         count = self.params.concepts
         concepts = [model] * count
         if self.params.initial == "independent":

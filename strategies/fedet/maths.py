@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Array, Arrays
 
 
@@ -150,7 +150,7 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
     """
     number = int(classes.max(initial=-1)) + 1
     if number < count:
-        raise refuse(
+        raise config_error(
             "strategy.groups",
             count,
             f"1, or at most the {number} classes of the server's public data "

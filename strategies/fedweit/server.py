@@ -23,7 +23,7 @@ from fcl_flower.algorithms.base import (
 )
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
-from fcl_flower.core.errors import ConfigError, WireError, refuse
+from fcl_flower.core.errors import ConfigError, WireError, config_error
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
 from strategies.fedweit import FedWeitParams, maths
 from strategies.fedweit.maths import (
@@ -117,7 +117,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     @override
     def init(self, model: Arrays) -> Payload:
         if self.params.aggregation == "literal" and self.aggregation.compares:
-            raise refuse(
+            raise config_error(
                 "strategy.aggregation",
                 "literal",
                 "'masked-mean' with a federation.aggregation other than the mean",
@@ -129,7 +129,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
                 "them: FedWeIT decomposes nothing else"
             )
         if self._knowledge.sit and any(weight.ndim != 3 for weight in base.values()):
-            raise refuse(
+            raise config_error(
                 "strategy.knowledge",
                 self.params.knowledge,
                 "a rule without sit, as the model is no network over word vectors",

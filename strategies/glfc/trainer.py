@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.core.errors import WireError, refuse
+from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.models.build import seeded
@@ -48,7 +48,7 @@ class EncodingNetwork(nn.Module):
         """
         super().__init__()
         if len(input_shape) != 3:
-            raise refuse(
+            raise config_error(
                 "model.input_shape",
                 input_shape,
                 "(C, H, W), since only images are found from their gradients",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from typing_extensions import override
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.texts import encoder_tokenizer
@@ -180,10 +180,10 @@ def name_anchors(names: tuple[str, ...], encoder: str) -> Array:
     """
     if len({*names}) < len(names) or not all(names):
         expected = "classes whose names are all different, for anchors made of names"
-        raise refuse("data.datasets", ", ".join(names), expected)
+        raise config_error("data.datasets", ", ".join(names), expected)
     body = Transformer(EncoderParams(encoder=encoder))
     if not body.text:
-        raise refuse("strategy.encoder", encoder, "an encoder of texts")
+        raise config_error("strategy.encoder", encoder, "an encoder of texts")
     texts = [name.replace("_", " ") for name in names]
     numbers = encoder_tokenizer(encoder, _TOKENS).token_ids(texts)
     return to_numpy(body.eval().embed(torch.from_numpy(numbers)))

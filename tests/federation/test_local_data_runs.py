@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
-from fcl_flower.core.errors import ConfigError, RoundError, WireError, refuse
+from fcl_flower.core.errors import ConfigError, RoundError, WireError, config_error
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.local import client as client_data
 from fcl_flower.data.local import client as task
@@ -183,7 +183,7 @@ def test_what_the_server_hears_of_an_error_names_no_file(tmp_path, caplog, monke
     errors = [
         (WireError(f"state: {tmp_path}/3 is damaged"), "state: (a path) is damaged"),
         (
-            refuse("data.word_vectors", str(place), "a file"),
+            config_error("data.word_vectors", str(place), "a file"),
             "(a path), expected a file",
         ),
         (FileNotFoundError(2, "No such file", str(place)), "Error: No such file"),

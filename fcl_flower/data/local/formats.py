@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError, extra
+from fcl_flower.core.errors import ConfigError, require_extra
 from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
@@ -224,7 +224,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _pixels(file: Path, mode: str, size: tuple[int, int]) -> npt.NDArray[Any]:
-    with extra("images", str(file)):
+    with require_extra("images", str(file)):
         from PIL import Image
     try:
         with Image.open(file) as image:

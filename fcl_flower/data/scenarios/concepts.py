@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import Indices, split_in_turn, train_valid_split
@@ -63,7 +63,7 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
     """
     if concepts < len(sources):
         expected = f"at least one concept for each of the {len(sources)} data sets"
-        raise refuse("tasks", concepts, expected)
+        raise config_error("tasks", concepts, expected)
     parts = [1] * len(sources)
     for _ in range(concepts - len(sources)):
         shares = [s.num_classes / n for s, n in zip(sources, parts, strict=True)]
@@ -73,7 +73,7 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
         if source.num_classes < count:
             total = sum(source.num_classes for source in sources)
             expected = f"at most one concept for each of the {total} classes"
-            raise refuse("tasks", concepts, expected)
+            raise config_error("tasks", concepts, expected)
         labels = np.arange(source.num_classes)
         if count > 1:
             rng = np.random.default_rng(derive(seed, "concept-classes", number))
@@ -108,7 +108,7 @@ def _parts(
     members = spec.samples(group.source, split, group.labels)
     most = len(members) // FEWEST[split]
     if spec.clients > most:
-        raise refuse(
+        raise config_error(
             "clients",
             spec.clients,
             f"at most {most}, since concept {group.name!r} has {len(members)} {split} "

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.arrays import ARRAYS, AnyArray, checked_dataset
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import Indices, train_valid_split
@@ -160,7 +160,7 @@ class GivenTasks:
             ),
         ):
             if wrong:
-                raise refuse(key, value, expected)
+                raise config_error(key, value, expected)
 
     def _shares(
         self, spec: ScenarioSpec[Any], number: int, group: Group
@@ -171,7 +171,7 @@ class GivenTasks:
         test = np.intersect1d(given.test, spec.samples(source, "test", group.labels))
         if not len(test):
             expected = f"one or more of the classes of task {number}"
-            raise refuse("test samples", 0, expected)
+            raise config_error("test samples", 0, expected)
         if self.head == "multi":
             # A head has its classes in one order at all clients.
             for label in group.labels:
@@ -236,11 +236,11 @@ def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
     test = _read(benchmark.test_stream, f"{name}: test")
     if len(test) not in (1, len(train)):
         expected = f"{len(train)} as the training stream has, or one for all"
-        raise refuse(f"{name}: test experiences", len(test), expected)
+        raise config_error(f"{name}: test experiences", len(test), expected)
     tasks = {one.task for one in train}
     if len(tasks) not in (1, len(train)):
         expected = f"one for all {len(train)} experiences, or one for each"
-        raise refuse(f"{name}: task labels", len(tasks), expected)
+        raise config_error(f"{name}: task labels", len(tasks), expected)
     classes = sorted({(one.task, label) for one in train for label in one.y.tolist()})
     x_train, y_train, of_train = _joined(train, classes, f"{name}: train")
     x_test, y_test, of_test = _joined(test, classes, f"{name}: test")
@@ -263,16 +263,16 @@ def _read(stream: Sequence[Experience], where: str) -> list[_Read]:
 def _read_one(experience: Experience, where: str) -> _Read:
     labels = set(experience.task_labels)
     if len(labels) != 1:
-        raise refuse(f"{where}: task labels", sorted(labels), "one")
+        raise config_error(f"{where}: task labels", sorted(labels), "one")
     dataset = experience.dataset
     evaluated = dataset.eval() if hasattr(dataset, "eval") else dataset
     items = [evaluated[index] for index in range(len(evaluated))]
     if not items:
-        raise refuse(f"{where}: samples", 0, "one or more")
+        raise config_error(f"{where}: samples", 0, "one or more")
     samples = [_channels_last(np.asarray(item[0])) for item in items]
     shapes = {sample.shape for sample in samples}
     if len(shapes) > 1:
-        raise refuse(f"{where}: shapes", sorted(shapes), "one")
+        raise config_error(f"{where}: shapes", sorted(shapes), "one")
     y = np.array([int(item[1]) for item in items], np.int64)
     return _Read(np.stack(samples), y, labels.pop())
 
@@ -296,14 +296,14 @@ def _joined(
     """Join samples, their labels from 0, and the indices of each experience."""
     shapes = {one.x.shape[1:] for one in experiences}
     if len(shapes) > 1:
-        raise refuse(f"{where} shapes", sorted(shapes), "one")
+        raise config_error(f"{where} shapes", sorted(shapes), "one")
     index = {pair: label for label, pair in enumerate(classes)}
     labels = []
     for one in experiences:
         for label in one.y.tolist():
             if (one.task, label) not in index:
                 expected = f"one that the training samples of task {one.task} have"
-                raise refuse(f"{where} label", label, expected)
+                raise config_error(f"{where} label", label, expected)
             labels.append(index[one.task, label])
     ends = np.cumsum([len(one.y) for one in experiences])
     parts = np.split(np.arange(ends[-1]), ends[:-1])

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator
 
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import (
@@ -159,7 +159,7 @@ def mixed(spec: ScenarioSpec) -> TaskStreams:
         drawn = drawn_groups(source, size, spec.rng("groups", number))
         if not drawn:
             expected = f"at most the {source.num_classes} classes of {source.name}"
-            raise refuse("classes_per_task", size, expected)
+            raise config_error("classes_per_task", size, expected)
         groups += drawn
     wanted = spec.clients * spec.tasks
     if wanted > len(groups):
@@ -177,7 +177,7 @@ def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
     """Take the only data set of a scenario, or refuse several."""
     if len(spec.sources) > 1:
         names = [source.name for source in spec.sources]
-        raise refuse("datasets", names, f"one data set for scenario {scenario}")
+        raise config_error("datasets", names, f"one data set for scenario {scenario}")
     return spec.sources[0]
 
 
@@ -186,7 +186,7 @@ def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
     groups = superclass_groups(source) if size == 5 else []
     groups = groups or drawn_groups(source, size, spec.rng("groups"))
     if spec.tasks > len(groups):
-        raise refuse(
+        raise config_error(
             "tasks",
             spec.tasks,
             f"at most the {len(groups)} groups of {size} classes of {source.name}",
@@ -319,7 +319,7 @@ def deal_samples(
     """
     clients, labels = spec.clients, group.source.train.y[samples]
     if len(samples) < clients:
-        raise refuse(
+        raise config_error(
             "clients",
             clients,
             f"at most {len(samples)}, since task {group.name!r} has that many training "
@@ -335,7 +335,7 @@ def deal_samples(
         parts = split_dirichlet(labels, clients, beta, rng)
         if all(map(len, parts)):
             return [samples[part] for part in parts]
-    raise refuse(
+    raise config_error(
         "scenario.split",
         rule,
         f"a larger BETA or fewer clients than {clients}, since in {MOST_DRAWS} draws "
@@ -362,7 +362,7 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     """
     source, clients, tasks = only_source(spec, "text"), spec.clients, spec.tasks
     if spec.classes_per_task > source.num_classes:
-        raise refuse(
+        raise config_error(
             "classes_per_task",
             spec.classes_per_task,
             f"at most the {source.num_classes} classes of {source.name}",

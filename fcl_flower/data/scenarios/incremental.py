@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import (
     Indices,
@@ -134,13 +134,13 @@ def task_groups(spec: Spec) -> list[Group]:
         if tasks != len(sources):
             names = ", ".join(source.name for source in sources)
             expected = f"{len(sources)}, since each of the data sets {names} is a task"
-            raise refuse("tasks", tasks, expected)
+            raise config_error("tasks", tasks, expected)
         if size:
             expected = (
                 f"none, since each of {len(sources)} data sets is a task with all its "
                 "classes"
             )
-            raise refuse("classes_per_task", size, expected)
+            raise config_error("classes_per_task", size, expected)
         return [
             Group(source.name, source, tuple(range(source.num_classes)))
             for source in sources
@@ -148,7 +148,7 @@ def task_groups(spec: Spec) -> list[Group]:
     source = sources[0]
     most = source.num_classes // (size or 1)
     if tasks > most:
-        raise refuse(
+        raise config_error(
             "tasks",
             tasks,
             f"at most {most}, since {source.name} has {source.num_classes} classes, of "
@@ -220,7 +220,7 @@ def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
 def _test_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
     samples = spec.samples(group.source, "test", group.labels)
     if len(samples) < spec.clients:
-        raise refuse(
+        raise config_error(
             "clients",
             spec.clients,
             f"at most {len(samples)}, since task {group.name!r} has that many test "

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from typing_extensions import TypeVar
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import HELD_OUT, Dataset
 from fcl_flower.data.partition import Indices
@@ -417,10 +417,10 @@ def merged_labels(
     for name in names:
         if name not in known:
             expected = f"data sets of the run, not {name!r}: {', '.join(known)}"
-            raise refuse("merge_labels", text, expected)
+            raise config_error("merge_labels", text, expected)
     if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
         expected = "groups of two or more names, each of them once"
-        raise refuse("merge_labels", text, expected)
+        raise config_error("merge_labels", text, expected)
     merged = {}
     for group in groups:
         first: dict[str, tuple[str, int]] = {}
@@ -428,7 +428,7 @@ def merged_labels(
             class_names = known[name].class_names
             if first and first.keys().isdisjoint(class_names):
                 expected = f"a class name that {name!r} has in common with those before"
-                raise refuse("merge_labels", text, expected)
+                raise config_error("merge_labels", text, expected)
             for label, class_name in enumerate(class_names):
                 own = (known[name].name, label)
                 one = first.setdefault(class_name, own)

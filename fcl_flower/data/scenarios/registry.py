@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import ContractError, refuse
+from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
@@ -215,7 +215,7 @@ def draw_scenario(
         )
     if bool(datasets) == entry.local_data or len(set(datasets)) < len(datasets):
         expected = "none" if entry.local_data else "one or more different names"
-        raise refuse("datasets", list(datasets), expected)
+        raise config_error("datasets", list(datasets), expected)
     for key, value, wrong, expected in (
         ("clients", clients, clients < 1, "at least 1"),
         ("tasks", tasks, tasks < 1, "at least 1"),
@@ -251,12 +251,12 @@ def draw_scenario(
         ),
     ):
         if wrong:
-            raise refuse(key, value, expected)
+            raise config_error(key, value, expected)
     sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
     usual = entry.classes_per_task(sum(source.num_classes for source in sources))
     size = usual if classes_per_task is None else classes_per_task
     if size < 2 and (classes_per_task is not None or usual):
-        raise refuse("classes_per_task", size, "at least 2")
+        raise config_error("classes_per_task", size, "at least 2")
     spec = ScenarioSpec(
         sources,
         clients,

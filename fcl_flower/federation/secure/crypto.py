@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fcl_flower.core import update_checks
-from fcl_flower.core.errors import ContractError, WireError, refuse
+from fcl_flower.core.errors import ContractError, WireError, config_error
 from fcl_flower.core.types import (
     AnyArray,
     Array,
@@ -176,7 +176,7 @@ def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
     for what, values in parts.items():
         largest = float(np.abs(values).max(initial=1.0))
         if clients * largest > MOST:
-            raise refuse(
+            raise config_error(
                 "federation.secure_aggregation",
                 True,
                 f"false, as {what} reaches {largest:g} and the sum over {clients} "

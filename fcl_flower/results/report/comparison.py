@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from fcl_flower.core.errors import ConfigError, refuse
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
 from fcl_flower.results.measures import Accuracy, TransferGain
 from fcl_flower.results.record import Record, read
@@ -191,7 +191,7 @@ def require_comparable(runs: Sequence[Path]) -> list[Group]:
     for group in groups:
         if group.under_way:
             path = group.runs[0].folder
-            raise refuse("folder", str(path), "that of a finished run")
+            raise config_error("folder", str(path), "that of a finished run")
     return groups
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fcl_flower.core.errors import refuse
+from fcl_flower.core.errors import config_error
 from fcl_flower.results import measures
 from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
@@ -103,7 +103,7 @@ def run_charts(folder: Path) -> list[Chart]:
     """
     record = read(folder)
     if not record.finished:
-        raise refuse("folder", str(folder), "that of a finished run")
+        raise config_error("folder", str(folder), "that of a finished run")
     return charts_of(_body(record))
 
 
