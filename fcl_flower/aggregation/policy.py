@@ -104,7 +104,7 @@ class Aggregation:
             off at each end, and ``krum`` leaves out.
         clip_to_median: largest Euclidean norm of an update's difference from where it
             started, in median norms of all differences; 0 for any.
-        weighting: see `counts.counted`.
+        weighting: see `counted`.
         examples_limit: likewise.
     """
 

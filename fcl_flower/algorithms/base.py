@@ -50,7 +50,8 @@ class Group:
     """Roles of one kind of groups; the kind of ``base/0`` is ``base``.
 
     Attributes:
-        mean: a mean over clients. In an asynchronous run one update moves it part of
+        mean: a mean over clients, of models or of anything else. In an asynchronous run
+        one update moves it part of
             the way; all else that `aggregate_train` makes of it counts at once. In a
             large round its updates lie on the disk, and a tensor is read whenever it is
             looked at.
@@ -136,7 +137,8 @@ class ServerStrategy(ABC, Generic[P]):
             refused.
 
     Attributes:
-        aggregation: how updates are combined; the mean, unless the run's is set.
+        aggregation: the run's policy, the mean unless another is set;
+            ``combine_groups`` is what most strategies call.
     """
 
     groups: ClassVar[Mapping[str, Group]] = {"base": Group(mean=True)}
