@@ -51,10 +51,9 @@ class Group:
 
     Attributes:
         mean: a mean over clients, of models or of anything else. In an asynchronous run
-        one update moves it part of
-            the way; all else that `aggregate_train` makes of it counts at once. In a
-            large round its updates lie on the disk, and a tensor is read whenever it is
-            looked at.
+            one update moves it part of the way; all else that `aggregate_train` makes
+            of it counts at once. In a large round its updates lie on the disk, and a
+            tensor is read whenever it is looked at.
         model: a model that is the same for all clients: a client receives it whole, or
             as `SparseArray` what it lacks, and an update's group of the same name is it
             after training. With ``federation.wire_dtype`` int8 and less it travels as
