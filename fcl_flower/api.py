@@ -215,7 +215,6 @@ def _registered(
 def _register_data(
     stack: ExitStack, data: Data, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """Give data, and their tasks if they have some, names; return the settings."""
     settings: dict[str, object] = {}
     if isinstance(data, GivenTasks):
         if "scenario.name" in given:
@@ -242,7 +241,6 @@ def _register_model(
     names: Sequence[str],
     config: RunConfig,
 ) -> str:
-    """Give a body a name, and return it."""
     if isinstance(model, ModelEntry):
         entry = model
     elif callable(model):
@@ -282,7 +280,6 @@ def _named(dataset: Dataset) -> Dataset:
 
 
 def _first_dataset(names: Sequence[str], config: RunConfig) -> Dataset:
-    """Load the data set whose samples a model of the user's own takes."""
     own = (algorithm_registry.algorithm(name).dataset for name in names)
     usual = next((name for name in own if name != DATASET), DATASET)
     return dataset_registry.load_dataset(
@@ -302,7 +299,6 @@ def _input_shape(dataset: Dataset) -> tuple[int, ...]:
 
 
 def _free_name(model: object) -> str:
-    """Find a name for a model that no other has."""
     own = type(model) if isinstance(model, nn.Module | ModelEntry) else model
     name = getattr(own, "__name__", "")
     name = name if name.isidentifier() and not isinstance(model, ModelEntry) else "own"
@@ -313,8 +309,6 @@ def _free_name(model: object) -> str:
 
 
 class _TemporaryFolder:
-    """A folder that is removed with this object, or when Python ends."""
-
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="fcl-"))
         self.keep = weakref.finalize(self, shutil.rmtree, self.path, True).detach

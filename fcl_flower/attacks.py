@@ -28,12 +28,7 @@ def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
     """Turn the change of a model the other way round.
 
     A tensor v that started from s becomes ``s - factor (v - s)``; what has no start,
-    such as a statistic, stays.
-
-    Args:
-        payload: what an honest client would send.
-        starts: by group what it started from, dense.
-        factor: above 0.
+    such as a statistic, stays. ``starts`` are dense, by group.
     """
     return {
         group: {
@@ -49,15 +44,10 @@ def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
 
 
 def noisy(payload: Payload, starts: Payload, rng: np.random.Generator) -> Payload:
-    """Add standard normal noise to all floating numbers of a payload.
+    """Add standard normal noise to all floating numbers of groups that have a start.
 
     Of a sparse tensor all entries are sent: those that an honest client leaves out are
     noise about the start.
-
-    Args:
-        payload: what an honest client would send.
-        starts: by group what it started from; other groups stay.
-        rng: draws the noise.
     """
     return {
         group: {
@@ -75,12 +65,7 @@ def start_of(group: str, arrays: Arrays, known: Sequence[Payload]) -> Arrays | N
 
     Of the first payload with groups of the same kind and all of these tensors, the one
     of the same name, or else the nearest: which of several models a client trained, an
-    update need not say.
-
-    Args:
-        group: its name.
-        arrays: of the update.
-        known: payloads of dense tensors, that to be trusted most first.
+    update need not say. ``known`` begins with what is to be trusted most.
     """
     for payload in known:
         fitting = {
@@ -112,7 +97,6 @@ def _distance(arrays: Arrays, other: Arrays) -> float:
 def _changed(
     tensor: AnyArray, start: AnyArray, change: Callable[[Array, Array], Array]
 ) -> AnyArray:
-    """Make the floating numbers of a tensor anew of the old ones and the start."""
     if tensor.dtype.kind != "f":
         return tensor
     values = change(*_pair(tensor, start)).astype(tensor.dtype)
@@ -136,7 +120,6 @@ def _dense(tensor: AnyArray) -> Array:
 
 
 def _pair(tensor: AnyArray, start: AnyArray) -> tuple[Array, Array]:
-    """Pair the numbers of a tensor that were sent with those of a start there."""
     dense = _dense(start)
     if isinstance(tensor, SparseArray):
         return tensor.values, dense.reshape(-1)[tensor.indices]
@@ -184,12 +167,9 @@ class HostileTraining:
     def __init__(
         self, learner: ClientLearner[Any], attack: Attack, shared: tuple[str, ...]
     ) -> None:
-        """Prepare to train in the place of an honest client.
+        """Take the place of an honest learner; its model is still the initial one.
 
-        Args:
-            learner: the honest one; freshly made, so that its model is the initial one.
-            attack: not empty.
-            shared: the kinds of groups that other clients receive as they were sent.
+        ``shared`` are the kinds of groups that other clients receive as they were sent.
         """
         self._learner, self._attack, self._shared = learner, attack, shared
         model = learner.model
@@ -225,7 +205,6 @@ class HostileTraining:
         return after, replace(update, payload=payload, num_examples=examples)
 
     def _starts(self, payload: Payload, known: Payload, shared: set[str]) -> Payload:
-        """Find what the groups of a model started from."""
         found = {
             group: start_of(group, arrays, [known, {group_kind(group): self._initial}])
             for group, arrays in payload.items()
@@ -235,7 +214,6 @@ class HostileTraining:
 
 
 def _zeros(arrays: Arrays) -> Arrays:
-    """Start adapters at zero: they are added to something."""
     return {name: np.zeros(t.shape, t.dtype) for name, t in arrays.items()}
 
 

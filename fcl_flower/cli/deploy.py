@@ -286,7 +286,6 @@ def _print(line: str) -> None:
 
 
 def _next_step(folder: Path, again: str) -> str:
-    """Say how a run that was ended goes on; ``again`` is the command for that."""
     if (folder / CHECKPOINT).is_dir():
         return f"{again} goes on with this run"
     return (
@@ -297,7 +296,6 @@ def _next_step(folder: Path, again: str) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Say at an interrupt how to go on."""
     try:
         yield
     except KeyboardInterrupt:

@@ -70,11 +70,6 @@ def _show_all(console: Console) -> None:
 
 
 def _show_one(console: Console, name: str) -> None:
-    """Show every setting of all that has this name.
-
-    Raises:
-        ConfigError: nothing has it.
-    """
     everything = list(_described())
     found = [one for one in everything if one.name == name]
     if not found:
@@ -93,8 +88,6 @@ def _show_one(console: Console, name: str) -> None:
 
 
 class _Described(NamedTuple):
-    """What has a name, with one sentence and its settings in a section."""
-
     section: str
     name: str
     summary: str
@@ -171,7 +164,6 @@ def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
 
 
 def _options(config: RunConfig) -> Iterator[str]:
-    """Yield the options that give what is no default, as one types them in a shell."""
     blank = RunConfig().flat()
     for key, value in config.flat().items():
         if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:

@@ -126,11 +126,7 @@ resume_option = click.option(
 
 
 def live_port(live: bool, port: int | None) -> int | None:
-    """Choose the port of the page, 0 for a free one; None without a page.
-
-    Raises:
-        ConfigError: there is a port for no page.
-    """
+    """Choose the port of the page, 0 for a free one; None without a page."""
     if not live and port is not None:
         raise config_error("live-port", port, "none without --live")
     return (port or 0) if live else None
@@ -139,14 +135,8 @@ def live_port(live: bool, port: int | None) -> int | None:
 def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConfig:
     """Read the configuration with which an interrupted run goes on.
 
-    Args:
-        folder: of the run.
-        given: settings, by option; a run that has lost its first round, as training
-            diverged, takes another learning rate.
-        output: another folder for the results.
-
-    Raises:
-        ConfigError: there is no such run, or other settings or a folder are given anew.
+    A run that has lost its first round, as training diverged, takes another learning
+    rate from ``given``. ``output`` is refused.
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
@@ -175,15 +165,7 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:
-    """Choose the folder for the results: the one that is named, or a new one.
-
-    Args:
-        output: what ``--output`` names.
-        config: whose ``run.output`` may name it instead.
-
-    Raises:
-        ConfigError: both name one.
-    """
+    """Choose the folder for the results: the one that is named, or a new one."""
     named = config.run.output
     if output is not None and named:
         raise config_error("run.output", named, "none beside --output")
@@ -191,11 +173,7 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
 
 
 def configured(given: dict[str, Any]) -> RunConfig:
-    """Put the options that are given on top of the configuration of a file.
-
-    Raises:
-        ConfigError: a key is unknown, or a value refused.
-    """
+    """Put the options that are given on top of the configuration of a file."""
     path, pairs = given.pop("config_file"), given.pop("pairs")
     config = RunConfig()
     if path is not None:
@@ -208,11 +186,7 @@ def configured(given: dict[str, Any]) -> RunConfig:
 
 
 def with_flag(sentence: str) -> str:
-    """Name, behind a refusal, the option that gives another value.
-
-    Args:
-        sentence: as `config_error` makes it.
-    """
+    """Name, behind a refusal, the option that gives another value."""
     found = _SETTING.match(sentence)
     if found is None or "--" in sentence or found["key"] not in RunConfig().flat():
         return sentence
@@ -223,13 +197,7 @@ def with_flag(sentence: str) -> str:
 
 
 def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
-    """Parse what ``--set`` gives, by ``section.key``.
-
-    A key without a section is a parameter of the strategy.
-
-    Raises:
-        ConfigError: a pair is malformed.
-    """
+    """Parse what ``--set`` gives; a key without a section is the strategy's."""
     found: dict[str, object] = {}
     for key, value in map(parse_pair, pairs):
         found[key if "." in key else f"strategy.{key}"] = value
@@ -237,11 +205,7 @@ def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
 
 
 def read_config(path: Path, key: str) -> RunConfig:
-    """Read the configuration in a file.
-
-    Raises:
-        ConfigError: it cannot be read, or holds what is no setting.
-    """
+    """Read the configuration in a file."""
     return RunConfig.of(flatten(read_toml(path, key)))
 
 

@@ -252,7 +252,6 @@ def _study(
     wanted: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> None:
-    """Run a study, or some rows and seeds of it, and show its table."""
     from fcl_flower.cli.live import live_study
     from fcl_flower.cli.tables import print_sheet
     from fcl_flower.results.tables import text_table

@@ -36,7 +36,6 @@ def print_sheet(console: Console, sheet: TextTable) -> None:
 
 
 def _parts(sheet: TextTable, most: int) -> Iterator[Sequence[int]]:
-    """Yield which columns go into each part, the first into all."""
     first = _width(sheet, 0) + GAP
     part, taken = [0], first
     for column in range(1, len(sheet.head)):
@@ -50,6 +49,5 @@ def _parts(sheet: TextTable, most: int) -> Iterator[Sequence[int]]:
 
 
 def _width(sheet: TextTable, column: int) -> int:
-    """Measure how wide a column has to be; some characters are as wide as two."""
     cells = (line[column] for line in sheet.lines)
     return max(map(cell_len, (*sheet.head[column].split(), *cells)))

@@ -27,7 +27,7 @@ _KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 
 
 def toml(value: Scalar) -> str:
-    """Return a value as TOML, on one line."""
+    """Write a value as TOML, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     # JSON escapes what TOML must have escaped, but for DEL.
@@ -37,15 +37,7 @@ def toml(value: Scalar) -> str:
 
 
 def read_toml(path: Path, key: str) -> dict[str, Any]:
-    """Return what a TOML file holds.
-
-    Args:
-        path: the file.
-        key: the setting that named it, for the message of an error.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no TOML.
-    """
+    """Parse a TOML file, named by the setting ``key``."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -53,11 +45,7 @@ def read_toml(path: Path, key: str) -> dict[str, Any]:
 
 
 def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
-    """Return the values in the inside of a TOML inline table, ``key = value, ...``.
-
-    Raises:
-        ConfigError: the text is none.
-    """
+    """Parse the inside of a TOML inline table, ``key = value, ...``."""
     try:
         document = tomllib.loads(f"values = {{{text}}}")
     except tomllib.TOMLDecodeError as error:
@@ -71,13 +59,7 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
 
 
 def parse_pair(pair: str) -> tuple[str, Scalar]:
-    """Return key and value of ``KEY=VALUE``; the value is TOML, or a word.
-
-    Hyphens in the key count as underscores.
-
-    Raises:
-        ConfigError: there is no key, no equals sign or no value.
-    """
+    """Parse ``KEY=VALUE``; hyphens in the key count as underscores."""
     key, equals, text = (part.strip() for part in pair.partition("="))
     key = key.replace("-", "_")
     if not (equals and _KEY.fullmatch(key) and text):
@@ -92,7 +74,7 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
 
 
 def flatten(values: Mapping[str, object]) -> dict[str, object]:
-    """Return nested mappings as one, with dots between the keys, as Flower does."""
+    """Flatten nested mappings, with dots between the keys, as Flower does."""
     flat: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -108,18 +90,13 @@ def validate_params(
     where: str = "",
     beside: Iterable[str] = (),
 ) -> P:
-    """Return ``values``, such as an algorithm's hyper-parameters, as a ``kind``.
+    """Make a ``kind`` of values, such as an algorithm's hyper-parameters.
 
     Args:
         kind: a pydantic model.
         values: by key.
-        where: what stands in front of a key in the message of an error, such as
-            ``strategy.``.
+        where: stands in front of a key in messages, such as ``strategy.``.
         beside: keys that are known there too, for the message of an unknown one.
-
-    Raises:
-        ConfigError: a key is unknown, or a value has the wrong type or lies out of
-            range.
     """
     try:
         return kind.model_validate(dict(values))
@@ -133,7 +110,7 @@ def first_complaint(
     where: str = "",
     beside: Iterable[str] = (),
 ) -> ConfigError:
-    """Return the first complaint as one sentence with key, value, expectation."""
+    """Make of the first complaint one sentence with key, value and expectation."""
     first = error.errors()[0]
     loc = [*map(str, first["loc"])]
     if "params" in loc[:-1]:
@@ -176,15 +153,13 @@ class Params(BaseModel):
 
     @property
     def needs_validation(self) -> bool:
-        """Return whether validation samples decide more than the learning rate."""
+        """Validation samples decide more than the learning rate."""
         return False
 
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
         """Say what a user may not expect of these settings, by topic.
 
-        Args:
-            classes: that one head of the network tells apart.
-            clients: of the run.
+        ``classes`` is how many one head of the network tells apart.
         """
         return {}
 
@@ -216,12 +191,7 @@ class Setting:
 def describe(
     kind: type[BaseModel], presets: Mapping[str, object] = MappingProxyType({})
 ) -> list[Setting]:
-    """Return the settings of a section, or the parameters of a thing, in order.
-
-    Args:
-        kind: their model.
-        presets: defaults in the place of the model's.
-    """
+    """Describe the fields of a model in order; ``presets`` are defaults of others."""
     documented = dict(_attributes(kind))
     return [
         Setting(
@@ -256,21 +226,18 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
 
 
 def _default(field: FieldInfo) -> str:
-    """Return the default; empty where a value is required."""
     if field.is_required():
         return ""
     return _shown(field.get_default(call_default_factory=True))
 
 
 def _shown(value: object) -> str:
-    """Return a value as one would type it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) or "''"
 
 
 def _attributes(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield name and sentence of what a class's docstring, or a base's, lists."""
     for base in reversed(kind.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
         _, _, listed = text.partition("Attributes:\n")

@@ -1,6 +1,7 @@
 """A run's whole configuration: nine sections, frozen and checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -42,117 +43,79 @@ class RunConfig(Section):
     run: RunSection = Field(default_factory=RunSection)
 
     @model_validator(mode="after")
-    def _updates_can_be_had(self) -> Self:
-        clients, fraction = self.scenario.clients, self.federation.client_fraction
-        needed = self.federation.min_updates
+    def _settings_go_together(self) -> Self:
+        for key, value, expected in chain(self._of_updates(), self._of_training()):
+            raise ValueError(str(config_error(key, value, expected)))
+        return self
+
+    def _of_updates(self) -> Iterator[tuple[str, object, str]]:
+        federation, clients = self.federation, self.scenario.clients
+        needed, fraction = federation.min_updates, federation.client_fraction
         if clients and needed > max(1, round(clients * fraction)):
-            raise ValueError(
-                f"federation.min_updates: got {needed}, expected at most the clients "
-                f"of a round ({clients} x {fraction})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _no_fraction_without_rounds(self) -> Self:
+            expected = f"at most the clients of a round ({clients} x {fraction})"
+            yield "federation.min_updates", needed, expected
         for key in ("client_fraction", "quorum"):
-            given = getattr(self.federation, key)
+            given = getattr(federation, key)
             if self.asynchronous.enabled and given < 1:
-                raise ValueError(
-                    f"federation.{key}: got {given}, expected 1 in an asynchronous "
-                    "run, which has no rounds"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _a_limit_leaves_the_median(self) -> Self:
-        limit = self.federation.examples_limit
+                expected = "1 in an asynchronous run, which has no rounds"
+                yield f"federation.{key}", given, expected
+        limit = federation.examples_limit
         if 0 < limit < 1:
-            raise ValueError(
-                f"federation.examples_limit: got {limit}, expected 0 or at least 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _attackers_attack_somebody(self) -> Self:
-        attack, count = self.federation.attack, self.federation.attackers
+            yield "federation.examples_limit", limit, "0 or at least 1"
+        attack, count = federation.attack, federation.attackers
         if bool(attack) != bool(count):
-            raise ValueError(
-                f"federation.attackers: got {count}, expected "
-                + ("at least 1 with" if attack else "0 without")
-                + " federation.attack"
-            )
-        if self.scenario.clients and count >= self.scenario.clients:
-            raise ValueError(
-                f"federation.attackers: got {count}, expected fewer than "
-                f"scenario.clients ({self.scenario.clients})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _durations_are_given_for_all(self) -> Self:
+            expected = "at least 1 with" if attack else "0 without"
+            yield "federation.attackers", count, f"{expected} federation.attack"
+        if clients and count >= clients:
+            expected = f"fewer than scenario.clients ({clients})"
+            yield "federation.attackers", count, expected
         given = self.asynchronous.simulated_durations
-        if given and len(self.asynchronous.durations) != self.scenario.clients:
-            raise ValueError(
-                f"asynchronous.simulated_durations: got {given!r}, expected a number "
-                f"above 0 for each of scenario.clients ({self.scenario.clients}), "
-                "separated by commas"
+        if given and len(self.asynchronous.durations) != clients:
+            yield (
+                "asynchronous.simulated_durations",
+                given,
+                f"a number above 0 for each of scenario.clients ({clients}), separated "
+                "by commas",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> Self:
-        momentum, optimizer = self.training.momentum, self.training.optimizer
-        if momentum and optimizer != "sgd":
-            raise ValueError(
-                f"training.momentum: got {momentum}, expected 0 with "
-                f"training.optimizer {optimizer!r}, which has moments of its own"
+    def _of_training(self) -> Iterator[tuple[str, object, str]]:
+        training, privacy = self.training, self.privacy
+        if training.momentum and training.optimizer != "sgd":
+            yield (
+                "training.momentum",
+                training.momentum,
+                f"0 with training.optimizer {training.optimizer!r}, which has moments "
+                "of its own",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _noise_goes_with_a_privacy_unit(self) -> Self:
-        unit, noise = self.privacy.unit, self.privacy.noise_multiplier
+        unit, noise, scores = privacy.unit, privacy.noise_multiplier, privacy.scores
         if (unit != "none") != (noise > 0):
             expected = "0" if unit == "none" else "a number above 0"
-            raise ValueError(
-                f"privacy.noise_multiplier: got {noise}, expected {expected}, as "
-                f"privacy.unit is {unit!r}"
+            expected += f", as privacy.unit is {unit!r}"
+            yield "privacy.noise_multiplier", noise, expected
+        if training.precision != "float32" and unit == "example":
+            yield (
+                "training.precision",
+                training.precision,
+                "'float32' with privacy.unit 'example', which clips the gradient of "
+                "each example",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _single_gradients_are_exact(self) -> Self:
-        precision, unit = self.training.precision, self.privacy.unit
-        if precision != "float32" and unit == "example":
-            raise ValueError(
-                f"training.precision: got {precision!r}, expected 'float32' with "
-                "privacy.unit 'example', which clips the gradient of each example"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _privacy_is_counted_by_rounds(self) -> Self:
-        unit, scores = self.privacy.unit, self.privacy.scores
         if self.asynchronous.enabled and (unit != "none" or not scores):
-            raise ValueError(
-                "asynchronous.enabled: got True, expected false with privacy.unit "
-                f"{unit!r} and privacy.scores {str(scores).lower()}, which go by rounds"
+            yield (
+                "asynchronous.enabled",
+                True,
+                f"false with privacy.unit {unit!r} and privacy.scores "
+                f"{str(scores).lower()}, which go by rounds",
             )
-        return self
 
     @property
     def title(self) -> str:
-        """Return what tables call the run."""
+        """Name of the run in tables."""
         suffix = " local-only" if self.strategy.local_only else ""
         return (self.run.title or self.strategy.name) + suffix
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Return the configuration of sections, nested or with dots in their keys.
-
-        Raises:
-            ConfigError: a section or key is unknown, or a value refused.
-        """
+        """Make a configuration of sections, nested or with dots in their keys."""
         nested: dict[str, dict[str, object]] = {}
         for key, value in flatten(values).items():
             section, dot, leaf = key.partition(".")
@@ -170,29 +133,22 @@ class RunConfig(Section):
 
     @classmethod
     def from_settings(cls, **settings: object) -> Self:
-        """Return the configuration of keyword arguments.
+        """Make a configuration of keyword arguments.
 
         Args:
             settings: short names (`SHORT`), such as ``clients=4``; names of sections
                 with a mapping, such as ``scenario={"mean_duration": 8}``, or, where
                 the section has a name, with it: ``scenario="concepts"``; or keys with
                 a dot.
-
-        Raises:
-            ConfigError: a key is unknown, or a value refused.
         """
         return cls.of(long_keys(settings))
 
     def replace(self, **settings: object) -> Self:
-        """Return a copy with other values; the arguments of `from_settings`.
-
-        Raises:
-            ConfigError: a key is unknown, or a value refused.
-        """
+        """Copy it with other values; the arguments of `from_settings`."""
         return self.of({**self.flat(), **long_keys(settings)})
 
     def flat(self) -> dict[str, Scalar]:
-        """Return all values by ``section.key``, parameters that are given included."""
+        """List all values by ``section.key``, parameters that are given included."""
         found: dict[str, Scalar] = {}
         for name in type(self).model_fields:
             section: Section = getattr(self, name)
@@ -204,7 +160,7 @@ class RunConfig(Section):
         return found
 
     def to_toml(self, prefix: str = "") -> str:
-        """Return all values as TOML, a table a section, named behind ``prefix``."""
+        """Write all values as TOML, a table a section, named behind ``prefix``."""
         tables: dict[str, list[str]] = {}
         for key, value in self.flat().items():
             section, _, leaf = key.partition(".")
@@ -216,7 +172,6 @@ class RunConfig(Section):
 
 
 def _plain(value: object) -> object:
-    """Turn a scalar of NumPy into one of Python."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -239,11 +194,7 @@ SHORT: Final[Mapping[str, str]] = MappingProxyType(_short_names())
 
 
 def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by ``section.key``; see `RunConfig.from_settings`.
-
-    Raises:
-        ConfigError: a short name is unknown.
-    """
+    """Name settings by ``section.key``; see `RunConfig.from_settings`."""
     found: dict[str, object] = {}
     for key, value in settings.items():
         field = RunConfig.model_fields.get(key)
@@ -282,14 +233,7 @@ _OPEN = (
 
 
 def check_not_zero(given: Mapping[str, object]) -> None:
-    """Refuse a 0 that a user has written, where 0 stands for nothing given.
-
-    Args:
-        given: settings by ``section.key``.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse a 0 that a user has written, where 0 stands for nothing given."""
     for key in _OPEN:
         if key in given and given[key] == 0:
             raise config_error(
@@ -298,11 +242,7 @@ def check_not_zero(given: Mapping[str, object]) -> None:
 
 
 def refuse_attack(config: RunConfig) -> None:
-    """Refuse a run with hostile clients.
-
-    Raises:
-        ConfigError: it has some.
-    """
+    """Refuse a run with hostile clients."""
     attack = config.federation.attack
     if attack:
         expected = "none, as only a simulation in one process has hostile clients"

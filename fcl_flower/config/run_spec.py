@@ -18,8 +18,7 @@ class NodeConfig(BaseModel):
 
     Attributes:
         partition_id: the client's number, counted from 0: its name for good.
-        num_partitions: how many clients there are, as Flower's simulation says; not
-            used, since the run says it.
+        num_partitions: not used, since the run says how many clients there are.
         data_path: folder with the client's own data.
         state_path: folder for what the client remembers.
         device: torch device name, or ``auto``; empty for the run's.
@@ -45,11 +44,7 @@ class NodeConfig(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "NodeConfig":
-        """Check what Flower was given for this node.
-
-        Raises:
-            ConfigError: a key is unknown or missing, or a value refused.
-        """
+        """Check what Flower was given for this node."""
         return validate_params(cls, values, "node-config ")
 
 
@@ -81,11 +76,7 @@ class RunSpec(BaseModel):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Check what a server has sent.
-
-        Raises:
-            ConfigError: it is no specification of this version's.
-        """
+        """Check what a server has sent."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -96,14 +87,7 @@ class RunSpec(BaseModel):
         return self.model_dump_json()
 
     def with_settings(self, **settings: object) -> Self:
-        """Copy it with other settings, on which nothing else of it depends.
-
-        Args:
-            settings: as of `RunConfig.replace`.
-
-        Raises:
-            ConfigError: a value is refused.
-        """
+        """Copy it with other settings, on which nothing else of it depends."""
         return self.model_copy(update={"config": self.config.replace(**settings)})
 
     def on_node(self, node: NodeConfig) -> Self:

@@ -45,7 +45,7 @@ class NamedSection(Section):
 
     @classmethod
     def keys(cls) -> set[str]:
-        """Return the keys that are no parameters."""
+        """Names of the keys that are no parameters."""
         return {*cls.model_fields} - {"params"}
 
     @model_validator(mode="before")
@@ -121,17 +121,17 @@ class DataSection(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the data sets, in the order given."""
+        """Names of the data sets, in the order given."""
         return _listed(self.datasets)
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Return the names of all data sets, the server's own last."""
+        """Names of all data sets, the server's own last."""
         return (*self.names, *filter(None, [self.public_dataset]))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes, in the order given."""
+        """Names of the classes, in the order given."""
         return _listed(self.class_names)
 
 
@@ -271,7 +271,7 @@ class FederationSection(Section):
     aggregation cannot be taken off; the others may drop out."""
 
     def sum_threshold(self, clients: int) -> int:
-        """Return how many of a round's clients secure aggregation needs."""
+        """Count how many of a round's clients secure aggregation needs."""
         # Less than the rounding of the product, more than that of any fraction.
         exact = math.ceil(self.secure_threshold * clients - 1e-9)
         return max(LEAST_SUMMANDS, exact)
@@ -292,7 +292,7 @@ class AsynchronousSection(Section):
 
     @property
     def durations(self) -> tuple[float, ...]:
-        """Return the simulated durations by client; none where they are real."""
+        """Simulated durations by client; none where they are real."""
         try:
             found = tuple(float(text) for text in _listed(self.simulated_durations))
         except ValueError:
@@ -327,7 +327,7 @@ class RunSection(Section):
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Return the names that ``track`` lists."""
+        """Names that ``track`` lists."""
         return _listed(self.track)
 
 

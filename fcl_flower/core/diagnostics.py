@@ -15,8 +15,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Diagnostic(BaseModel):
-    """Said in words by a title, and by a note that explains values and marks."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     title: str
@@ -24,13 +22,7 @@ class _Diagnostic(BaseModel):
 
 
 class Table(_Diagnostic):
-    """Rows of a few cells, such as one for each task.
-
-    Attributes:
-        rows: what a row is, such as ``client/task``.
-        columns: heads of the cells.
-        values: the cells of a row, by its label.
-    """
+    """Rows of a few cells by label, such as one for each task."""
 
     kind: Literal["table"] = "table"
     rows: str
@@ -45,17 +37,13 @@ class Table(_Diagnostic):
 class Matrix(_Diagnostic):
     """Values of pairs, such as of a task and the adapter of another client's task.
 
+    A cell that is missing is unknown; ``marked`` lists columns by row.
+
     >>> early = Matrix(title="Weights", rows="task", columns="source",
     ...                values={"0/1": {"1/0": 0.5}})
     >>> later = early.model_copy(update={"values": {"0/1": {"2/0": 0.1}, "2/1": {}}})
     >>> early.merge(later).values
     {'0/1': {'2/0': 0.1}, '2/1': {}}
-
-    Attributes:
-        rows: what a row is.
-        columns: what a column is.
-        values: by the labels of row and column; a cell that is missing is unknown.
-        marked: labels of the columns that bear a mark, by row.
     """
 
     kind: Literal["matrix"] = "matrix"
@@ -79,14 +67,12 @@ class Clustering(BaseModel):
     """Where the server has put the model of each client in one round.
 
     Attributes:
-        round: counted from 1.
-        clients: that sent a model.
         cluster: of each client's model; `NONE`: noise.
         origin: the server's model that it seems to have started from.
         reached: the server's model that it went into, or `NONE`.
         map: two coordinates of it.
-        concept: the hidden concept of each client's data, which neither side of an
-            algorithm knows: filled in by the record; empty where there is none.
+        concept: the hidden concept of each client's data, filled in by the record as
+            neither side of an algorithm knows it; empty where there is none.
         ari: adjusted Rand index of ``cluster`` against ``concept``.
         effectiveness: fraction of the clients whose model went back to its origin.
     """

@@ -72,13 +72,7 @@ class PluginWarning(UserWarning):
 
 
 def config_error(key: str, value: object, expected: str) -> ConfigError:
-    """Make the error for a value that a setting must not have.
-
-    Args:
-        key: the setting, such as ``scenario.clients``.
-        value: the value that was given.
-        expected: the values that are right, without a full stop.
-    """
+    """Make the error for a wrong value; ``expected`` has no full stop."""
     return ConfigError(f"{key}: got {value!r}, expected {expected}")
 
 
@@ -97,11 +91,7 @@ def unknown_name(key: str, value: str, known: Iterable[str]) -> ConfigError:
 
 @contextmanager
 def require_extra(name: str, need: str) -> Iterator[None]:
-    """Say which extra of this package to install where an import in this context fails.
-
-    Raises:
-        ConfigError: the extra ``name``, needed for ``need``, is not installed.
-    """
+    """Say which extra to install where an import in this context fails."""
     try:
         yield
     except ImportError as error:

@@ -36,9 +36,6 @@ def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
 
     The system takes the lock from a process that ends, whatever ends it. ``key`` is the
     setting that names the folder, for the message of an error.
-
-    Raises:
-        ConfigError: another process works on the folder, or this one does already.
     """
     path = folder / name
     with contextlib.ExitStack() as stack:

@@ -85,11 +85,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def registered(self, name: str, thing: T) -> Iterator[None]:
-        """Register a thing in this process alone, for as long as the context lasts.
-
-        Raises:
-            ConfigError: the name is taken.
-        """
+        """Register a thing in this process alone, for as long as the context lasts."""
         if name in self:
             raise config_error(self._key, name, "a name that is not taken")
         self._registered[name] = thing

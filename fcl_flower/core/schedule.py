@@ -38,15 +38,11 @@ class SimulatedClock:
 
 
 def derive(seed: int, purpose: str, *key: int) -> int:
-    """Derive a 63-bit seed for one purpose.
+    """Derive a 63-bit seed for one purpose, such as ``"shuffle"``.
 
     The same arguments give the same seed on every machine, whatever the node id, the
-    time, or the order in which messages arrive.
-
-    Args:
-        seed: the seed of the run, at least 0.
-        purpose: such as ``"shuffle"``; two purposes never share a stream.
-        key: what else the stream depends on, such as client and round.
+    time, or the order in which messages arrive. Two purposes never share a stream;
+    ``key`` is what else the stream depends on, such as client and round.
 
     >>> derive(1, "shuffle", 0, 3) == derive(1, "shuffle", 0, 3)
     True
@@ -62,19 +58,15 @@ class Schedule:
     """The plan of a synchronous run; the only place where rounds become tasks.
 
     Attributes:
-        clients: number of clients, at least 1.
-        tasks: tasks in each client's stream, at least 1.
-        rounds_per_task: communication rounds for each task, at least 1.
         fraction: share of the clients that take part in a round, in (0, 1].
         seed: the run's seed; the participants of a round depend on it alone.
         evaluate_every: rounds between evaluations, beside those at the end of a task;
             0 for only those.
         concepts: how many are hidden behind the only task; 0 where tasks are known.
-            Every round then is an experience of its own: it is the first and the last
-            one in which a client trains on its data.
-        concept_at: client and round to the concept that the client has then, where
-            concept ids are revealed; that concept is its task. None where they are
-            hidden.
+            Every round then is the first and the last one in which a client trains on
+            its data.
+        concept_at: client and round to the concept that the client has then, which is
+            its task, where concept ids are revealed.
         scores: clients are evaluated at all.
     """
 
@@ -94,11 +86,7 @@ class Schedule:
         return self.tasks * self.rounds_per_task
 
     def task(self, server_round: int) -> int:
-        """Find the task of a round; rounds count from 1, as in Flower, tasks from 0.
-
-        Raises:
-            ValueError: the round lies outside 1..num_rounds.
-        """
+        """Find the task of a round; rounds count from 1, as in Flower, tasks from 0."""
         if not 1 <= server_round <= self.num_rounds:
             raise ValueError(f"round {server_round} outside 1..{self.num_rounds}")
         return (server_round - 1) // self.rounds_per_task

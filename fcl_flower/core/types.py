@@ -16,11 +16,9 @@ from fcl_flower.core.errors import WireError
 class SparseArray:
     """Some entries of a dense tensor, by flat index.
 
-    An entry that is absent carries no information: an adapter reads it as zero,
-    a receiver of base parameters leaves its own value alone.
-
-    The constructor trusts its caller; code that decodes received bytes calls
-    `validate`.
+    An entry that is absent carries no information: an adapter reads it as zero, a
+    receiver of base parameters leaves its own value alone. The constructor trusts its
+    caller; code that decodes received bytes calls `validate`.
 
     Attributes:
         shape: shape of the dense tensor.
@@ -91,13 +89,7 @@ class SparseArray:
         return flat.reshape(self.shape)
 
     def overwrite(self, dense: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Copy ``dense`` with the present entries replaced.
-
-        Raises:
-            WireError: ``dense`` has another shape, so that flat indices would silently
-            land
-                on the wrong entries.
-        """
+        """Copy ``dense``, of the same shape, with the present entries replaced."""
         if dense.shape != self.shape:
             raise WireError(
                 f"a sparse tensor of shape {self.shape} cannot overwrite"
@@ -148,13 +140,7 @@ by that kind.
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor is, without its values.
-
-    Attributes:
-        shape: of the tensor in dense form.
-        dtype: of its values.
-        sparse: it is a `SparseArray`.
-    """
+    """Shape (of the dense form), dtype and storage of a tensor, without its values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -233,8 +219,8 @@ class Update:
         payload: the tensors that travel.
         num_examples: number of training examples seen in one epoch, at least 0.
         metrics: scalars for the progress display, such as ``loss``.
-        stage: the client's stage at the request, in the server's count of rounds; set
-            by the server, never by the client. None: the stage of the round.
+        stage: the client's stage at the request, set by the server, never by the
+            client; None for the stage of the round.
     """
 
     payload: Payload

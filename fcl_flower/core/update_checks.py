@@ -10,11 +10,7 @@ _BLOCK = 2**15
 
 
 def finite(payload: Payload) -> None:
-    """Refuse NaN and infinite values.
-
-    Raises:
-        WireError: a tensor holds one; the message names it.
-    """
+    """Refuse NaN and infinite values by a `WireError` that names the tensor."""
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
@@ -29,11 +25,7 @@ def finite(payload: Payload) -> None:
 
 
 def no_nan(payload: Payload) -> None:
-    """Refuse NaN; infinity may stand for nothing known yet.
-
-    Raises:
-        WireError: a tensor holds it; the message names the tensor.
-    """
+    """Refuse NaN; infinity may stand for nothing known yet."""
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
@@ -42,13 +34,7 @@ def no_nan(payload: Payload) -> None:
 
 
 def norm(payload: Payload, base_norm: float, limit: float) -> None:
-    """Refuse an update that is absurdly large as a whole.
-
-    ``payload`` is finite; its Euclidean norm may be ``limit`` times ``base_norm``.
-
-    Raises:
-        WireError: it is larger.
-    """
+    """Refuse a finite update whose norm is over ``limit`` times ``base_norm``."""
     allowed, found = limit * base_norm, _norm(payload)
     if not found <= allowed:
         raise WireError(f"norm: expected at most {allowed:.3g}, got {found:.3g}")
@@ -78,11 +64,7 @@ def _norm(payload: Payload) -> float:
 
 
 def same_tensors(payload: Payload, expected: Payload) -> None:
-    """Refuse anything but the groups, names, shapes and dtypes of ``expected``.
-
-    Raises:
-        WireError: something is missing, unknown or of another shape or dtype.
-    """
+    """Refuse anything but the groups, names, shapes and dtypes of ``expected``."""
     if payload.keys() != expected.keys():
         raise WireError(f"groups {sorted(payload)}: expected {sorted(expected)}")
     for group, arrays in payload.items():
@@ -95,16 +77,8 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
 def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
     """Refuse tensors that are unknown or of another shape, dtype or storage.
 
-    Decodes none of `ReceivedArrays`: call it before any of them is read.
-
-    Args:
-        group: named in the message.
-        arrays: the received tensors; some of ``expected`` may be missing.
-        expected: dense tensors by name.
-        sparse: whether the tensors must be `SparseArray`, or must not be.
-
-    Raises:
-        WireError: a tensor does not fit.
+    Some of ``expected``, which are dense, may be missing. Decodes none of
+    `ReceivedArrays`: call it before any of them is read.
     """
     for name, spec in specs(arrays).items():
         if name not in expected:

@@ -56,11 +56,7 @@ class Built(Entries):
 
     @cached_property
     def scenario(self) -> Scenario:
-        """Who learns what in which order.
-
-        Raises:
-            ConfigError: a data set is missing or the scenario cannot be cut from it.
-        """
+        """Who learns what in which order."""
         section, data = self.config.scenario, self.config.data
         return draw_scenario(
             section.name,
@@ -84,9 +80,6 @@ class Built(Entries):
 
         None for what is not text, or is read by a pre-trained encoder. With local texts
         these are vectors of no word: only their width is known.
-
-        Raises:
-            ConfigError: their file cannot be read.
         """
         if self.spec.modality != "text" or self.model_entry.encoder:
             return None
@@ -104,11 +97,7 @@ class Built(Entries):
 
     @cached_property
     def tokenizer(self) -> EncoderTokenizer | None:
-        """Tokenizer of a pre-trained encoder of texts; None without one.
-
-        Raises:
-            ConfigError: there is no such encoder.
-        """
+        """Tokenizer of a pre-trained encoder of texts; None without one."""
         params = self.model_params
         if isinstance(params, EncoderParams) and self.spec.modality == "text":
             return encoder_tokenizer(params.encoder, params.max_tokens)
@@ -157,21 +146,13 @@ class Built(Entries):
 
     @property
     def device(self) -> str:
-        """Torch device of the run.
-
-        Raises:
-            ConfigError: it is not there.
-        """
+        """Torch device of the run."""
         return find_device(self.config.training.device)
 
     def model(self, words: WordVectors | None = None) -> MultiHeadModel:
         """Make the initial network, the same on the server and on every client.
 
-        Args:
-            words: vectors of a client's own words; None for those of the run.
-
-        Raises:
-            ConfigError: the network does not suit the data.
+        ``words`` are vectors of a client's own words; None for those of the run.
         """
         config, plan = self.config, self.scenario
         single = config.model.head == "single"
@@ -197,19 +178,11 @@ class Built(Entries):
         return model
 
     def network(self, words: WordVectors | None = None) -> MultiHeadModel:
-        """Make the `model` on the run's device.
-
-        Raises:
-            ConfigError: the network does not suit the data, or the device is not there.
-        """
+        """Make the `model` on the run's device."""
         return self.model(words).to(self.device)
 
     def training(self, smallest_batch: int = 1) -> Training:
-        """Say how all that is trained is trained.
-
-        Args:
-            smallest_batch: fewest examples that a step of the network can take.
-        """
+        """Say how all is trained, in steps of ``smallest_batch`` examples or more."""
         section = self.config.training
         return Training(
             epochs=section.epochs,
@@ -227,11 +200,7 @@ class Built(Entries):
     def strategy(self, network: MultiHeadModel | None = None) -> ServerStrategy[Any]:
         """Make the server side; of a local-only run, one that sends nothing.
 
-        Args:
-            network: of `model`, whose shape is taken; None to make it.
-
-        Raises:
-            ConfigError: the run is not what the algorithm needs.
+        Takes the shape of ``network``, of `model`; None to make it.
         """
         if self.config.strategy.local_only:
             silent = algorithm("local")
@@ -253,15 +222,7 @@ class Built(Entries):
     def learner(
         self, client: int, network: MultiHeadModel | None = None
     ) -> ClientLearner[Any]:
-        """Make the client side for one client.
-
-        Args:
-            client: its number, counted from 0.
-            network: of `network`, its own to change; None to make it.
-
-        Raises:
-            ConfigError: the run is not what the algorithm needs.
-        """
+        """Make the client side for one client, which may change ``network``."""
         torch.set_num_threads(self.config.training.threads)
         network = network or self.network()
         check_network(self, network)
@@ -279,11 +240,7 @@ class Built(Entries):
         return LocalOnlyLearner(made, self._server_side(network))
 
     def trainer(self) -> ServerTrainer:
-        """Make what trains on the server, with the public data that there are.
-
-        Raises:
-            ConfigError: the run is not what the algorithm needs.
-        """
+        """Make what trains on the server, with the public data that there are."""
         path = self.config.data.public_path
         words = self.tokenizer or self.word_vectors
         inputs = InputSpec(self.spec.input_shape, True, words)
@@ -340,11 +297,7 @@ def let_go() -> None:
 
 
 def validate(spec: RunSpec) -> None:
-    """Build all that a run needs, to refuse now what would fail later.
-
-    Raises:
-        ConfigError: something in the configuration does not go with the rest.
-    """
+    """Build all that a run needs, to refuse now what would fail later."""
     run = Built(spec)
     find_device(run.config.training.device)
     for name in run.config.run.trackers:
@@ -356,11 +309,7 @@ def validate(spec: RunSpec) -> None:
 
 
 def find_device(name: str) -> str:
-    """Find the torch device of a name; for ``auto`` an accelerator if there is one.
-
-    Raises:
-        ConfigError: the wanted accelerator is not there.
-    """
+    """Find the torch device of a name; for ``auto`` an accelerator if there is one."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -372,15 +321,9 @@ def find_device(name: str) -> str:
 
 
 def limited_threads(algorithm: Algorithm, threads: int) -> threadpool_limits:
-    """Limit the threads of all libraries in this process, from now on.
+    """Limit each library to so many threads, until the context that is returned ends.
 
-    Args:
-        algorithm: both its sides are imported first, and with them what they compute
-            with.
-        threads: at most so many for each library, at least 1.
-
-    Returns:
-        A context at whose end all have as many as before.
+    Imports both sides of the algorithm first, and with them their libraries.
     """
     algorithm.load_server()
     algorithm.load_client()

@@ -28,11 +28,7 @@ Wrong: TypeAlias = tuple[str, object, str]
 
 
 def check(run: Entries) -> None:
-    """Refuse settings that do not go together, whatever is in the data.
-
-    Raises:
-        ConfigError: one sentence names the setting, and what was expected.
-    """
+    """Refuse settings that do not go together, whatever is in the data."""
     for subject in (
         validation,
         measurements,
@@ -49,11 +45,7 @@ def check(run: Entries) -> None:
 
 
 def check_strategy(run: Entries, strategy: ServerStrategy[Any]) -> None:
-    """Refuse settings that do not go with what a server side does.
-
-    Raises:
-        ConfigError: one sentence names the setting, and what was expected.
-    """
+    """Refuse settings that do not go with what a server side does."""
     for subject in (queries, asynchronous, attack, aggregation):
         _refuse_first(subject(run, strategy))
     if run.config.federation.secure_aggregation:
@@ -63,11 +55,7 @@ def check_strategy(run: Entries, strategy: ServerStrategy[Any]) -> None:
 
 
 def check_network(run: Entries, network: "MultiHeadModel") -> None:
-    """Refuse a batch or a privacy unit that a network does not allow.
-
-    Raises:
-        ConfigError: one sentence names the setting, and what was expected.
-    """
+    """Refuse a batch or a privacy unit that a network does not allow."""
     _refuse_first(batches(run, network))
 
 
@@ -333,11 +321,7 @@ def privacy(run: Entries) -> Iterator[Wrong]:
 
 
 def check_local_data(config: RunConfig) -> None:
-    """Refuse a run over local data that leaves open what cannot be looked up.
-
-    Raises:
-        ConfigError: one sentence names the setting, and what was expected.
-    """
+    """Refuse a run over local data that leaves open what cannot be looked up."""
     for key, value, expected in _left_open(config):
         raise config_error(
             key, value, f"{expected}, for scenario {config.scenario.name}"

@@ -14,26 +14,10 @@ from fcl_flower.models.registry import ModelEntry, model_entry
 
 
 class Entries:
-    """What the names of a run stand for in this process; needs no torch.
-
-    Attributes:
-        spec: of the run.
-        config: its settings.
-        algorithm: entry of the registry.
-        params: its hyper-parameters.
-        scenario_entry: entry of the registry.
-        scenario_params: parameters of the scenario.
-        model_entry: entry of the registry.
-        model_params: parameters of the model's family.
-        data_root: folder with data sets.
-    """
+    """What the names of a run stand for in this process; needs no torch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        """Look the names up.
-
-        Raises:
-            ConfigError: a name is unknown here, or a parameter refused.
-        """
+        """Look the names up, and check their parameters."""
         config = spec.config
         self.spec, self.config = spec, config
         self.algorithm: Algorithm = algorithm(config.strategy.name)
@@ -56,11 +40,7 @@ def data_root(config: RunConfig) -> Path:
 
 
 def model_params(config: RunConfig, entry: ModelEntry) -> Params:
-    """Check the parameters of a network; an encoder of texts has a default.
-
-    Raises:
-        ConfigError: one is unknown, or its value refused.
-    """
+    """Check the parameters of a network; an encoder of texts has a default."""
     found = validate_params(
         entry.params, config.model.params, "model.", ModelSection.keys()
     )

@@ -28,15 +28,7 @@ _USUAL = {
 
 
 def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
-    """Return a configuration for clients with these folders, with what is left open.
-
-    Args:
-        config: of the user, whose values stay.
-        folders: one for each client, as ``fcl client --data`` takes them.
-
-    Raises:
-        ConfigError: a folder is not as described, or its data suit no network.
-    """
+    """Fill in what a user leaves open for clients with these folders of local data."""
     for key, value, wanted in (
         ("scenario.name", config.scenario.name, "local-data"),
         ("scenario.clients", config.scenario.clients, len(folders)),
@@ -60,14 +52,9 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
 def propose(
     folders: Sequence[Path], config: RunConfig | None = None
 ) -> dict[str, Scalar]:
-    """Return the settings by ``section.key`` that local data ask for.
+    """Propose settings by ``section.key`` that suit local data.
 
-    Args:
-        folders: one for each client; at least one.
-        config: of the user; a model that it names is kept.
-
-    Raises:
-        ConfigError: a folder is not as described, or its data suit no network.
+    There is a folder for each client. A model that ``config`` names is kept.
     """
     tasks = []
     for folder in folders:
@@ -99,7 +86,6 @@ def propose(
 
 
 def _kind(path: Path) -> type[Dataset]:
-    """Return what kind of data set a task's training samples are of."""
     end = ending(path)
     if end == FOLDER:
         return ImageDataset
@@ -119,7 +105,6 @@ def _kind(path: Path) -> type[Dataset]:
 
 
 def _suitable(kind: type[Dataset], path: Path) -> str:
-    """Return the network that a newcomer would take."""
     if kind is TimeSeriesDataset:
         shape = read_arrays(path, ("x", "y"))[0]["x"].shape[1:]
         fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
@@ -133,14 +118,12 @@ def _suitable(kind: type[Dataset], path: Path) -> str:
 
 
 def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
-    """Return the network that the user's strategy is for, empty where any will do."""
     wanted = () if config is None else algorithm(config.strategy.name).models
     fitting = [n for n in wanted if model_entry(n).modality == kind.modality]
     return fitting[0] if fitting else ""
 
 
 def _columns(path: Path) -> int:
-    """Return how many numbers a sample of a table has."""
     if ending(path) == ".npz":
         return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
     return len(_header(path) - {LABEL})

@@ -32,15 +32,8 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
 
     A data set and a scenario that suit the strategy, a model that suits the data, a
     batch size and a learning rate that suit the model, and a head, a number of rounds
-    and of clients that suit the scenario.
-
-    Args:
-        config: of the user.
-        clients: that are connected; 0 for those of the configuration.
-
-    Raises:
-        ConfigError: there is no such data set, scenario or network, a parameter is
-            unknown or out of range, or two settings do not go together.
+    and of clients that suit the scenario. ``clients`` are those that are connected; 0
+    for those of the configuration.
     """
     if clients:
         config = config.replace(clients=clients)
@@ -115,7 +108,6 @@ def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
 
 
 def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Select the defaults of an algorithm for which the user gives nothing."""
     given, blank = config.flat(), RunConfig().flat()
     local_data = _has_local_data(config)
     return {
@@ -131,7 +123,6 @@ def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scala
 def _of_model(
     config: RunConfig, defaults: Mapping[str, Scalar], model: ModelEntry
 ) -> dict[str, Scalar]:
-    """Select those of the model's parameters, where it has them and none is given."""
     keys = {key: f"model.{key}" for key in model.params.model_fields}
     return {
         full: defaults[full]
@@ -141,7 +132,6 @@ def _of_model(
 
 
 def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
-    """Choose the model that suits an algorithm and its data."""
     for name in method.models:
         if model_entry(name).modality == modality:
             return name
@@ -149,11 +139,6 @@ def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
 
 
 def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
-    """Choose the rate that was given, or the one that suits the model.
-
-    Raises:
-        ConfigError: none was given, and the optimizer is not Adam.
-    """
     if config.training.learning_rate == 0 and config.training.optimizer != "adam":
         raise config_error(
             "training.learning_rate",
@@ -167,11 +152,6 @@ def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
 def _num_features(
     config: RunConfig, root: Path, modality: str, *, local_data: bool
 ) -> int:
-    """Count the numbers in a sample of tabular data; 0 for other data.
-
-    Raises:
-        ConfigError: the data have another number of them than was given.
-    """
     if local_data:
         return config.model.num_features
     source = load_dataset(config.data.names[0], root)
@@ -186,11 +166,6 @@ def _num_features(
 
 
 def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
-    """Look up what kind of data is learned from.
-
-    Raises:
-        ConfigError: a data set is missing, or modalities are mixed.
-    """
     if local_data:
         return model_entry(config.model.name).modality
     names = config.data.all_names
