@@ -24,7 +24,7 @@ from fcl_flower.data.arrays import ARRAYS, from_arrays
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
-from fcl_flower.models.registry import MODELS, ModelEntry, from_module
+from fcl_flower.models.registry import MODELS, ModelEntry
 from fcl_flower.results.result import Comparison, Result
 from fcl_flower.runtime.local_runs import Backend, Job
 from fcl_flower.runtime.processes import make_folder
@@ -244,6 +244,8 @@ def _register_model(
     if isinstance(model, ModelEntry):
         entry = model
     elif callable(model):
+        from fcl_flower.models.build import from_module  # imports torch: seconds
+
         entry = from_module(model, _input_shape(_first_dataset(names, config)))
     else:
         raise config_error("model", model, "a name, a mapping, or a body of your own")

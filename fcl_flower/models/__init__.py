@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from fcl_flower.core.registry import lazy_names
 
 if TYPE_CHECKING:
+    from fcl_flower.models.build import from_module
     from fcl_flower.models.heads import MultiHeadModel
-    from fcl_flower.models.registry import MODELS, ModelEntry, from_module
+    from fcl_flower.models.registry import MODELS, ModelEntry
 
 __all__ = [
     "MODELS",
@@ -18,7 +19,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "build": "from_module",
         "heads": "MultiHeadModel",
-        "registry": "MODELS ModelEntry from_module",
+        "registry": "MODELS ModelEntry",
     },
 )

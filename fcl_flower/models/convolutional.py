@@ -1,13 +1,14 @@
-"""The LeNet of FedWeIT (Yoon et al., ICML 2021), with its response normalisation.
+"""Networks that are made from nothing, most of them for images.
 
-ResNet-18 for 32x32 images (He et al., CVPR 2016): 3x3 stem, no max pooling.
+- LeNet is that of FedWeIT (Yoon et al., ICML 2021), with its response normalisation.
+- ResNet-18 is for 32x32 images (He et al., CVPR 2016): 3x3 stem, no max pooling.
 """
 
 from typing import Any, cast
 
 import torch
-from torch import nn
-from torch.nn.functional import conv2d, dropout, max_pool1d, silu
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, dropout, max_pool1d, max_pool2d, silu
 from typing_extensions import override
 
 from fcl_flower.models.registry import LeNetParams
@@ -22,16 +23,11 @@ class ResponseNorm(nn.Module):
     """
 
     def __init__(self, radius: int, bias: float, alpha: float, beta: float) -> None:
-        """Keep the constants of the formula; nothing is learnt."""
         super().__init__()
-        self.radius = radius
-        self.bias = bias
-        self.alpha = alpha
-        self.beta = beta
+        self.radius, self.bias, self.alpha, self.beta = radius, bias, alpha, beta
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise ``x``, shape (batch, channels, height, width)."""
+    def forward(self, x: Tensor) -> Tensor:
         # The sum over a window of channels is a 1x1 convolution with a banded
         # matrix. It is made here, not kept as a buffer, so that nothing of it
         # can travel or be averaged.
@@ -39,7 +35,7 @@ class ResponseNorm(nn.Module):
         band = x.new_full((channels, channels), self.alpha)
         band = band.tril(self.radius).triu(-self.radius)[:, :, None, None]
         normalised, *_ = _Normalise.apply(x, band, self.bias, self.beta)  # type: ignore[no-untyped-call]
-        return cast(torch.Tensor, normalised)
+        return cast(Tensor, normalised)
 
 
 class _Normalise(torch.autograd.Function):
@@ -56,8 +52,8 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @override
     def forward(
-        x: torch.Tensor, band: torch.Tensor, bias: float, beta: float
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x: Tensor, band: Tensor, bias: float, beta: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         u = conv2d(x.square(), band).add_(bias)
         if beta == 0.75:  # a square root of a square root is faster than a power
             root = u.rsqrt()
@@ -77,7 +73,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @override
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         x, band, scale, u = ctx.saved_tensors
         direct = gradients[0] * scale
         across = conv2d((direct * x).div_(u), band).mul_(x)
@@ -87,12 +83,11 @@ class _Normalise(torch.autograd.Function):
 class LeNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
-    def __init__(self, width: float = 1.0, dropout: float = 0.0) -> None:
-        """Scale the layers by ``width``; ``dropout`` is of fully connected ones."""
+    def __init__(self, params: LeNetParams) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout = params.dropout
         first, second, hidden, self.features = (
-            max(1, round(width * number)) for number in (20, 50, 800, 500)
+            max(1, round(params.width * number)) for number in (20, 50, 800, 500)
         )
         self.conv1 = nn.Conv2d(3, first, 5, padding=2)
         self.conv2 = nn.Conv2d(first, second, 5, padding=2)
@@ -104,41 +99,31 @@ class LeNet(nn.Module):
         self.fc2 = nn.Linear(hidden, self.features)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 500 * width)."""
+    def forward(self, x: Tensor) -> Tensor:
         # Channels last makes convolution, normalisation and pooling faster on a CPU.
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.pool(self.norm(torch.relu(self.conv1(x))))
-        x = self.pool(self.norm(torch.relu(self.conv2(x))))
-        x = self._thinned(torch.relu(self.fc1(x.flatten(1))))
-        return self._thinned(torch.relu(self.fc2(x)))
-
-    def _thinned(self, x: torch.Tensor) -> torch.Tensor:
-        """Leave out neurons by dropout; a rate of 0 draws no numbers."""
-        return dropout(x, self.dropout, self.training) if self.dropout else x
-
-
-def lenet(params: LeNetParams) -> LeNet:
-    """Make the network of the given width and dropout."""
-    return LeNet(params.width, params.dropout)
+        x = self.pool(self.norm(torch.relu(self.conv2(x)))).flatten(1)
+        for layer in (self.fc1, self.fc2):
+            x = torch.relu(layer(x))
+            if self.dropout:  # a rate of 0 would draw numbers, too
+                x = dropout(x, self.dropout, self.training)
+        return x
 
 
 class SmallNet(nn.Module):
     """Body from (batch, 1, 8, 8) to (batch, 64)."""
 
     def __init__(self) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.pool = nn.MaxPool2d(2)
         self.fc1 = nn.Linear(32 * 4 * 4, 64)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 64)."""
+    def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.conv1(x))
-        x = self.pool(torch.relu(self.conv2(x)))
+        x = max_pool2d(torch.relu(self.conv2(x)), 2)
         return torch.relu(self.fc1(x.flatten(1)))
 
 
@@ -146,18 +131,15 @@ class GreyCnn(nn.Module):
     """Body from (batch, 1, 28, 28) to (batch, 64), of 46,080 parameters."""
 
     def __init__(self) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 5)
         self.conv2 = nn.Conv2d(16, 32, 5)
-        self.pool = nn.MaxPool2d(2)
         self.fc1 = nn.Linear(32 * 4 * 4, 64)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 64)."""
-        x = self.pool(torch.relu(self.conv1(x)))
-        x = self.pool(torch.relu(self.conv2(x)))
+    def forward(self, x: Tensor) -> Tensor:
+        x = max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = max_pool2d(torch.relu(self.conv2(x)), 2)
         return torch.relu(self.fc1(x.flatten(1)))
 
 
@@ -170,7 +152,6 @@ class HarCnn(nn.Module):
     """
 
     def __init__(self) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         self.conv1 = nn.Conv1d(9, 32, 5, padding=2)
         self.norm1 = nn.GroupNorm(1, 32)
@@ -179,11 +160,27 @@ class HarCnn(nn.Module):
         self.fc1 = nn.Linear(64 * 16, 64)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 64)."""
+    def forward(self, x: Tensor) -> Tensor:
         x = max_pool1d(torch.relu(self.norm1(self.conv1(x))), 2)
         x = max_pool1d(torch.relu(self.norm2(self.conv2(x))), 4)
         return torch.relu(self.fc1(x.flatten(1)))
+
+
+class Mlp(nn.Module):
+    """Body from (batch, columns) to (batch, 128), each layer normalised as `HarCnn`'s.
+
+    It learns at the same pace whatever the unit of the columns.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.fc1, self.norm1 = nn.Linear(columns, 128), nn.LayerNorm(128)
+        self.fc2, self.norm2 = nn.Linear(128, 128), nn.LayerNorm(128)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.fc1(x)))
+        return torch.relu(self.norm2(self.fc2(x)))
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -195,7 +192,6 @@ class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         self.conv1 = _conv3x3(inputs, outputs, stride)
         self.norm1 = nn.BatchNorm2d(outputs)
@@ -209,8 +205,7 @@ class BasicBlock(nn.Module):
             )
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, outputs, height / stride, width / stride)."""
+    def forward(self, x: Tensor) -> Tensor:
         residual = torch.relu(self.norm1(self.conv1(x)))
         residual = self.norm2(self.conv2(residual))
         return torch.relu(residual + self.shortcut(x))
@@ -220,7 +215,6 @@ class ResNet18(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 512)."""
 
     def __init__(self) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         self.stem = _conv3x3(3, 64)
         self.norm = nn.BatchNorm2d(64)
@@ -230,8 +224,7 @@ class ResNet18(nn.Module):
             self.blocks.append(BasicBlock(width, width, 1))
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 512)."""
+    def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.blocks(torch.relu(self.norm(self.stem(x))))
         return x.mean((2, 3))
@@ -247,7 +240,6 @@ class Block(nn.Module):
     """Inverted bottleneck with squeeze and excitation; a shortcut where shapes fit."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         wide, narrow = EXPANSION * inputs, inputs // 4
         self.expand = nn.Conv2d(inputs, wide, 1, bias=False)
@@ -263,12 +255,11 @@ class Block(nn.Module):
         self.shortcut = stride == 1 and inputs == outputs
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, outputs, height / stride, width / stride)."""
+    def forward(self, x: Tensor) -> Tensor:
         wide = silu(self.norm1(self.expand(x)))
         wide = silu(self.norm2(self.depthwise(wide)))
         gate = torch.sigmoid(self.excite(silu(self.squeeze(wide.mean((2, 3))))))
-        y: torch.Tensor = self.norm3(self.project(wide * gate[:, :, None, None]))
+        y: Tensor = self.norm3(self.project(wide * gate[:, :, None, None]))
         return x + y if self.shortcut else y
 
 
@@ -276,7 +267,6 @@ class EfficientNet(nn.Module):
     """Body from (batch, 3, 32, 32) to (batch, 256)."""
 
     def __init__(self) -> None:
-        """Initialise with torch's defaults."""
         super().__init__()
         channels = 48
         self.stem = nn.Conv2d(3, channels, 4, stride=4, bias=False)
@@ -291,33 +281,6 @@ class EfficientNet(nn.Module):
         self.norm2 = nn.GroupNorm(GROUPS, 256)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 256)."""
+    def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(silu(self.norm1(self.stem(x))))
         return silu(self.norm2(self.top(x))).mean((2, 3))
-
-
-HIDDEN = 128
-
-
-class Mlp(nn.Module):
-    """Body from (batch, columns) to (batch, 128).
-
-    Each layer is normalised over its outputs of one sample: it learns at the same pace
-    whatever the unit of the columns, and there are no running statistics, which would
-    differ from client to client and must not be averaged.
-    """
-
-    def __init__(self, columns: int) -> None:
-        """Initialise for ``columns`` inputs with torch's defaults."""
-        super().__init__()
-        self.fc1 = nn.Linear(columns, HIDDEN)
-        self.norm1 = nn.LayerNorm(HIDDEN)
-        self.fc2 = nn.Linear(HIDDEN, HIDDEN)
-        self.norm2 = nn.LayerNorm(HIDDEN)
-
-    @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 128)."""
-        x = torch.relu(self.norm1(self.fc1(x)))
-        return torch.relu(self.norm2(self.fc2(x)))

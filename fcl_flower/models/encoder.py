@@ -1,16 +1,11 @@
-"""A pre-trained transformer as a body, whose blocks can be run one by one.
-
-An encoder of texts whose features are two spaces: for all tasks, and for each.
-
-Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, section 3.2.
-"""
+"""Pre-trained transformers as bodies, whose blocks can be run one by one."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
@@ -49,6 +44,10 @@ class Transformer(nn.Module):
     Every parameter is trained and shared, unless a subclass freezes them.
     """
 
+    first = 0
+    _frozen = False
+    _half = False
+
     def __init__(self, params: EncoderParams) -> None:
         """Load an encoder; settings of Enhancers are not read here.
 
@@ -58,9 +57,6 @@ class Transformer(nn.Module):
         super().__init__()
         self.encoder: PreTrainedModel = load_encoder(params.encoder)
         config = self.encoder.config
-        self.first = 0
-        self._frozen = False
-        self._half = False
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self._check(params.encoder)
@@ -97,11 +93,12 @@ class Transformer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features, shape (batch, D), of inputs or of frozen features."""
-        are_features = x.is_floating_point() and x.ndim == 3
-        hidden = (
-            _unpacked(x) if are_features else self.run(self.enter(x), 0, self.first)
-        )
+        if x.is_floating_point() and x.ndim == 3:  # frozen features
+            mask = x[..., -1]
+            longest = int(mask.sum(1).max()) if len(x) else 0
+            hidden = Hidden(x[:, :longest, :-1], mask[:, :longest])
+        else:
+            hidden = self.run(self.enter(x), 0, self.first)
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
 
     @torch.no_grad()
@@ -118,11 +115,10 @@ class Transformer(nn.Module):
         for start in range(0, len(x), _CHUNK):
             found = self.run(self.enter(x[start : start + _CHUNK]), 0, self.first)
             parts.append(torch.cat([found.values, found.mask[..., None]], 2))
-        tokens = max((part.shape[1] for part in parts), default=0)
-        padded = [nn.functional.pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts]
-        if not padded:
+        if not parts:
             return torch.zeros(0, 0, self.features + 1, device=x.device)
-        return torch.cat(padded)
+        tokens = max(part.shape[1] for part in parts)
+        return torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
@@ -189,9 +185,8 @@ class Transformer(nn.Module):
             "an encoder of texts or images whose blocks can be run one by one, which "
             f"those of type {config.model_type} cannot",
         )
-        if _first(self.encoder, _LISTS) is None or not hasattr(
-            self.encoder, "embeddings"
-        ):
+        embedded = hasattr(self.encoder, "embeddings")
+        if not embedded or _first(self.encoder, _LISTS) is None:
             raise refused
         try:
             if self.text:
@@ -210,13 +205,6 @@ class Transformer(nn.Module):
         theirs = (whole.last_hidden_state * weights[..., None]).sum(1)
         if not torch.allclose(ours, theirs, atol=_TOLERANCE):
             raise refused
-
-
-def _unpacked(x: Tensor) -> Hidden:
-    """Unpack frozen features into hidden states, without common padding."""
-    mask = x[..., -1]
-    longest = int(mask.sum(1).max()) if len(x) else 0
-    return Hidden(x[:, :longest, :-1], mask[:, :longest])
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
@@ -241,9 +229,7 @@ class FrozenTransformer(Transformer):
         """Load an encoder and freeze it.
 
         Raises:
-            ConfigError: there is no such encoder, its blocks cannot be run one by one,
-            or it
-                has fewer.
+            ConfigError: there is none that suits, or it has fewer blocks.
         """
         super().__init__(params)
         self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
@@ -252,8 +238,7 @@ class FrozenTransformer(Transformer):
     @override
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features, shape (batch, K D), of inputs or of such features."""
-        if x.is_floating_point() and x.ndim == 2:
+        if x.is_floating_point() and x.ndim == 2:  # frozen features
             return x
         hidden = self.run(self.enter(x), 0, self.first)
         pooled = []
@@ -270,11 +255,12 @@ class FrozenTransformer(Transformer):
 
 
 class DisentangledTransformer(Transformer):
-    """Body from texts to (batch, D): the generic space, and behind it the specific one.
+    """Body from texts to (batch, D): a space for all tasks, and behind it one for each.
 
-    Each is a linear layer with tanh on the mean of the last hidden states; the encoder
-    is trained as well. In the paper they see the state of the first token, and have 128
-    features each of 768; here half of the encoder's, so that a head is no larger.
+    Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, section 3.2. Each is a
+    linear layer with tanh on the mean of the last hidden states; the encoder is trained
+    as well. In the paper they see the state of the first token, and have 128 features
+    each of 768; here half of the encoder's, so that a head is no larger.
 
     Attributes:
         generic: to the first space, (batch, D // 2).
@@ -301,8 +287,7 @@ class DisentangledTransformer(Transformer):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute both spaces, shape (batch, D), of texts as token numbers."""
-        pooled = super().forward(x)
+        pooled = self.pooled(x)
         spaces = [torch.tanh(self.generic(pooled)), torch.tanh(self.specific(pooled))]
         return torch.cat(spaces, 1)
 

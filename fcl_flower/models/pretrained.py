@@ -53,8 +53,7 @@ def load_encoder(name: str) -> "PreTrainedModel":
     Raises:
         ConfigError: the extra is not installed, or there is no such encoder.
     """
-    transformers = _library(name)
-    found: Any = _loaded(name, transformers.AutoModel)
+    found = _load(name, "AutoModel")
     if getattr(found, "pooler", None) is not None:
         found.pooler = None  # trained for another task than ours, and not used
     model: PreTrainedModel = found.eval()
@@ -62,12 +61,8 @@ def load_encoder(name: str) -> "PreTrainedModel":
 
 
 def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
-    """Load the tokenizer of a text encoder.
-
-    Raises:
-        ConfigError: as `load_encoder`.
-    """
-    return _loaded(name, _library(name).AutoTokenizer)
+    """Load the tokenizer of a text encoder; refuses as `load_encoder` does."""
+    return _load(name, "AutoTokenizer")
 
 
 @lru_cache(maxsize=8)
@@ -77,19 +72,16 @@ def image_shape(name: str) -> tuple[int, int, int]:
     Raises:
         ConfigError: as `load_encoder`, or it is no encoder of images.
     """
-    config: PreTrainedConfig = _loaded(name, _library(name).AutoConfig)
+    config: PreTrainedConfig = _load(name, "AutoConfig")
     size = getattr(config, "image_size", None)
     if size is None:
-        raise config_error(
-            "encoder",
-            name,
-            f"an encoder of images, not one of type {config.model_type}",
-        )
+        expected = f"an encoder of images, not one of type {config.model_type}"
+        raise config_error("encoder", name, expected)
     height, width = (size, size) if isinstance(size, int) else size
     return int(getattr(config, "num_channels", 3)), int(height), int(width)
 
 
-def _library(name: str) -> Any:  # noqa: ANN401 - a module
+def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loads
     try:
         import transformers
     except ImportError as error:
@@ -97,18 +89,22 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
     # Its notes are about what we do on purpose, such as leaving out a pooler.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    return transformers
-
-
-def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto classes
     if not name:
         raise config_error(
             "encoder",
             name,
             "a name or a folder (--set model.encoder=NAME): none for images is here",
         )
+    place: str | Path = name
+    if name == MINILM:
+        found = find_spec(_PACKAGE)
+        if found is None or not found.submodule_search_locations:
+            raise config_error("encoder", name, _INSTALL)
+        place = Path(found.submodule_search_locations[0]) / "model"
+    elif (folder := Path(name).expanduser()).is_dir():
+        place = folder
     try:
-        return kind.from_pretrained(_place(name))
+        return getattr(transformers, kind).from_pretrained(os.fspath(place))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
         raise config_error(
@@ -117,13 +113,3 @@ def _loaded(name: str, kind: Any) -> Any:  # noqa: ANN401 - one of the Auto clas
             f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
             f"({first})",
         ) from error
-
-
-def _place(name: str) -> str:
-    if name != MINILM:
-        folder = Path(name).expanduser()
-        return os.fspath(folder) if folder.is_dir() else name
-    found = find_spec(_PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        raise config_error("encoder", name, _INSTALL)
-    return os.fspath(Path(found.submodule_search_locations[0]) / "model")

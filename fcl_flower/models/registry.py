@@ -1,14 +1,13 @@
 """All models by name, and what suits them: known before torch is loaded."""
 
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import ContractError, config_error
+from fcl_flower.core.errors import config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.models.pretrained import EncoderParams
 
@@ -32,8 +31,8 @@ class ModelEntry:
             called. Its arguments are the table of word vectors where ``input_shape``
             is `TEXT` and there is no encoder, the number of columns where it is
             `TABULAR`, and after them the ``params`` where these have any field.
-        input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of
-            T steps, (columns,) of a row, `TEXT` or `TABULAR`.
+        input_shape: of one input: (C, H, W) of an image, (C, T) of a series of T steps,
+            (columns,) of a row, `TEXT` or `TABULAR`.
         features: width of what the body returns; 0 where its ``features`` say it.
         batch_size: examples in a training step, where the user gives none.
         learning_rate: Adam's rate at the start of a task, likewise.
@@ -59,61 +58,6 @@ class ModelEntry:
         if self.input_shape == TEXT:
             return "text"
         return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the network is one of this package."""
-        return isinstance(self.body, str) and self.body.startswith("fcl_flower.")
-
-
-def from_module(
-    module: "nn.Module | Callable[[], nn.Module]",
-    input_shape: tuple[int, ...],
-    *,
-    batch_size: int = 32,
-    learning_rate: float = 1e-3,
-) -> ModelEntry:
-    """Make an entry of a user's own module; its features are counted by a run on zeros.
-
-    Args:
-        module: from ``(batch, *input_shape)`` to (batch, features); or a callable
-        without
-            arguments that makes one, whose initial weights then follow from the run's
-            seed. Of a module itself every client starts from a copy.
-        input_shape: (C, H, W) of images, (C, T) of series, (columns,) of tables.
-        batch_size: examples in a training step, where the user gives none.
-        learning_rate: Adam's rate at the start of a task, likewise.
-
-    Raises:
-        ConfigError: the shape is no such shape.
-        ContractError: ``module`` made no module, cannot take such inputs, or does not
-            return features.
-    """
-    import torch  # here alone, since it takes seconds
-    from torch import nn
-
-    from fcl_flower.models.trial import try_body
-
-    if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
-        raise config_error(
-            "input_shape", input_shape, "(C, H, W), (C, T) or (columns,)"
-        )
-    make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
-    with torch.random.fork_rng(devices=[]):
-        body: object = make()  # type: ignore[no-untyped-call]
-        if not isinstance(body, nn.Module):
-            raise ContractError(
-                f"{module!r} made a {type(body).__name__}, no nn.Module"
-            )
-        features = try_body(body, input_shape).features
-    return ModelEntry(
-        make,
-        input_shape,
-        features,
-        batch_size,
-        learning_rate,
-        f"{type(body).__name__}, the user's own",
-    )
 
 
 class LeNetParams(Params):
@@ -171,186 +115,93 @@ class DisentangledParams(EncoderParams):
     """Tasks that can be told apart by the specific space, at most."""
 
 
-_HERE = "fcl_flower.models"
+_RGB = (3, 32, 32)
 
-_MODELS = {
-    "small": ModelEntry(
-        f"{_HERE}.convolutional:SmallNet",
-        (1, 8, 8),
-        64,
-        20,
-        1e-3,
-        "two convolutions for 8x8 digits",
-    ),
-    "grey-cnn": ModelEntry(
-        f"{_HERE}.convolutional:GreyCnn",
-        (1, 28, 28),
-        64,
-        32,
-        1e-3,
-        "two convolutions for 28x28 grey images",
-    ),
-    "lenet": ModelEntry(
-        f"{_HERE}.convolutional:lenet",
-        (3, 32, 32),
-        0,
-        50,
-        1e-3 / 3,
-        "the LeNet of FedWeIT",
-        LeNetParams,
-    ),
-    "kim-cnn": ModelEntry(
-        f"{_HERE}.words:KimCnn",
-        TEXT,
-        384,
-        16,
-        1e-3,
-        "Kim's network for text: filters of 3, 4 and 5 words over fixed word vectors",
-    ),
-    "har-cnn": ModelEntry(
-        f"{_HERE}.convolutional:HarCnn",
-        (9, 128),
-        64,
-        32,
-        1e-3,
-        "two convolutions over time for nine channels of 128 steps",
-    ),
-    "mlp": ModelEntry(
-        f"{_HERE}.convolutional:Mlp",
-        TABULAR,
-        128,
-        32,
-        1e-3,
-        "two hidden layers for tabular data",
-    ),
-    "efficientnet": ModelEntry(
-        f"{_HERE}.convolutional:EfficientNet",
-        (3, 32, 32),
-        256,
-        50,
-        1e-3,
-        "a small EfficientNet, with group normalisation",
-    ),
-    "efficientnet-lite0": ModelEntry(
-        f"{_HERE}.frozen_images:EfficientNetLite",
-        (3, 32, 32),
+_NETWORKS: dict[str, tuple[str, tuple[int, ...], int, int, float, type[Params]]] = {
+    "small": ("convolutional:SmallNet", (1, 8, 8), 64, 20, 1e-3, Params),
+    "grey-cnn": ("convolutional:GreyCnn", (1, 28, 28), 64, 32, 1e-3, Params),
+    "lenet": ("convolutional:LeNet", _RGB, 0, 50, 1e-3 / 3, LeNetParams),
+    "kim-cnn": ("words:KimCnn", TEXT, 384, 16, 1e-3, Params),
+    "har-cnn": ("convolutional:HarCnn", (9, 128), 64, 32, 1e-3, Params),
+    "mlp": ("convolutional:Mlp", TABULAR, 128, 32, 1e-3, Params),
+    "efficientnet": ("convolutional:EfficientNet", _RGB, 256, 50, 1e-3, Params),
+    "efficientnet-lite0": (
+        "frozen_images:EfficientNetLite",
+        _RGB,
         1280,
         50,
         1e-3,
-        "EfficientNet-Lite0, pre-trained on ImageNet and frozen: only heads learn",
         EfficientNetLiteParams,
     ),
-    "patch-filters": ModelEntry(
-        f"{_HERE}.frozen_images:PatchFilters",
-        (3, 32, 32),
+    "patch-filters": (
+        "frozen_images:PatchFilters",
+        _RGB,
         0,
         50,
         1e-3,
-        "fixed filters of patches of photographs: only heads learn",
         PatchFiltersParams,
     ),
-    "resnet18": ModelEntry(
-        f"{_HERE}.convolutional:ResNet18",
-        (3, 32, 32),
-        512,
-        50,
-        1e-3,
-        "ResNet-18 for 32x32 images",
-    ),
-    "transformer": ModelEntry(
-        f"{_HERE}.encoder:Transformer",
-        TEXT,
-        0,
-        16,
+    "resnet18": ("convolutional:ResNet18", _RGB, 512, 50, 1e-3, Params),
+}
+"""By name the first five fields of a `ModelEntry`, and its ``params``."""
+
+_SUMMARIES = {
+    "small": "two convolutions for 8x8 digits",
+    "grey-cnn": "two convolutions for 28x28 grey images",
+    "lenet": "the LeNet of FedWeIT",
+    "kim-cnn": "Kim's network for text: filters of 3, 4 and 5 words over fixed word "
+    "vectors",
+    "har-cnn": "two convolutions over time for nine channels of 128 steps",
+    "mlp": "two hidden layers for tabular data",
+    "efficientnet": "a small EfficientNet, with group normalisation",
+    "efficientnet-lite0": "EfficientNet-Lite0, pre-trained on ImageNet and frozen: "
+    "only heads learn",
+    "patch-filters": "fixed filters of patches of photographs: only heads learn",
+    "resnet18": "ResNet-18 for 32x32 images",
+}
+
+_ENCODERS: dict[str, tuple[str, float, type[Params], str]] = {
+    "": ("encoder:Transformer", 1e-4, EncoderParams, "whole"),
+    "disentangled-": (
+        "encoder:DisentangledTransformer",
         1e-4,
-        "a pre-trained encoder of texts, trained as a whole",
-        EncoderParams,
-        encoder="whole",
-    ),
-    "disentangled-transformer": ModelEntry(
-        f"{_HERE}.encoder:DisentangledTransformer",
-        TEXT,
-        0,
-        16,
-        1e-4,
-        "an encoder of texts with a space for all tasks and one for each, trained",
         DisentangledParams,
-        encoder="whole",
+        "whole",
     ),
-    "frozen-transformer": ModelEntry(
-        f"{_HERE}.encoder:FrozenTransformer",
-        TEXT,
-        0,
-        16,
-        1e-3,
-        "the same frozen, with nothing to train but the head",
-        FrozenParams,
-        encoder="frozen",
-    ),
-    "enhanced-transformer": ModelEntry(
-        f"{_HERE}.adapters:EnhancedTransformer",
-        TEXT,
-        0,
-        16,
-        3e-3,
-        "the same frozen, with Enhancers that are trained instead",
-        EncoderParams,
-        encoder="enhanced",
-    ),
-    "lora-transformer": ModelEntry(
-        f"{_HERE}.adapters:LoraTransformer",
-        TEXT,
-        0,
-        16,
-        3e-3,
-        "the same frozen, with changes of low rank (LoRA) in its linear layers",
-        LoraParams,
-        encoder="lora",
-    ),
-    "vit": ModelEntry(
-        f"{_HERE}.encoder:Transformer",
-        (3, 32, 32),
-        0,
-        32,
-        1e-4,
-        "a pre-trained encoder of images, trained as a whole",
-        EncoderParams,
-        encoder="whole",
-    ),
-    "frozen-vit": ModelEntry(
-        f"{_HERE}.encoder:FrozenTransformer",
-        (3, 32, 32),
-        0,
-        32,
-        1e-3,
-        "the same frozen, with nothing to train but the head",
-        FrozenParams,
-        encoder="frozen",
-    ),
-    "enhanced-vit": ModelEntry(
-        f"{_HERE}.adapters:EnhancedTransformer",
-        (3, 32, 32),
-        0,
-        32,
-        3e-3,
-        "the same frozen, with Enhancers that are trained instead",
-        EncoderParams,
-        encoder="enhanced",
-    ),
-    "lora-vit": ModelEntry(
-        f"{_HERE}.adapters:LoraTransformer",
-        (3, 32, 32),
-        0,
-        32,
-        3e-3,
-        "the same frozen, with changes of low rank (LoRA) in its linear layers",
-        LoraParams,
-        encoder="lora",
-    ),
+    "frozen-": ("encoder:FrozenTransformer", 1e-3, FrozenParams, "frozen"),
+    "enhanced-": ("adapters:EnhancedTransformer", 3e-3, EncoderParams, "enhanced"),
+    "lora-": ("adapters:LoraTransformer", 3e-3, LoraParams, "lora"),
+}
+"""By what a name begins with, of a pre-trained encoder: body, rate, params, kind."""
+
+_ENCODER_SUMMARIES = {
+    "": "a pre-trained encoder of {}, trained as a whole",
+    "disentangled-": "an encoder of {} with a space for all tasks and one for each, "
+    "trained",
+    "frozen-": "the same frozen, with nothing to train but the head",
+    "enhanced-": "the same frozen, with Enhancers that are trained instead",
+    "lora-": "the same frozen, with changes of low rank (LoRA) in its linear layers",
 }
 
 
-MODELS = Registry("model", "fcl_flower.models", ModelEntry, _MODELS)
+def _built_in() -> Iterator[tuple[str, ModelEntry]]:
+    home = "fcl_flower.models"
+    for name, (body, shape, width, size, rate, params) in _NETWORKS.items():
+        about = _SUMMARIES[name]
+        entry = ModelEntry(f"{home}.{body}", shape, width, size, rate, about, params)
+        yield name, entry
+    for name, shape, size, inputs in (
+        ("transformer", TEXT, 16, "texts"),
+        ("vit", _RGB, 32, "images"),
+    ):
+        for prefix, (body, rate, params, kind) in _ENCODERS.items():
+            if prefix != "disentangled-" or inputs == "texts":
+                about = _ENCODER_SUMMARIES[prefix].format(inputs)
+                fields = f"{home}.{body}", shape, 0, size, rate, about, params, kind
+                yield f"{prefix}{name}", ModelEntry(*fields)
+
+
+MODELS = Registry("model", "fcl_flower.models", ModelEntry, dict(_built_in()))
 """All models. Another package declares a `ModelEntry` under ``fcl_flower.models``;
 ``with MODELS.registered(name, from_module(...))`` adds one to this process."""
 

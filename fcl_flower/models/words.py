@@ -9,6 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, pad
 from typing_extensions import override
 
+WIDTHS = (3, 4, 5)
+FILTERS = 128
+DROPOUT = 0.3
+
 
 class Windows:
     """The documents of a batch, as all windows of up to ``widest`` words.
@@ -40,11 +44,6 @@ class Windows:
         rows: Tensor = self._words[starts + offsets] * width + offsets
         return rows
 
-    def lengths(self, width: int) -> Tensor:
-        """Count the windows of each document, shape (batch,)."""
-        lengths: Tensor = self.counts - width + 1
-        return lengths
-
     def responses(self, weight: Tensor) -> Tensor:
         """Compute the responses of filters (F, D, width) to all windows, (N, F)."""
         filters, _, width = weight.shape
@@ -52,27 +51,26 @@ class Windows:
         rows = products.view(-1, filters)
         return embedding_bag(self.taps(width), rows, mode="sum")
 
+    def over_time(self, responses: Tensor, width: int, kind: str) -> Tensor:
+        """Reduce by "max", "min" or "sum" over each document's windows, (batch, F)."""
+        if not len(self.counts):  # no documents, which segment_reduce refuses
+            return responses
+        lengths = self.counts - width + 1
+        return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
+
     def largest(self, weight: Tensor) -> Tensor:
         """Take the maximum over time, (batch, F); differentiable in ``weight``."""
         # Mixed precision would round what is summed, and make windows tie.
         with torch.autocast(weight.device.type, enabled=False):
             return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
 
+    @torch.no_grad()
     def extremes(self, weight: Tensor) -> Tensor:
         """Take maximum and minimum over time, (2, batch, F), without gradient."""
-        with torch.no_grad():
-            responses = self.responses(weight)
-            lengths = self.lengths(weight.shape[2])
-            return torch.stack(
-                [over_time(responses, lengths, kind) for kind in ("max", "min")]
-            )
-
-
-def over_time(responses: Tensor, lengths: Tensor, kind: str) -> Tensor:
-    """Reduce by "max", "min" or "sum" over the windows of each document, (batch, F)."""
-    if not len(lengths):  # no documents, which segment_reduce refuses
-        return responses
-    return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
+        responses, width = self.responses(weight), weight.shape[2]
+        return torch.stack(
+            [self.over_time(responses, width, kind) for kind in ("max", "min")]
+        )
 
 
 class _Largest(torch.autograd.Function):
@@ -80,7 +78,7 @@ class _Largest(torch.autograd.Function):
     @override
     def forward(ctx: Any, weight: Tensor, windows: Windows) -> Tensor:
         responses = windows.responses(weight)
-        largest = over_time(responses, windows.lengths(weight.shape[2]), "max")
+        largest = windows.over_time(responses, weight.shape[2], "max")
         ctx.windows, ctx.shape = windows, weight.shape
         ctx.save_for_backward(responses, largest)
         return largest
@@ -90,10 +88,10 @@ class _Largest(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         responses, largest = ctx.saved_tensors
         windows, (filters, depth, width) = ctx.windows, ctx.shape
-        lengths = windows.lengths(width)
+        lengths = windows.counts - width + 1
         hits = responses == largest.repeat_interleave(lengths, 0)
         # Windows of the same words tie; they share what they would all get alike.
-        share = gradients[0] / over_time(hits.to(responses.dtype), lengths, "sum")
+        share = gradients[0] / windows.over_time(hits.to(responses.dtype), width, "sum")
         window, column = torch.nonzero(hits, as_tuple=True)
         document = torch.arange(len(lengths), device=lengths.device)
         values = share[document.repeat_interleave(lengths)[window], column]
@@ -103,11 +101,6 @@ class _Largest(torch.autograd.Function):
         summed.index_add_(0, places, values.repeat_interleave(width))
         gradient = windows.vectors.t() @ summed.view(-1, width * filters)
         return gradient.view(depth, width, filters).permute(2, 0, 1), None
-
-
-WIDTHS = (3, 4, 5)
-FILTERS = 128
-DROPOUT = 0.3
 
 
 class KimCnn(nn.Module):
@@ -122,27 +115,24 @@ class KimCnn(nn.Module):
         """Take word vectors: float32, (words + 1, D); row 0 is padding, zeros."""
         super().__init__()
         self.register_buffer("table", torch.tensor(table), persistent=False)
-        self.table: torch.Tensor
+        self.table: Tensor
         self.convs = nn.ModuleList(
             nn.Conv1d(table.shape[1], FILTERS, width) for width in WIDTHS
         )
         self.dropout = nn.Dropout(DROPOUT)
 
     @override
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute features, shape (batch, 384), of word numbers (batch, words)."""
+    def forward(self, x: Tensor) -> Tensor:
         windows = Windows(x, self.table, max(WIDTHS))
         tensors = dict(self.convs.named_parameters())
         pooled = [
             windows.largest(tensors[f"{n}.weight"]) + tensors[f"{n}.bias"]
             for n in range(len(WIDTHS))
         ]
-        features: torch.Tensor = self.dropout(torch.relu(torch.cat(pooled, 1)))
+        features: Tensor = self.dropout(torch.relu(torch.cat(pooled, 1)))
         return features
 
-    def extremes(
-        self, x: torch.Tensor, weights: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def extremes(self, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
         """Compute the largest and smallest response of filters without bias.
 
         ``x`` is (batch, words), padded with 0; each of ``weights`` is (F, D, width) and
@@ -151,7 +141,7 @@ class KimCnn(nn.Module):
         windows = Windows(x, self.table, max(WIDTHS))
         return [windows.extremes(weight) for weight in weights]
 
-    def embed(self, x: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Average the word vectors of each document, shape (batch, D).
 
         Equation 6 of Chaudhary et al., Findings of EMNLP 2022.

@@ -408,7 +408,7 @@ def test_response_norm_works_on_several_inputs_at_once():
 
 
 def test_several_lenets_answer_one_batch_in_one_pass():
-    bodies = [LeNet(0.2).eval() for _ in range(3)]
+    bodies = [LeNet(LeNetParams(width=0.2)).eval() for _ in range(3)]
     parameters, buffers = stack_module_state(bodies)
     x = torch.randn(2, 3, 32, 32)
 
@@ -420,7 +420,7 @@ def test_several_lenets_answer_one_batch_in_one_pass():
 
 
 def test_lenet_pools_like_tensorflow_same():
-    body = LeNet()
+    body = LeNet(LeNetParams())
     x = torch.arange(32.0 * 32).reshape(1, 1, 32, 32)
     pooled = body.pool(x)
     assert pooled.shape == (1, 1, 16, 16)
@@ -430,7 +430,7 @@ def test_lenet_pools_like_tensorflow_same():
 
 
 def test_lenet_computes_what_its_layers_say():
-    body = LeNet()
+    body = LeNet(LeNetParams())
     x = torch.randn(3, 3, 32, 32)
     norm = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
     pool = nn.MaxPool2d(3, 2)
@@ -442,7 +442,7 @@ def test_lenet_computes_what_its_layers_say():
 
 
 def test_lenet_carries_no_buffer_that_could_be_averaged():
-    assert list(LeNet().buffers()) == []
+    assert list(LeNet(LeNetParams()).buffers()) == []
 
 
 @pytest.mark.parametrize(

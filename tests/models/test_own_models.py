@@ -8,9 +8,9 @@ from torch import nn
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.models.build import create_model
+from fcl_flower.models.build import create_model, from_module
 from fcl_flower.models.convolutional import LeNetParams
-from fcl_flower.models.registry import MODELS, ModelEntry, from_module
+from fcl_flower.models.registry import MODELS, ModelEntry
 
 SHAPE = (1, 4, 4)
 
@@ -114,7 +114,7 @@ def test_a_model_can_live_in_another_package(monkeypatch, tmp_path):
 from pydantic import Field
 from torch import nn
 from fcl_flower.config.parsing import Params
-from fcl_flower.models.build import ModelEntry
+from fcl_flower.models.registry import ModelEntry
 
 class WideParams(Params):
     width: int = Field(3, ge=1)

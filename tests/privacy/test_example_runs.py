@@ -15,7 +15,8 @@ from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.federation import messages
 from fcl_flower.federation.client import model_bytes
-from fcl_flower.models.registry import MODELS, from_module
+from fcl_flower.models.build import from_module
+from fcl_flower.models.registry import MODELS
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.runtime import in_process

@@ -7,8 +7,8 @@ from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.build import create_model
-from fcl_flower.models.registry import MODELS, from_module
+from fcl_flower.models.build import create_model, from_module
+from fcl_flower.models.registry import MODELS
 from fcl_flower.setup import build
 from fcl_flower.setup.build import Built, find_device
 from fcl_flower.setup.resolve import resolve
