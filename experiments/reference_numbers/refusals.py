@@ -11,6 +11,8 @@ names, the one that is blamed first, and the sentence itself::
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fcl_flower.cli.main import cli
+from fcl_flower.cli.main import main as fcl
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
@@ -35,12 +37,31 @@ SECTIONS = (
     *("federation", "asynchronous", "privacy", "run"),
 )
 
+FILES = {
+    "cut": "clients = ",
+    "typed": "[scenario]\nclients = '3'",
+    "misspelt": "[scenario]\nclient = 3",
+    "bare": "client = 3",
+    "section": "[strategi]\nname = 'x'",
+    "number": "training = 3",
+    "list": "[strategy]\nlambda1 = [1]",
+}
+"""Configurations that are malformed, by the name of their file."""
+
 
 def refusal(case: Mapping[str, Any]) -> str:
-    """Tell with which sentence a case is refused; empty where it is not."""
+    """Tell with which sentence a case is refused; empty where it is not.
+
+    What a TOML parser says is left out, as each version of Python says it otherwise.
+    """
+    return re.sub(r"(a TOML file|in TOML) \(.*\)", r"\1", sentence(case))
+
+
+def sentence(case: Mapping[str, Any]) -> str:
+    """Tell what a case is answered with, word by word."""
     try:
         if "command" in case:
-            cli.main(case["command"], prog_name="fcl", standalone_mode=False)
+            return said(case["command"])
         else:
             config = RunConfig.from_settings(**case["settings"])
             if "node" in case:  # the client of a deployment
@@ -50,6 +71,18 @@ def refusal(case: Mapping[str, Any]) -> str:
                 validate(resolve(config))
     except ConfigError as error:
         return str(error)
+    return ""
+
+
+def said(command: list[str]) -> str:
+    """Tell what a command says when it ends with 2, without running anything."""
+    sys.argv = ["fcl", *command]
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        try:
+            fcl()
+        except SystemExit as ended:
+            if ended.code == 2:
+                return shown.getvalue().removeprefix("fcl: ").removesuffix("\n")
     return ""
 
 
@@ -63,6 +96,7 @@ def main() -> None:
     wrong, other = [], []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FCL_DATA"] = folder
+        os.chdir(folder)
         write_data(Path(folder))
         for number, case in enumerate(cases):
             asked = json.loads(json.dumps(case).replace("{folder}", folder))
@@ -123,6 +157,10 @@ def write_data(folder: Path) -> None:
         (folder / place).mkdir(parents=True)
         (folder / place / file).write_text("{}")
     (folder / "empty").mkdir()
+    study = '[run]\ndata.datasets = "gone"\n[[variant]]\nstrategy.name = "fedavg"\n'
+    (folder / "study.toml").write_text(study)
+    for name, text in FILES.items():
+        (folder / f"{name}.toml").write_text(text)
 
 
 if __name__ == "__main__":

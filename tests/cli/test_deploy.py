@@ -647,53 +647,6 @@ def fcl(monkeypatch, capsys, tmp_path):
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["server"], ["certs: got '', expected --certs FOLDER", "--insecure"]),
-        (
-            ["client", "--server", "a:1", "--number", "0"],
-            ["certs: got '', expected --certs FOLDER, made by fcl certs"],
-        ),
-        (["run"], ["certs: got '', expected --certs FOLDER, made by fcl certs"]),
-        (["server", "--certs", "x", "--insecure"], ["certs:", "with --insecure"]),
-        (["server", "--certs", "x"], ["certs: ", "ca.crt", "fcl certs"]),
-        (["server", "--port", "0", "--insecure"], ["--port"]),
-        (["client", "--number", "0", "--insecure"], ["--server"]),
-        (["client", "--server", "a:1", "--insecure"], ["--number"]),
-        (
-            ["client", "--server", "a", "--number", "0", "--insecure"],
-            ["server: got 'a'"],
-        ),
-        (
-            ["client", "--server", "a:70000", "--number", "0", "--insecure"],
-            ["server: got 'a:70000', expected HOST:PORT"],
-        ),
-        (["client", "--server", "a:1", "--number", "-1"], ["--number"]),
-        (
-            ["client", "--server", "a:1", "--number", "0", "--data", "x"],
-            ["data-path: got 'x', expected an existing path"],
-        ),
-        (["run", "--certs", "x"], ["certs: ", "x/ca.crt"]),
-        (
-            ["run", "--server", "x", "--insecure"],
-            ["server: got 'x', expected HOST:PORT"],
-        ),
-        (["run", "--insecure", "--tasks", "0"], ["scenario.tasks: got 0, expected"]),
-        (["certs", "x"], ["host: got '', expected the name"]),
-        (["certs", "x", "--clients", "-1"], ["--clients"]),
-    ],
-    ids=str,
-)
-def test_bad_input_is_answered_with_one_sentence(fcl, tmp_path, arguments, parts):
-    code, _, err = fcl(*arguments)
-
-    assert code == 2
-    (line,) = err.splitlines()
-    assert all(part in line for part in parts)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""

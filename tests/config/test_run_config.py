@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcl_flower.config.parsing import flatten, parse_inline, parse_pair, read_toml, toml
-from fcl_flower.config.run_config import SHORT, RunConfig, long_keys
+from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -241,137 +241,10 @@ def test_a_replaced_configuration_keeps_the_rest():
     }
 
 
-@pytest.mark.parametrize(
-    ("settings", "start"),
-    [
-        ({"client": 3}, "client: got 'client', expected one of "),
-        ({"training": 3}, "training: got 3, expected a mapping, as this is a section"),
-        ({"run": "x"}, "run: got 'x', expected a mapping, as this is a section"),
-    ],
-)
-def test_a_short_name_that_is_wrong_is_refused(settings, start):
-    assert sentence(long_keys, settings).startswith(start)
-    assert sentence(RunConfig().replace, **settings).startswith(start)
-
-
-def test_a_short_name_that_is_misspelt_is_answered_with_the_nearest():
-    found = sentence(RunConfig.from_settings, client=3)
-    assert found.endswith("; did you mean 'clients'?")
-
-
-# ---- what is refused
-
-
-DTYPES = "'float32', 'float16', 'bfloat16', 'int8', 'int4' or 'ternary'"
-REFUSED = [
-    ("scenario.clients", "4", "a valid integer"),
-    ("scenario.clients", True, "a valid integer"),
-    ("scenario.clients", 2.5, "a valid integer"),
-    ("training.learning_rate", "4", "a valid number"),
-    ("training.learning_rate", True, "a valid number"),
-    ("training.learning_rate", float("inf"), "a finite number"),
-    ("training.learning_rate", float("nan"), "a finite number"),
-    ("model.growing_head", 1, "a valid boolean"),
-    ("model.head", "many", "'', 'multi' or 'single'"),
-    ("training.optimizer", "rmsprop", "'adam' or 'sgd'"),
-    ("training.precision", "float16", "'float32' or 'bfloat16'"),
-    ("federation.wire_dtype", "float64", DTYPES),
-    ("strategy.params", 3, "a valid dictionary"),
-    ("strategy.name", 3, "a valid string"),
-    *(
-        ("strategy.x", value, "a boolean, a number or text")
-        for value in ([1], None, (2,), b"x")
-    ),
-    ("scenario.x", float("nan"), "a finite number"),
-    ("model.x", float("inf"), "a finite number"),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "expected"), REFUSED, ids=str)
-def test_a_value_that_is_refused_is_named_with_what_was_expected(key, value, expected):
-    found = sentence(RunConfig.of, {key: value})
-    assert found == f"{key}: got {value!r}, expected {expected}"
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (
-            {"runn.seed": 4},
-            "runn.seed: got 'runn', expected one of run, training, federation, "
-            "asynchronous, privacy or one of 4 others; did you mean 'run'?",
-        ),
-        (
-            {"asynchronous": {"mixin": 0.5}},
-            "asynchronous.mixin: got 'mixin', expected one of mixing, "
-            "simulated_durations, enabled, staleness_exponent; did you mean 'mixing'?",
-        ),
-        ({"run": 3}, "run: got 3, expected a table, as this is a section"),
-        ({"strategy": "ewc"}, "strategy: got 'ewc', expected a table, as this is a "
-         "section"),
-    ],
-)  # fmt: skip
-def test_an_unknown_key_is_answered_with_the_known_ones(values, expected):
-    assert sentence(RunConfig.of, values) == expected
-
-
-@pytest.mark.parametrize(
-    ("clients", "fraction", "most"), [(4, 1.0, 4), (4, 0.5, 2), (4, 0.1, 1), (0, 1, 99)]
-)
-def test_no_more_updates_can_be_needed_than_clients_are_asked(clients, fraction, most):
-    given = {"clients": clients, "client_fraction": fraction}
-    config = RunConfig.from_settings(**given, min_updates=most)
-    assert config.federation.min_updates == most
-    if clients:
-        assert sentence(RunConfig.from_settings, **given, min_updates=most + 1) == (
-            f"federation.min_updates: got {most + 1}, expected at most the clients of "
-            f"a round ({clients} x {fraction})"
-        )
-
-
-def test_momentum_is_of_sgd_alone():
-    given = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1}
-    assert RunConfig.from_settings(**given).training.momentum == 0.9
-    assert sentence(RunConfig.from_settings, momentum=0.9) == (
-        "training.momentum: got 0.9, expected 0 with training.optimizer 'adam', which "
-        "has moments of its own"
-    )
-
-
-def test_gradients_of_single_examples_have_full_precision():
-    private = {"privacy.unit": "example", "privacy.noise_multiplier": 1.0}
-    assert sentence(RunConfig.from_settings, precision="bfloat16", **private) == (
-        "training.precision: got 'bfloat16', expected 'float32' with privacy.unit "
-        "'example', which clips the gradient of each example"
-    )
-    private["privacy.unit"] = "client"
-    found = RunConfig.from_settings(precision="bfloat16", **private)
-    assert found.training.precision == "bfloat16"
-
-
-def test_an_asynchronous_run_has_all_clients():
-    assert RunConfig.from_settings(asynchronous=True).asynchronous.enabled
-    found = sentence(RunConfig.from_settings, asynchronous=True, client_fraction=0.5)
-    assert found == (
-        "federation.client_fraction: got 0.5, expected 1 in an asynchronous run, which "
-        "has no rounds"
-    )
-
-
 def test_simulated_durations_are_a_number_for_each_client():
     config = RunConfig.from_settings(clients=3, simulated_durations="1, 2.5,4")
     assert config.asynchronous.durations == (1.0, 2.5, 4.0)
     assert RunConfig().asynchronous.durations == ()
-
-
-@pytest.mark.parametrize(
-    "text", ["1,2", "1,2,3,4", "1,2,x", "1,2,0", "1,2,-1", "1,2,inf", "1,2,nan", ","]
-)
-def test_other_simulated_durations_are_refused(text):
-    assert sentence(RunConfig.from_settings, clients=3, simulated_durations=text) == (
-        f"asynchronous.simulated_durations: got {text!r}, expected a number above 0 "
-        "for each of scenario.clients (3), separated by commas"
-    )
 
 
 # ---- what is derived
@@ -396,27 +269,6 @@ def test_several_data_sets_are_separated_by_commas():
 )
 def test_a_run_is_called_by_its_title_or_its_strategy(settings, title):
     assert RunConfig.from_settings(**settings).title == title
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"examples_limit": 0.5}, "examples_limit: got 0.5, expected 0 or at least 1"),
-        (
-            {"attack": "noise"},
-            "attackers: got 0, expected at least 1 with federation.attack",
-        ),
-        ({"attackers": 1}, "attackers: got 1, expected 0 without federation.attack"),
-        (
-            {"attack": "noise", "attackers": 3, "clients": 3},
-            "attackers: got 3, expected fewer than scenario.clients (3)",
-        ),
-    ],
-)
-def test_attackers_and_limits_that_make_no_sense_are_refused(settings, complaint):
-    with pytest.raises(ConfigError) as problem:
-        RunConfig.from_settings(**settings)
-    assert str(problem.value) == f"federation.{complaint}"
 
 
 def test_numbers_of_numpy_are_numbers():

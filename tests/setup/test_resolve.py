@@ -66,15 +66,6 @@ def test_names_that_are_left_open_suit_each_other(resolved, settings, names):
     assert found == names
 
 
-def test_data_of_two_modalities_are_refused(resolved):
-    with pytest.raises(ConfigError) as problem:
-        resolved(dataset="digits,stdlib-docs")
-    assert str(problem.value) == (
-        "data.datasets: got 'digits,stdlib-docs', expected data sets of one modality, "
-        "not images and text"
-    )
-
-
 def test_sizes_that_are_left_open_are_decided(resolved):
     given = RunConfig.from_settings(
         batch_size=7, learning_rate=0.5, data_root=resolved().config.data.root
@@ -176,91 +167,6 @@ def test_a_text_encoder_is_minilm_where_none_is_named(resolved):
     assert params() == EncoderParams(encoder=MINILM)
     given = {"encoder": "x", "max_tokens": 5}
     assert params(**given) == EncoderParams(**given)
-
-
-@pytest.mark.parametrize(
-    ("settings", "start"),
-    [
-        ({"strategy": "fedsgd"}, "strategy: got 'fedsgd', expected one of "),
-        ({"scenario": "easy"}, "scenario: got 'easy', expected one of "),
-        ({"model": "vgg"}, "model: got 'vgg', expected one of "),
-        (
-            {"strategy": {"lambda9": 1}},
-            "strategy.lambda9: got 'lambda9', expected one of lambda1, ",
-        ),
-        (
-            {"strategy": {"name": "fedavg", "lambda1": 0.1}},
-            "strategy.lambda1: got 'lambda1', expected one of name, local_only; "
-            "lambda1 is of apd, fedprox-apd, fedseit, fedweit",
-        ),
-        (
-            {"strategy": {"lambda1": -1.0}},
-            "strategy.lambda1: got -1.0, expected greater than or equal to 0",
-        ),
-        (
-            {"strategy": {"lambda1": "much"}},
-            "strategy.lambda1: got 'much', expected a valid number",
-        ),
-        (
-            {"strategy": {"gate": "tanh"}},
-            "strategy.gate: got 'tanh', expected 'sigmoid'",
-        ),
-        (
-            {"scenario": {"name": "concepts", "window": 1}},
-            "scenario.window: got 1, expected greater than or equal to 2",
-        ),
-        (
-            {"scenario": {"name": "concepts", "windo": 1}},
-            "scenario.windo: got 'windo', expected one of window, joint, ",
-        ),
-        (
-            {"scenario": {"window": 64}},
-            "scenario.window: got 'window', expected one of ",
-        ),
-        (
-            {"model": {"name": "lenet", "width": 0.0}},
-            "model.width: got 0.0, expected greater than ",
-        ),
-        (
-            {"model": {"name": "resnet18", "encoder": "minilm"}},
-            "model.encoder: got 'encoder', expected one of ",
-        ),
-        (
-            {"dataset": "rows", "num_features": 5},
-            "model.num_features: got 5, expected 3, as the samples of 'rows' are "
-            "tabular",
-        ),
-        (
-            {"num_features": 5},
-            "model.num_features: got 5, expected none, as the samples of 'digits' are "
-            "images",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_resolved_is_refused_in_one_sentence(resolved, settings, start):
-    with pytest.raises(ConfigError) as problem:
-        resolved(**settings)
-    assert str(problem.value).startswith(start)
-    assert "\n" not in str(problem.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "nearest"),
-    [
-        ({"strategy": "fedwiet"}, "fedweit"),
-        ({"scenario": "overlaped"}, "overlapped"),
-        ({"model": "lenet5"}, "lenet"),
-        ({"strategy": {"lamda1": 1.0}}, "lambda1"),
-        ({"strategy": {"local-only": True}}, "local_only"),
-        ({"scenario": {"client": 4}}, "clients"),
-        ({"model": {"heads": "single"}}, "head"),
-    ],
-    ids=str,
-)
-def test_the_nearest_name_is_proposed(resolved, settings, nearest):
-    with pytest.raises(ConfigError, match=f"; did you mean '{nearest}'\\?$"):
-        resolved(**settings)
 
 
 # ---- data
