@@ -62,13 +62,12 @@ def sentence(case: Mapping[str, Any]) -> str:
     try:
         if "command" in case:
             return said(case["command"])
+        config = RunConfig.from_settings(**case["settings"])
+        if "node" in case:  # the client of a deployment
+            refuse_attack(config)
+            resolve(config).on_node(NodeConfig.of(case["node"]))
         else:
-            config = RunConfig.from_settings(**case["settings"])
-            if "node" in case:  # the client of a deployment
-                refuse_attack(config)
-                resolve(config).on_node(NodeConfig.of(case["node"]))
-            else:
-                validate(resolve(config))
+            validate(resolve(config))
     except ConfigError as error:
         return str(error)
     return ""

@@ -1,6 +1,5 @@
 """Text and TOML <-> checked values: one clear sentence where something is wrong."""
 
-import inspect
 import json
 import math
 import re
@@ -164,7 +163,6 @@ class Params(BaseModel):
         return {}
 
 
-_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _SIGNS = {"Ge": ">=", "Gt": ">", "Le": "<=", "Lt": "<"}
 """What stands for the bounds that pydantic keeps as metadata, by their class."""
 
@@ -192,18 +190,13 @@ def describe(
     kind: type[BaseModel], presets: Mapping[str, object] = MappingProxyType({})
 ) -> list[Setting]:
     """Describe the fields of a model in order; ``presets`` are defaults of others."""
-    documented = dict(_attributes(kind))
     return [
         Setting(
             key=name,
             type=_type(field.annotation),
             range=", ".join(_bounds(field)),
             default=_shown(presets[name]) if name in presets else _default(field),
-            help=" ".join(
-                (field.description or documented.get(name, ""))
-                .replace("``", "")
-                .split()
-            ),
+            help=" ".join((field.description or "").replace("``", "").split()),
         )
         for name, field in kind.model_fields.items()
         if name != "params"
@@ -235,11 +228,3 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) or "''"
-
-
-def _attributes(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    for base in reversed(kind.__mro__):
-        text = inspect.cleandoc(base.__doc__ or "")
-        _, _, listed = text.partition("Attributes:\n")
-        for match in _ENTRY.finditer(listed):
-            yield match[1], match[2]

@@ -17,13 +17,7 @@ ALL = {
 
 
 class Sample(Params):
-    """A thing.
-
-    Attributes:
-        choice: how it is done:
-            in one of two ways.
-        listed: what the docstring says of it.
-    """
+    """A thing."""
 
     whole: int = Field(3, ge=1, le=9)
     """How many."""
@@ -35,7 +29,7 @@ class Sample(Params):
     word: str = ""
     """Which."""
     choice: Literal["", "a", "b"] = "a"
-    listed: int = 0
+    """How it is done."""
 
 
 class Derived(Sample):
@@ -51,8 +45,7 @@ def test_a_setting_of_each_type_is_described():
         Setting("real", "float", "> 0, < 1", "0.5", "How much, on two lines."),
         Setting("switch", "bool", "", "false", "Whether."),
         Setting("word", "text", "", "''", "Which."),
-        Setting("choice", "'' | a | b", "", "a", "how it is done: in one of two ways."),
-        Setting("listed", "int", "", "0", "what the docstring says of it."),
+        Setting("choice", "'' | a | b", "", "a", "How it is done."),
     ]
 
 
