@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,48 +16,18 @@ from fcl_flower.core.types import (
     group_kind,
 )
 
+Matrix: TypeAlias = npt.NDArray[np.float64]
+Weights: TypeAlias = Sequence[float] | Matrix
 
-def interpolate(
-    before: Payload, after: Payload, weight: float, averaged_groups: Sequence[str]
-) -> Payload:
-    """Interpolate the averaged groups between two states.
-
-    x becomes x + w (x' - x), with ``weight`` w in (0, 1]; integers are rounded. All
-    other groups, and those that ``before`` does not have, are taken from ``after``.
-    """
-    return {
-        group: _interpolate_arrays(before[group], arrays, weight)
-        if group_kind(group) in averaged_groups and group in before
-        else arrays
-        for group, arrays in after.items()
-    }
-
-
-def _interpolate_arrays(before: Arrays, after: Arrays, weight: float) -> Arrays:
-    found = {}
-    for name, tensor in after.items():
-        old, new = np.asarray(before[name]), np.asarray(tensor)
-        between = old + weight * (new.astype(np.float64) - old)
-        whole = new.dtype.kind in "iu"  # BatchNorm counts its batches
-        found[name] = (np.rint(between) if whole else between).astype(new.dtype)
-    return found
-
-
-class Tensors(Protocol):
-    """One tensor of each client; None where it was not sent."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[AnyArray | None]: ...
+_BLOCK = 2**14
+"""Values whose products stay in a processor's cache until they are added."""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorOfEach:
-    """`Tensors` that are looked up in the updates one at a time, and held by nobody.
+class Tensors:
+    """One tensor of each client; None where it was not sent.
 
-    Attributes:
-        sent: tensors by name of each client.
-        name: of the tensor.
+    They are looked up in what was ``sent`` one at a time, and held by nobody.
     """
 
     sent: Sequence[Arrays]
@@ -70,28 +40,50 @@ class TensorOfEach:
         return (arrays.get(self.name) for arrays in self.sent)
 
 
-_BLOCK = 2**14
-"""Values whose products stay in a processor's cache until they are added."""
-
-Weights: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+Combine: TypeAlias = Callable[[Tensors, Array], Matrix]
+"""From one tensor of each client and what it was before, to what it becomes."""
 
 
-def weighted_mean(
-    weights: Weights | None,
-) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
+def interpolate(
+    before: Payload, after: Payload, weight: float, averaged_groups: Sequence[str]
+) -> Payload:
+    """Interpolate the averaged groups between two states.
+
+    x becomes x + w (x' - x), with ``weight`` w in (0, 1]; integers are rounded. All
+    other groups, and those that ``before`` does not have, are taken from ``after``.
+    """
+    found: dict[str, Arrays] = dict(after)
+    for group, arrays in after.items():
+        if group_kind(group) in averaged_groups and group in before:
+            between: dict[str, Array] = {}
+            for name, tensor in arrays.items():
+                old, new = np.asarray(before[group][name]), np.asarray(tensor)
+                values = old + weight * (new.astype(np.float64) - old)
+                between[name] = as_type(values, new.dtype)
+            found[group] = between
+    return found
+
+
+def as_type(values: Matrix, dtype: np.dtype[np.generic]) -> Array:
+    """Convert values, rounding whole numbers: BatchNorm counts its batches."""
+    return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
+
+
+def weighted_mean(weights: Weights | None, needed: int = 1) -> Combine:
     """Make the function that averages one tensor over the clients.
 
     ``weights`` are one for each client, at least 0, not all 0; None weighs all alike.
+    An entry stays where fewer than ``needed`` clients of a weight sent it.
     """
 
-    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+    def of(tensors: Tensors, old: Array) -> Matrix:
         if weights is None:
-            return _over_senders(tensors, weights, old)
+            return _over_senders(tensors, [1] * len(tensors), old, needed)
         total = np.zeros(old.size, np.float64)
         everything = float(np.sum(weights))
         for tensor, weight in zip(tensors, weights, strict=True):
             if not isinstance(tensor, np.ndarray):
-                return _over_senders(tensors, weights, old)
+                return _over_senders(tensors, weights, old, needed)
             flat, share = tensor.reshape(-1), weight / everything
             for start in range(0, total.size, _BLOCK):
                 block = slice(start, start + _BLOCK)
@@ -102,21 +94,22 @@ def weighted_mean(
 
 
 def _over_senders(
-    tensors: Tensors, weights: Weights | None, old: Array
-) -> npt.NDArray[np.float64]:
+    tensors: Tensors, weights: Weights, old: Array, needed: int
+) -> Matrix:
     """Average each entry, ``sum w x / sum w``, over the clients that sent it."""
-    total, count = np.zeros(old.size), np.zeros(old.size)
-    alike = [1] * len(tensors)
-    shares = alike if weights is None else weights
-    for tensor, weight in zip(tensors, shares, strict=True):
+    total, weighed = np.zeros(old.size), np.zeros(old.size)
+    senders = np.zeros(old.size, np.int64)
+    for tensor, weight in zip(tensors, weights, strict=True):
         if tensor is None:
             continue
+        places: slice | Array = slice(None)
         if isinstance(tensor, SparseArray):
-            total[tensor.indices] += tensor.values * weight
-            count[tensor.indices] += weight
+            places, values = tensor.indices, tensor.values
         else:
-            total += np.asarray(tensor).reshape(-1) * weight
-            count += weight
+            values = np.asarray(tensor).reshape(-1)
+        total[places] += values * weight
+        weighed[places] += weight
+        senders[places] += weight > 0
     mean = old.reshape(-1).astype(np.float64)
-    np.divide(total, count, out=mean, where=count > 0)
+    np.divide(total, weighed, out=mean, where=senders >= needed)
     return mean.reshape(old.shape)

@@ -6,16 +6,20 @@ client says of itself; a weight of 0 leaves it out.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from fcl_flower.aggregation import Rule, Weighting
-from fcl_flower.aggregation.mean import TensorOfEach, Tensors, Weights, weighted_mean
+from fcl_flower.aggregation.mean import (
+    Combine,
+    Tensors,
+    Weights,
+    as_type,
+    weighted_mean,
+)
 from fcl_flower.aggregation.robust import (
     clipped,
     count_hostile,
@@ -25,70 +29,23 @@ from fcl_flower.aggregation.robust import (
     median,
     trimmed_mean,
 )
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 
 
-def counted(
-    updates: Mapping[int, Update], weighting: Weighting, limit: float
-) -> dict[int, Update]:
-    """Set the numbers of examples by which updates are weighted.
+def most_counted(counts: Iterable[float], limit: float) -> float:
+    """Find the most examples that anybody counts by; infinite for no limit.
 
-    ``uniform`` weights all clients with examples alike; `most_counted` explains
-    ``limit``.
+    ``limit`` is in medians of those who have any: at least 1, or 0 for no limit. Of an
+    even number the median is the lower middle one, which no minority can make large.
     """
-    counts = {client: update.num_examples for client, update in updates.items()}
-    uniform = weighting == "uniform"
-    most = 1 if uniform else most_counted(counts.values(), limit)
-    return {
-        client: replace(update, num_examples=int(min(counts[client], most)))
-        for client, update in updates.items()
-    }
+    some = [count for count in counts if count]
+    return limit * median_low(some) if limit and some else math.inf
 
 
 def shares_counted(counts: Sequence[float], limit: float) -> list[float]:
     """Compute the share of its examples, in (0, 1], that each entry is weighted by."""
     most = most_counted(counts, limit)
     return [min(1.0, most / count) for count in counts]
-
-
-def most_counted(counts: Iterable[float], limit: float) -> float:
-    """Return the most examples that anybody counts by; infinite for no limit.
-
-    Args:
-        counts: the examples of each.
-        limit: in medians of those who have any; at least 1, or 0 for no limit. Of an
-            even number the median is the lower middle one, which no minority can make
-            large.
-    """
-    some = [count for count in counts if count]
-    return limit * median_low(some) if limit and some else math.inf
-
-
-Combine: TypeAlias = Callable[[Tensors, Array], npt.NDArray[np.float64]]
-"""From one tensor of each client and what it was before, to what it becomes."""
-
-
-def sent_by(needed: int, combine: Combine) -> Combine:
-    """Restrict a rule to the entries that enough clients sent; the others stay.
-
-    ``needed`` is 2 f + 1, of which f hostile ones are fewer than half.
-    """
-
-    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
-        found = combine(tensors, old)
-        return np.where(_senders(tensors, old) >= needed, found, old)
-
-    return of
-
-
-def _senders(tensors: Tensors, old: Array) -> npt.NDArray[np.int64]:
-    count = np.zeros(old.size, np.int64)
-    for tensor in tensors:
-        if isinstance(tensor, SparseArray):
-            count[tensor.indices] += 1
-        elif tensor is not None:
-            count += 1
-    return count.reshape(old.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +61,8 @@ class Aggregation:
             off at each end, and ``krum`` leaves out.
         clip_to_median: largest Euclidean norm of an update's difference from where it
             started, in median norms of all differences; 0 for any.
-        weighting: see `counted`.
-        examples_limit: likewise.
+        weighting: ``uniform`` weights all clients with examples alike.
+        examples_limit: see `most_counted`.
     """
 
     rule: Rule = "mean"
@@ -121,7 +78,13 @@ class Aggregation:
 
     def count(self, updates: Mapping[int, Update]) -> dict[int, Update]:
         """Set the numbers of examples by which updates are weighted."""
-        return counted(updates, self.weighting, self.examples_limit)
+        counts = [update.num_examples for update in updates.values()]
+        uniform = self.weighting == "uniform"
+        most = 1 if uniform else most_counted(counts, self.examples_limit)
+        return {
+            client: replace(update, num_examples=int(min(update.num_examples, most)))
+            for client, update in updates.items()
+        }
 
     def combine_groups(self, updates: Mapping[int, Update], before: Payload) -> Payload:
         """Combine whole groups, each client weighted by its number of examples.
@@ -156,8 +119,7 @@ class Aggregation:
             sent: tensors by name of each client, at least one; finite. Where some are
                 sparse or left out ``start`` is needed.
             weights: of each client, at least 0; only their ratios matter. None, or all
-            0,
-                weighs all alike. Products are in the precision of the tensors for
+                0, weighs all alike. Products are in the precision of the tensors for
                 Python's numbers, in double precision for NumPy's.
             start: what the clients started from, dense. None where each had its own:
                 differences are then taken from the coordinate-wise median.
@@ -172,29 +134,30 @@ class Aggregation:
             weights = [weights[k] for k in kept] or None
         origin = start
         if origin is None:
-            origin = _each(median, sent, sent[0]) if self.compares else sent[0]
+            origin = _each(median(1), sent, sent[0]) if self.compares else sent[0]
         if self.clip_to_median:
             sent = clipped(sent, origin, self.clip_to_median)
+        # Of so many senders hostile ones are fewer than half.
         needed = 2 * count_hostile(len(sent), self.hostile_fraction) + 1
         match self.rule:
             case "median":
-                return _each(sent_by(needed, median), sent, origin)
+                rule = median(needed)
             case "trimmed-mean":
-                trimmed = trimmed_mean(self.hostile_fraction)
-                return _each(sent_by(needed, trimmed), sent, origin)
+                rule = trimmed_mean(self.hostile_fraction, needed)
             case "geometric-median":
                 weights = geometric_median_weights(gram(sent, origin))
-                return _each(sent_by(needed, weighted_mean(weights)), sent, origin)
+                rule = weighted_mean(weights, needed)
             case "krum":
                 weights = krum_weights(gram(sent, origin), self.hostile_fraction)
-        return _each(weighted_mean(weights), sent, origin)
+                rule = weighted_mean(weights)
+            case "mean":
+                rule = weighted_mean(weights)
+        return _each(rule, sent, origin)
 
 
 def _each(combine: Combine, sent: Sequence[Arrays], before: Arrays) -> dict[str, Array]:
-    found = {}
-    for name, old in before.items():
-        dense = np.asarray(old)
-        values = combine(TensorOfEach(sent, name), dense)
-        whole = dense.dtype.kind in "iu"  # BatchNorm counts its batches
-        found[name] = (np.rint(values) if whole else values).astype(dense.dtype)
-    return found
+    dense = {name: np.asarray(old) for name, old in before.items()}
+    return {
+        name: as_type(combine(Tensors(sent, name), old), old.dtype)
+        for name, old in dense.items()
+    }

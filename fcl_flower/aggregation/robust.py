@@ -1,53 +1,54 @@
-"""Median and trimmed mean of each coordinate, over those who sent it.
+"""What a minority of hostile clients cannot move far.
 
-Yin, Chen, Kannan and Bartlett, ICML 2018, https://arxiv.org/abs/1803.01498.
+Median and trimmed mean of each coordinate: Yin, Chen, Kannan and Bartlett, ICML 2018,
+https://arxiv.org/abs/1803.01498. The other rules look at whole updates.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median_low
 
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.aggregation.mean import Tensors
+from fcl_flower.aggregation.mean import Combine, Matrix, Tensors
 from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
 
 _CELLS = 2**21
 """Numbers that are sorted at a time: little memory, whatever the model."""
 
-
-def median(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
-    """Take the coordinate-wise median over the senders of an entry (definition 1).
-
-    Where nobody sent an entry, that of ``old`` (dense, the same shape) stays.
-    """
-    found = old.reshape(-1).astype(np.float64)
-    for part, rows, count in _ordered(tensors, old.size):
-        low, high = ((count - 1).clip(0) // 2)[None], (count // 2)[None]
-        middle = (
-            np.take_along_axis(rows, low, 0) + np.take_along_axis(rows, high, 0)
-        ) / 2
-        np.copyto(found[part], middle[0], where=count > 0)
-    return found.reshape(old.shape)
+# ---- each coordinate, over those who sent it; where too few did, ``old`` stays
 
 
-def trimmed_mean(
-    fraction: float,
-) -> Callable[[Tensors, Array], npt.NDArray[np.float64]]:
+def median(needed: int) -> Combine:
+    """Make the function that takes the coordinate-wise median (definition 1)."""
+
+    def of(tensors: Tensors, old: Array) -> Matrix:
+        found = old.reshape(-1).astype(np.float64)
+        for part, rows, count in _ordered(tensors, old.size):
+            low, high = ((count - 1).clip(0) // 2)[None], (count // 2)[None]
+            lower = np.take_along_axis(rows, low, 0)
+            middle = (lower + np.take_along_axis(rows, high, 0)) / 2
+            np.copyto(found[part], middle[0], where=count >= needed)
+        return found.reshape(old.shape)
+
+    return of
+
+
+def trimmed_mean(fraction: float, needed: int) -> Combine:
     """Make the function that takes the coordinate-wise trimmed mean (definition 2).
 
     Of the m values of a coordinate the largest and the smallest are left out, as many
     of each as `count_hostile` says; ``fraction`` is the paper's beta, in (0, 0.5).
     """
 
-    def of(tensors: Tensors, old: Array) -> npt.NDArray[np.float64]:
+    def of(tensors: Tensors, old: Array) -> Matrix:
         found = old.reshape(-1).astype(np.float64)
         cuts = np.array([count_hostile(n, fraction) for n in range(len(tensors) + 1)])
         for part, rows, count in _ordered(tensors, old.size):
             place, cut = np.arange(len(rows))[:, None], cuts[count]
             kept = (place >= cut) & (place < count - cut)
             total = np.where(kept, rows, 0.0).sum(0)
-            np.divide(total, count - 2 * cut, out=found[part], where=count > 0)
+            np.divide(total, count - 2 * cut, out=found[part], where=count >= needed)
         return found.reshape(old.shape)
 
     return of
@@ -65,19 +66,18 @@ def count_hostile(count: int, fraction: float) -> int:
 
 def _ordered(
     tensors: Tensors, size: int
-) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
+) -> Iterator[tuple[slice, Matrix, npt.NDArray[np.int64]]]:
     """Yield stretches: their place, values ascending by column, and counts of senders.
 
     Rows beyond the number of a column are NaN.
     """
-    width = max(1, _CELLS // len(tensors))
-    for start in range(0, size, width):
-        part = slice(start, min(start + width, size))
-        rows = np.full((len(tensors), part.stop - start), np.nan)
+    for part in _parts(size, len(tensors)):
+        rows = np.full((len(tensors), part.stop - part.start), np.nan)
         for row, tensor in zip(rows, tensors, strict=True):
             if isinstance(tensor, SparseArray):
-                first, last = np.searchsorted(tensor.indices, [start, part.stop])
-                row[tensor.indices[first:last] - start] = tensor.values[first:last]
+                first, last = np.searchsorted(tensor.indices, [part.start, part.stop])
+                places = tensor.indices[first:last] - part.start
+                row[places] = tensor.values[first:last]
             elif tensor is not None:
                 row[:] = tensor.reshape(-1)[part]
         count = (~np.isnan(rows)).sum(0)
@@ -85,7 +85,13 @@ def _ordered(
         yield part, rows, count
 
 
-Matrix = npt.NDArray[np.float64]
+def _parts(size: int, clients: int) -> Iterator[slice]:
+    width = max(1, _CELLS // clients)
+    for start in range(0, size, width):
+        yield slice(start, min(start + width, size))
+
+
+# ---- whole updates
 
 _LARGEST = 1e100
 """A difference beyond, of double precision, counts as this: squares stay finite."""
@@ -100,9 +106,7 @@ def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
         if old.dtype.kind == "f":
             tensors = [arrays.get(name) for arrays in sent]
             flat = np.asarray(old).reshape(-1)
-            width = max(1, _CELLS // len(sent))
-            for first in range(0, len(flat), width):
-                part = slice(first, min(first + width, len(flat)))
+            for part in _parts(len(flat), len(sent)):
                 rows = np.stack([_moved(tensor, flat, part) for tensor in tensors])
                 total += rows @ rows.T
     return total
@@ -134,11 +138,7 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
     score of an update is the sum of its squared distances to the n - f - 2 nearest
     others; the m of the lowest scores are selected, here m = n - f. Of equal scores the
     earlier client goes first. The theorem needs n > 2 f + 2; below, one neighbour is
-    looked at.
-
-    Args:
-        products: inner products of n updates, shape (n, n).
-        fraction: of the n, how many are hostile: f is `count_hostile`.
+    looked at. ``products`` are the inner products (n, n), and f is `count_hostile`.
     """
     count = len(products)
     hostile = count_hostile(count, fraction)

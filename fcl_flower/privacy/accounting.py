@@ -30,11 +30,8 @@ def client_release(noise_multiplier: float, answered: int = 1) -> float:
     """Compute mu^2 of one update, or of a mean of updates, for one client in it.
 
     Neighbours differ in all data of one client, which are replaced by any other: two
-    differences of norm C are up to 2 C apart.
-
-    Args:
-        noise_multiplier: z, above 0: each client's noise has the deviation z C.
-        answered: number of clients whose noise is in the mean, at least 1.
+    differences of norm C are up to 2 C apart. The noise of each client has the
+    deviation z C, z above 0, and that of so many who ``answered`` is in the mean.
     """
     return 4.0 / (noise_multiplier**2 * answered)
 

@@ -44,14 +44,10 @@ class Ledger:
     def __init__(
         self, section: PrivacySection, folder: Path, *, plain_mean: bool = True
     ) -> None:
-        """Begin with nothing spent.
+        """Begin with nothing spent, in the folder of a run.
 
-        Args:
-            section: noise and budget.
-            folder: of the run, where the file will be.
-            plain_mean: updates are averaged. A median, or a choice among updates, may
-            be one
-                client's alone, so that its own noise is all there is.
+        ``plain_mean`` says that updates are averaged. A median, or a choice among
+        updates, may be one client's alone, so that its own noise is all there is.
         """
         self._plain_mean = plain_mean
         self.stopped = ""

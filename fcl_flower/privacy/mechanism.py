@@ -28,7 +28,7 @@ def privatize(
     noise_multiplier: float,
     rng: np.random.Generator,
 ) -> Update:
-    """Return an update that hides the data of the client that made it.
+    """Hide the data of the client that made an update.
 
     All floating-point tensors are one vector: the difference from what was received,
     from zero where nothing was. It is brought to the norm ``clip`` at most, and every
@@ -47,64 +47,50 @@ def privatize(
         received: what the learner was given for it.
         clip: C, above 0.
         noise_multiplier: z, above 0.
-        rng: of the noise, secret (`privacy.randomness`).
+        rng: of the noise, secret (`secret_generator`).
     """
-    differences = {
-        (group, name): difference
-        for group, name, tensor in _tensors(update.payload)
-        if (difference := _difference(tensor, _reference(received, group, name)))
-        is not None
-    }
+    starts: dict[tuple[str, str], Array] = {}
+    differences: dict[tuple[str, str], Values] = {}
+    for group, arrays in update.payload.items():
+        for name, tensor in arrays.items():
+            start = _start(tensor, received.get(group, {}).get(name))
+            starts[group, name] = start
+            if tensor.dtype.kind == "f":
+                if isinstance(tensor, SparseArray):
+                    tensor = tensor.overwrite(start)
+                moved = np.asarray(tensor, np.float64) - np.asarray(start, np.float64)
+                differences[group, name] = moved
     scale = _clipping(differences, clip)
     deviation = noise_multiplier * clip
     payload: dict[str, dict[str, AnyArray]] = {group: {} for group in update.payload}
-    for group, name, tensor in _tensors(update.payload):
-        reference = _reference(received, group, name)
+    for (group, name), start in starts.items():
+        tensor = update.payload[group][name]
         if (group, name) not in differences:
-            payload[group][name] = np.asarray(_start(tensor, reference), tensor.dtype)
+            payload[group][name] = np.asarray(start, tensor.dtype)
             continue
         noise = rng.normal(0.0, deviation, tensor.shape)
-        noised = scale * differences[group, name] + noise
-        if isinstance(tensor, SparseArray) and reference is None:
-            least = deviation * math.sqrt(2 * math.log(max(tensor.size, 2)))
-            sent = noised.astype(tensor.dtype)
-            payload[group][name] = SparseArray.of_nonzero(sent, least)
+        whole = start + (scale * differences[group, name] + noise)
+        if name.endswith("running_var"):  # of BatchNorm, which takes its root
+            whole = np.maximum(whole, 0.0)
+        sent = whole.astype(tensor.dtype)
+        if not isinstance(tensor, SparseArray):
+            payload[group][name] = sent
+        elif name in received.get(group, {}):
+            payload[group][name] = SparseArray.of_mask(sent, np.ones(sent.shape, bool))
         else:
-            whole = _start(tensor, reference) + noised
-            if name.endswith("running_var"):  # of BatchNorm, which takes its root
-                whole = np.maximum(whole, 0.0)
-            payload[group][name] = _like(tensor, whole)
+            least = deviation * math.sqrt(2 * math.log(max(tensor.size, 2)))
+            payload[group][name] = SparseArray.of_nonzero(sent, least)
     return Update(payload, num_examples=1, stage=update.stage)
 
 
-def _tensors(payload: Payload) -> Iterator[tuple[str, str, AnyArray]]:
-    for group, arrays in payload.items():
-        for name, tensor in arrays.items():
-            yield group, name, tensor
-
-
-def _reference(received: Payload, group: str, name: str) -> AnyArray | None:
-    return received.get(group, {}).get(name)
-
-
-def _start(tensor: AnyArray, reference: AnyArray | None) -> Array:
-    if reference is None:
+def _start(tensor: AnyArray, received: AnyArray | None) -> Array:
+    if received is None:
         return np.zeros(tensor.shape, tensor.dtype)
-    if isinstance(reference, SparseArray):
-        return reference.to_dense()
-    return reference
-
-
-def _difference(tensor: AnyArray, reference: AnyArray | None) -> Values | None:
-    if tensor.dtype.kind != "f":
-        return None
-    start = _start(tensor, reference)
-    went = tensor.overwrite(start) if isinstance(tensor, SparseArray) else tensor
-    return np.asarray(went, np.float64) - np.asarray(start, np.float64)
+    return received.to_dense() if isinstance(received, SparseArray) else received
 
 
 def _clipping(differences: Mapping[tuple[str, str], Values], clip: float) -> float:
-    """Scale differences so that their norm is at most ``clip``.
+    """Find the factor that brings the norm of all differences to ``clip`` at most.
 
     Of a difference that is not finite nothing is kept. That it is not must not be told
     either, so that noise alone is sent.
@@ -117,13 +103,6 @@ def _clipping(differences: Mapping[tuple[str, str], Values], clip: float) -> flo
     for difference in differences.values():
         difference[...] = 0.0
     return 0.0
-
-
-def _like(tensor: AnyArray, whole: Values) -> AnyArray:
-    found = whole.astype(tensor.dtype)
-    if isinstance(tensor, SparseArray):
-        return SparseArray.of_mask(found, np.ones(found.shape, np.bool_))
-    return found
 
 
 SIMULATION: Final = "FCL_SIMULATION"

@@ -38,11 +38,6 @@ class DistillationSet(NamedTuple):
     weight: float = 0.0
 
 
-def logit_mse(logits: Tensor, targets: Tensor) -> Tensor:
-    """Compute the mean squared error over samples and classes, of FedET's (4), (7)."""
-    return (logits - targets).square().mean()
-
-
 def softened_kl(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Compute KL(softmax(targets / T) || softmax(logits / T)) of each sample."""
     learned = torch.log_softmax(logits / temperature, 1)
@@ -69,26 +64,26 @@ def distill(
 ) -> float:
     """Train all of a model that is not frozen; return the last epoch's mean loss.
 
+    The squared error is averaged over samples and classes, as in FedET's (4) and (7).
     The model has a single head, and holds where training starts. The rate is constant.
     """
-    leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
     targets = data.targets[:, data.classes]
     present, labels = torch.unique(data.labels, return_inverse=True)
 
     def objective(x: Tensor, which: Tensor) -> Tensor:
         model.train()
         logits = model(x, 0)
-        loss = logit_mse(logits[:, data.classes], targets[which])
+        error: Tensor = logits[:, data.classes] - targets[which]
+        loss = error.square().mean()
         if data.weight:
             entropy = cross_entropy(logits[:, present], labels[which])
             loss = loss + data.weight * entropy
         return loss
 
-    numbers = torch.arange(len(data.x), device=data.x.device)
     job = Fit(
-        parameters=leaves,
+        parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
         objective=objective,
-        examples=Examples(data.x, numbers),
+        examples=Examples(data.x, torch.arange(len(data.x), device=data.x.device)),
         training=replace(training, epochs=epochs),
         seed=seed,
     )

@@ -7,16 +7,15 @@ every round, and its test samples in every evaluation.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy
 
 _SAMPLED = 64
-_Key: TypeAlias = tuple[bytes, bytes, bytes]
+"""Values of every tensor that tell bodies apart."""
 
 
 class FeatureCache:
@@ -25,17 +24,17 @@ class FeatureCache:
     def __init__(self, limit: int) -> None:
         """Make an empty cache for ``limit`` bytes of features."""
         self._limit = limit
-        self._held: OrderedDict[_Key, torch.Tensor] = OrderedDict()
+        self._held: OrderedDict[bytes, Tensor] = OrderedDict()
         self._bytes = 0
 
     def features(
         self,
         body: nn.Module,
-        x: torch.Tensor,
-        compute: Callable[[torch.Tensor], torch.Tensor],
+        x: Tensor,
+        compute: Callable[[Tensor], Tensor],
         *,
         frozen: bool = False,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Compute ``compute(x)``, or find it: it must follow from the body and ``x``.
 
         Args:
@@ -45,9 +44,19 @@ class FeatureCache:
                 Called with one input in any case.
             frozen: it follows from those weights alone that are not trained.
         """
+        about = repr((body, x.shape, x.dtype, str(x.device)))
+        digest = hashlib.blake2b(about.encode())
+        digest.update(to_numpy(x).tobytes())
         # A setting that no weight shows, it shows in what becomes of one input.
-        probe = to_numpy(compute(x[:1])).tobytes()
-        key = (_of_weights(body, frozen=frozen), _of_inputs(x), probe)
+        digest.update(to_numpy(compute(x[:1])).tobytes())
+        trained = {n for n, p in body.named_parameters() if frozen and p.requires_grad}
+        for name, tensor in body.state_dict().items():
+            if name not in trained:
+                flat = tensor.reshape(-1)
+                sampled = flat[:: max(1, len(flat) // _SAMPLED)]
+                digest.update(f"{name}{tuple(tensor.shape)}".encode())
+                digest.update(to_numpy(sampled.float()).tobytes())
+        key = digest.digest()
         if key in self._held:
             self._held.move_to_end(key)
             return self._held[key]
@@ -64,31 +73,8 @@ FEATURES: Final = FeatureCache(2**28)
 """That of this process."""
 
 
-def frozen_features(model: MultiHeadModel, x: torch.Tensor) -> torch.Tensor:
-    """Compute ``model.frozen_features(x)``, once in a process.
-
-    Not to be changed in place.
-    """
+def frozen_features(model: MultiHeadModel, x: Tensor) -> Tensor:
+    """Compute ``model.frozen_features(x)``, once; not to be changed in place."""
     if not len(x) or not hasattr(model.body, "frozen_features"):
         return model.frozen_features(x)
     return FEATURES.features(model.body, x, model.frozen_features, frozen=True)
-
-
-def _of_inputs(x: torch.Tensor) -> bytes:
-    found = hashlib.blake2b(repr((x.shape, x.dtype, str(x.device))).encode())
-    found.update(to_numpy(x).tobytes())
-    return found.digest()
-
-
-def _of_weights(body: nn.Module, *, frozen: bool) -> bytes:
-    # Some values of every tensor tell bodies apart.
-    trained = {n for n, p in body.named_parameters() if frozen and p.requires_grad}
-    found = hashlib.blake2b(repr(body).encode())
-    for name, tensor in body.state_dict().items():
-        if name in trained:
-            continue
-        flat = tensor.reshape(-1)
-        sampled = flat[:: max(1, len(flat) // _SAMPLED)]
-        found.update(f"{name}{tuple(tensor.shape)}".encode())
-        found.update(to_numpy(sampled.float()).tobytes())
-    return found.digest()

@@ -6,17 +6,14 @@ Nothing here knows an algorithm: a `Fit` says what is minimised, over which leav
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from inspect import unwrap
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.flop_counter import (
-    FlopCounterMode,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
 
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays
@@ -26,7 +23,6 @@ from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
 
 MINIMUM_RATE = 1e-7
 T = TypeVar("T")
-Shape: TypeAlias = tuple[int, ...]
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From inputs and labels to a scalar loss."""
 StepSize: TypeAlias = Callable[[str], Tensor]
@@ -51,8 +47,7 @@ class Training:
         learning_rate: at the start of each task, above 0.
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
-        early_stopping_patience: stagnating epochs that end a round's training; 0 for
-            never.
+        early_stopping_patience: stagnating epochs that end a round; 0 for never.
         optimizer: by which a step is taken.
         precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
             safe of the objective is computed in it; parameters, gradients, moments and
@@ -93,13 +88,9 @@ class Fit:
 
     Attributes:
         parameters: the leaves to train, by name.
-        objective: inputs and labels to a scalar loss.
-        examples: the training examples.
-        training: epochs, batch size, rate and when it falls.
         seed: of the order of the examples, with client and round.
         rates: factors on the learning rate by parameter name; 1 where absent.
         after_step: called after each step with its `StepSize` (proximal steps).
-        client: the client's partition number.
         round: of the federation, counted from 1.
         validate: the score on the validation examples, by which the rate falls.
         optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
@@ -124,8 +115,7 @@ class FitResult:
     """Result of one round of local training.
 
     Attributes:
-        optimizer_state: optimizer moments and the state of the rate; hand it to the
-            next round of the same task.
+        optimizer_state: moments, and the state of the rate, for the next round.
         loss: mean training loss over the last epoch, NaN if nothing was trained.
         valid: the score on the validation examples after the last epoch.
         steps: of the optimizer, in this round.
@@ -146,86 +136,14 @@ class FitResult:
         return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
-def fit(job: Fit) -> FitResult:
-    """Minimise an objective over the training examples for one round."""
-    training, kept = job.training, job.optimizer_state
-    rate = _scalar(kept, "rate", training.learning_rate)
-    of_task = _Patience(
-        training.lr_patience,
-        _scalar(kept, "best", np.inf),
-        _scalar(kept, "stale", 0.0),
-    )
-    # The base has changed since the last round: a round is compared with itself.
-    of_round = _Patience(training.early_stopping_patience)
-    optimizer = Optimizer(
-        training.optimizer, job.parameters, rate, job.rates, fused=True
-    )
-    optimizer.restore(kept)
-    loss, valid, steps = np.nan, None, 0
-    for epoch in range(training.epochs):
-        if rate < MINIMUM_RATE:
-            break
-        optimizer.rate = rate
-        loss, taken = _epoch(job, optimizer, epoch)
-        steps += taken
-        valid = job.validate()
-        if of_task.runs_out(valid.loss):
-            rate /= training.decay
-        if of_round.runs_out(valid.loss):
-            break
-    after = optimizer.moments()
-    for name, value in (
-        ("rate", rate),
-        ("best", of_task.best),
-        ("stale", of_task.stale),
-    ):
-        after[name] = np.asarray(value)
-    return FitResult(after, loss, valid or job.validate(), steps)
-
-
-def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
-    where = job.client, job.round, epoch
-    training, order = job.training, derive(job.seed, "shuffle", *where)
-    objective = job.objective
-    if training.precision == "bfloat16":
-        objective = _in_bfloat16(objective)
-    losses, sizes = list[Tensor](), list[int]()
-    with seeded(derive(job.seed, "dropout", *where)):
-        for x, y in batches(
-            job.examples, training.batch_size, order, training.smallest_batch
-        ):
-            loss = objective(x, y)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            if job.after_step:
-                job.after_step(optimizer.step_size)
-            losses.append(loss.detach())
-            sizes.append(len(y))
-    if not sizes:
-        return float("nan"), 0
-    # Read once an epoch: an accelerator is waited for at each reading.
-    found: list[float] = torch.stack(losses).tolist()
-    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
-    return total / sum(sizes), len(sizes)
-
-
 @dataclass(slots=True)
 class _Patience:
-    """Counts epochs without a new lowest validation loss.
-
-    Attributes:
-        limit: stagnating epochs that are too many; 0 for never.
-        best: lowest loss so far.
-        stale: stagnating epochs so far.
-    """
-
     limit: int
     best: float = np.inf
     stale: float = 0.0
 
     def runs_out(self, loss: float) -> bool:
-        """Count an epoch; tell whether it is one too many, and begin anew then.
+        """Count an epoch without a new lowest validation loss; is it one too many?
 
         Without validation examples the loss is NaN, which says nothing.
         """
@@ -239,18 +157,62 @@ class _Patience:
         return False
 
 
-def _in_bfloat16(objective: Objective) -> Objective:
-    def lowered(x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16):
-            return objective(x, y)
-
-    return lowered
-
-
-def _scalar(optimizer_state: Arrays, name: str, default: float) -> float:
-    return (
-        float(np.asarray(optimizer_state[name])) if name in optimizer_state else default
+def fit(job: Fit) -> FitResult:
+    """Minimise an objective over the training examples for one round."""
+    training, state = job.training, job.optimizer_state
+    known = {"rate": training.learning_rate, "best": np.inf, "stale": 0.0}
+    rate, best, stale = (
+        float(np.asarray(state.get(name, start))) for name, start in known.items()
     )
+    of_task = _Patience(training.lr_patience, best, stale)
+    # The base has changed since the last round: a round is compared with itself.
+    of_round = _Patience(training.early_stopping_patience)
+    optimizer = Optimizer(
+        training.optimizer, job.parameters, rate, job.rates, fused=True
+    )
+    optimizer.restore(state)
+    loss, valid, steps = np.nan, None, 0
+    for epoch in range(training.epochs):
+        if rate < MINIMUM_RATE:
+            break
+        optimizer.rate = rate
+        loss, taken = _epoch(job, optimizer, epoch)
+        steps += taken
+        valid = job.validate()
+        if of_task.runs_out(valid.loss):
+            rate /= training.decay
+        if of_round.runs_out(valid.loss):
+            break
+    after = optimizer.moments()
+    after["rate"] = np.asarray(rate)
+    after["best"], after["stale"] = np.asarray(of_task.best), np.asarray(of_task.stale)
+    return FitResult(after, loss, valid or job.validate(), steps)
+
+
+def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
+    where = job.client, job.round, epoch
+    training, order = job.training, derive(job.seed, "shuffle", *where)
+    mixed = training.precision == "bfloat16"
+    losses, sizes = list[Tensor](), list[int]()
+    with seeded(derive(job.seed, "dropout", *where)):
+        for x, y in batches(
+            job.examples, training.batch_size, order, training.smallest_batch
+        ):
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed):
+                loss = job.objective(x, y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if job.after_step:
+                job.after_step(optimizer.step_size)
+            losses.append(loss.detach())
+            sizes.append(len(y))
+    if not sizes:
+        return float("nan"), 0
+    # Read once an epoch: an accelerator is waited for at each reading.
+    found: list[float] = torch.stack(losses).tolist()
+    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
+    return total / sum(sizes), len(sizes)
 
 
 # ---- measuring
@@ -284,12 +246,8 @@ class ClassCounts:
     def by_class(self, labels: Tensor, classes: int) -> list[list[int]]:
         """Count how many samples of each class were right, there, and answered.
 
-        Args:
-            labels: of all samples in the order in which they were shown, shape (N,).
-            classes: logits of the network.
-
-        Returns:
-            shape (3, classes); the sums of the last two are N.
+        ``labels`` are those of all samples in the order in which they were shown, of a
+        network with so many ``classes``. The shape is (3, classes).
         """
         answers = torch.cat([labels[:0], *self._given])
         right = labels[answers == labels]
@@ -297,6 +255,16 @@ class ClassCounts:
             torch.bincount(found, minlength=classes).tolist()
             for found in (right, labels, answers)
         ]
+
+
+_ATEN = torch.ops.aten
+_ON_A_CPU = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: unwrap(sdpa_flop),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: unwrap(
+        sdpa_backward_flop
+    ),
+}
+"""Fused attention on a CPU, which PyTorch's counter does not know."""
 
 
 def multiply_adds(call: Callable[[], T]) -> tuple[T, int]:
@@ -310,30 +278,3 @@ def multiply_adds(call: Callable[[], T]) -> tuple[T, int]:
     with FlopCounterMode(display=False, custom_mapping=_ON_A_CPU) as counter:
         found = call()
     return found, counter.get_total_flops() // 2
-
-
-def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:  # noqa: ANN401
-    flops: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
-    return flops
-
-
-def _attention_backward(
-    grad: Shape,
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    *_: Any,  # noqa: ANN401
-    **__: Any,  # noqa: ANN401
-) -> int:
-    flops: int = sdpa_backward_flop_count(  # type: ignore[no-untyped-call]
-        grad, query, key, value
-    )
-    return flops
-
-
-_ATEN = torch.ops.aten
-_ON_A_CPU = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}
-"""Fused attention on a CPU, which PyTorch's counter does not know."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -59,14 +60,9 @@ class Optimizer:
         *,
         fused: bool = False,
     ) -> None:
-        """Begin without any state.
+        """Begin without any state; ``fused`` makes a step one operation.
 
-        Args:
-            choice: which optimizer.
-            parameters: the leaves to train, by name.
-            rate: learning rate, above 0.
-            factors: on the rate by parameter name; 1 where absent.
-            fused: a step is one operation.
+        ``factors`` are on the rate, by the name of a leaf; 1 where absent.
         """
         self.rate = rate
         self._choice = choice
@@ -74,7 +70,7 @@ class Optimizer:
         self._factors = {name: (factors or {}).get(name, 1.0) for name in parameters}
         self._fused = fused or None  # None: torch may choose what is not fused
         self._state_names = STATE_NAMES[choice.name]
-        self._state: dict[str, dict[str, torch.Tensor]] = {}
+        self._state: dict[str, dict[str, Tensor]] = {}
 
     def restore(self, moments: Arrays) -> None:
         """Go on where `moments` was taken; a leaf that is not in it begins anew."""
@@ -109,28 +105,23 @@ class Optimizer:
     @torch.no_grad()
     def step(self) -> None:
         """Move every leaf that has a gradient: those of one rate together."""
-        move = self._move_by_adam if self._choice.name == "adam" else self._move_by_sgd
         alike: dict[tuple[float, bool], list[str]] = {}
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                begun = name in self._state
+                begun = name in self._state  # torch wants a state of all or of none
                 alike.setdefault((self._factors[name], begun), []).append(name)
         for (factor, _), names in alike.items():
-            leaves = [self._parameters[name] for name in names]
+            leaves: list[Tensor] = [self._parameters[name] for name in names]
             gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            move(names, list(leaves), gradients, self.rate * factor)
+            move = self._adam if self._choice.name == "adam" else self._sgd
+            move(names, leaves, gradients, self.rate * factor)
 
-    def step_size(self, name: str) -> torch.Tensor:
+    def step_size(self, name: str) -> Tensor:
         """Compute what the last step has multiplied a leaf's mean gradient with.
 
         rate / (sqrt(v) + eps) of Adam, where v is unbiased; rate / (1 - momentum) of
-        SGD, whose velocity is that many times the mean of the gradients.
-
-        Args:
-            name: of a leaf that has had a gradient.
-
-        Returns:
-            of the leaf's shape, above 0.
+        SGD, whose velocity is that many times the mean of the gradients. The leaf has
+        had a gradient, and the result its shape.
         """
         rate = self.rate * self._factors[name]
         if self._choice.name == "sgd":
@@ -140,13 +131,11 @@ class Optimizer:
         root = (state["square"] / (1 - BETAS[1] ** float(state["step"]))).sqrt_()
         return torch.full_like(root, rate).div_(root.add_(EPSILON))
 
-    # Both move leaves of which either all or none have a state.
-
-    def _move_by_adam(
+    def _adam(
         self,
         names: list[str],
-        leaves: list[torch.Tensor],
-        gradients: list[torch.Tensor],
+        leaves: list[Tensor],
+        gradients: list[Tensor],
         rate: float,
     ) -> None:
         for name, leaf in zip(names, leaves, strict=True):
@@ -177,11 +166,11 @@ class Optimizer:
             maximize=False,
         )
 
-    def _move_by_sgd(
+    def _sgd(
         self,
         names: list[str],
-        leaves: list[torch.Tensor],
-        gradients: list[torch.Tensor],
+        leaves: list[Tensor],
+        gradients: list[Tensor],
         rate: float,
     ) -> None:
         velocities = [self._state.get(name, {}).get("velocity") for name in names]

@@ -36,10 +36,7 @@ def planned_steps(examples: int, training: Training, noise: float) -> Steps:
 def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, AnyArray]:
     """Add steps that are about to be taken to what a client has spent.
 
-    Args:
-        spent: the steps so far, by text of probability and noise multiplier.
-        steps: about to be taken.
-        privacy: delta and budget.
+    That is the number of steps by text of probability and noise multiplier.
 
     Raises:
         BudgetError: they would exceed the budget.
@@ -84,8 +81,8 @@ def fit_dp_sgd(
         parameters: the leaves to train, by name.
         loss: of one example, from parameters by name, its input and its label; scalar.
         penalty: of the parameters alone, which tells nothing of an example.
-        examples: the training examples.
-        training: epochs, expected batch size and rate.
+        examples: of which a step draws some; the batch size is the expected one.
+        training: how long, and at which rate.
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
     """
@@ -124,13 +121,8 @@ def fit_dp_sgd(
 def clipped_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
     """Sum examples' gradients, each of the norm ``clip`` at most.
 
-    Args:
-        gradients: by parameter, shape (batch, *shape); one that is not finite counts as
-            zero.
-        clip: C, above 0.
-
-    Returns:
-        by parameter, of its shape.
+    They have the shape (batch, *shape) of each parameter. One that is not finite counts
+    as zero.
     """
     squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
     norms = torch.stack(squares).sum(0).sqrt()

@@ -26,9 +26,8 @@ class ServerTrainer:
         model: the run's, freshly initialised, with a single head.
         public: what the server has; may be empty.
         training: batch size and rate, as the clients'.
-        seed: of the run.
         labels: int64, shape (N,), each public sample's index in the single head; -1
-            for a class that no client has. N is 0 where there are no public data.
+            for a class that no client has.
         classes: int64, shape (N,), its class among those of the public data, from 0.
     """
 
@@ -63,16 +62,14 @@ class ServerTrainer:
     ) -> Arrays:
         """Train shared tensors to give ``targets`` on public samples, and return them.
 
-        The squared error is averaged over samples and classes.
-
         Args:
             start: where training starts.
             chosen: the samples, int64, shape (n,); one may occur several times.
             targets: shape (n, classes).
             classes: places of the logits that count.
             epochs: passes over the samples.
-            label_weight: of the cross-entropy of their labels beside that, if all of
-                them have one.
+            label_weight: of the cross-entropy of their labels beside the squared error,
+                if all of them have one.
         """
         load(self.model, start)
         x, labels = self._inputs(chosen), self.labels[chosen]

@@ -11,7 +11,6 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import (
     DistillationSet,
     distill,
-    logit_mse,
     predict_logits,
 )
 from fcl_flower.training.loop import Training
@@ -53,13 +52,6 @@ def lesson(count=40, weight=0.0, classes=(0, 2)):
     targets = torch.stack([x[:, 0], torch.full((count,), 1e6), x[:, 1]], 1)
     labels = 2 * (x[:, 0] < x[:, 1]).long()
     return DistillationSet(x, targets, torch.tensor(classes), labels, weight)
-
-
-def test_the_error_is_the_mean_over_samples_and_classes():
-    logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    targets = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
-
-    assert float(logit_mse(logits, targets)) == (1 + 0 + 4 + 9) / 4
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7])
