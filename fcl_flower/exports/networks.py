@@ -3,8 +3,7 @@
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,22 +31,15 @@ _TOLERANCE = 1e-4
 
 
 class Network(nn.Module):
-    """A body and the head of one task: all that it takes to predict.
-
-    Attributes:
-        body: maps (batch, *input_shape) to (batch, features).
-        head: maps these to logits, shape (batch, classes).
-    """
+    """Copies of a body and of the head of one task: all that it takes to predict."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
-        """Keep copies of both, in the form in which they predict."""
         super().__init__()
         self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
         self.eval().requires_grad_(False)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Compute logits, shape (batch, classes)."""
         logits: Tensor = self.head(self.body(x))
         return logits
 
@@ -57,12 +49,9 @@ class Trained:
     """What a client has in the end for one of its tasks.
 
     Attributes:
-        network: on the CPU.
-        test: the task's test samples.
-        logits: the learner's, of these samples.
+        logits: the learner's, of the task's test samples.
         class_names: name of each logit; of a task with fewer classes than others that
             of its own, which come first.
-        params: settings of the model.
         about: what it is, as text by topic.
     """
 
@@ -83,15 +72,13 @@ class Trained:
 def trained(folder: Path, client: int, task: int) -> Trained:
     """Rebuild what a client of a finished simulation predicts one of its tasks with.
 
-    Args:
-        folder: of a run with ``run.keep_clients``.
-        client: its number, counted from 0.
-        task: which of its tasks, counted from 0.
+    Clients and their tasks are counted from 0.
 
     Raises:
         ConfigError: there is no such run, client or task; the run kept no clients'
-            states; its clients have local data, or hidden concepts, or models rounded
-            on their way; or its strategy predicts with more than a network.
+            states (``run.keep_clients``); its clients have local data, or hidden
+            concepts, or models rounded on their way; or its strategy predicts with more
+            than a network.
     """
     run = _run(folder)
     config = run.config
@@ -106,11 +93,12 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     learner = run.learner(client)
     node = NodeConfig(partition_id=client)
     test = client_data(run, node, last + 1).examples(task, "test")
-    state = _state(folder / CLIENTS / f"client-{client}")
+    saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
+    state = {} if saved is None else saved.state  # of one that never trained
     received = _received(run, folder, client, last)
     logits, weights = _prediction(learner, state, received, task, test.x)
     network = _network(learner.model, task, weights)
-    if network is None or not _close(network(test.x), logits):
+    if network is None or not _same(network(test.x), logits):
         expected = "one that predicts with a network alone, such as fedavg or fedweit"
         raise config_error("strategy", config.title, expected)
     about = {
@@ -157,14 +145,7 @@ def _class_names(
     return tuple(names[index] for index in range(plan.num_labels))
 
 
-def _state(folder: Path) -> Payload:
-    """Load the private state of a learner; empty for a client that never trained."""
-    saved = FolderStateStore(folder).load()
-    return {} if saved is None else saved.state
-
-
 def _received(run: Built, folder: Path, client: int, last: int) -> Payload:
-    """Build what the server sends for an evaluation at the end of a run."""
     strategy = run.strategy()
     saved = FolderStateStore(folder / CHECKPOINT).load()
     if strategy.predicts_locally or saved is None:
@@ -194,12 +175,9 @@ def _prediction(
         handle.remove()
 
 
-def _close(logits: Tensor, expected: Tensor) -> bool:
-    """Compare logits up to what arithmetic does.
-
-    A learner may have brought its samples through the frozen part of an encoder apart
-    from the rest, and some processors then round the last bit otherwise.
-    """
+def _same(logits: Tensor, expected: Tensor) -> bool:
+    # A learner may have brought its samples through the frozen part of an encoder apart
+    # from the rest, and some processors then round the last bit otherwise.
     return logits.shape == expected.shape and torch.allclose(
         logits, expected, _TOLERANCE, _TOLERANCE
     )
@@ -208,7 +186,6 @@ def _close(logits: Tensor, expected: Tensor) -> bool:
 def _network(
     model: MultiHeadModel, task: int, weights: Mapping[str, Tensor]
 ) -> Network | None:
-    """Load the body and the head of a task with weights; None without any."""
     if not weights:
         return None
     index = model.head_index(task)
@@ -245,9 +222,7 @@ def write_safetensors(found: Trained, path: Path) -> None:
 
 
 def write_onnx(found: Trained, path: Path) -> None:
-    """Write the whole network: ``input`` (batch, *input_shape) to ``logits``.
-
-    The batch may have any size.
+    """Write the whole network, from ``input`` of any batch size to ``logits``.
 
     Raises:
         ConfigError: onnx or onnxscript is not installed.
@@ -255,28 +230,23 @@ def write_onnx(found: Trained, path: Path) -> None:
     with require_extra("onnx", "format onnx"):
         import onnx  # noqa: F401 - torch needs it
         import onnxscript  # noqa: F401 - likewise
-    with warnings.catch_warnings(), _quiet(logging.getLogger("torch.onnx")):
-        # Of torch about itself: nothing that a user could mend.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            found.network,
-            (found.test.x[:2],),
-            path,
-            input_names=["input"],
-            output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Let a logger and those below it tell of errors alone."""
+    logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            # Of torch about itself: nothing that a user could mend.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                found.network,
+                (found.test.x[:2],),
+                path,
+                input_names=["input"],
+                output_names=["logits"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     finally:
         logger.setLevel(level)

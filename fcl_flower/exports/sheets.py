@@ -7,7 +7,7 @@ against a reference: does it differ by more than chance does?
 import csv
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -31,16 +31,18 @@ COSTS = (
     *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
     *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
-ACCURACY_COLUMNS = ("label", "seed", "client", "after_task", "task", "accuracy")
-ROUND_COLUMNS = (
-    *("label", "seed", "round", "task", "clients", "failed", "loss", "valid_loss"),
-    *("valid_accuracy", "bytes_up", "bytes_down", "seconds"),
-)
-CLASS_COLUMNS = (*("label", "seed", "name", "tested", "recall", "precision", "f1"),)
-RUN_COLUMNS = (
-    *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
-    *("clients", "tasks", "rounds", *MEASURES, *COSTS),
-)
+COLUMNS = {
+    "accuracy": ("label", "seed", "client", "after_task", "task", "accuracy"),
+    "rounds": (
+        *("label", "seed", "round", "task", "clients", "failed", "loss", "valid_loss"),
+        *("valid_accuracy", "bytes_up", "bytes_down", "seconds"),
+    ),
+    "runs": (
+        *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
+        *("clients", "tasks", "rounds", *MEASURES, *COSTS),
+    ),
+    "classes": ("label", "seed", "name", "tested", "recall", "precision", "f1"),
+}
 SPREAD = (
     *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
     *("transfer_gain", "balanced_accuracy", "macro_f1"),
@@ -107,13 +109,25 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
 
     Each class, too, where clients have counted by class.
     """
-    sheets = [
-        Sheet.of("accuracy", ACCURACY_COLUMNS, _each(results, Result.table)),
-        Sheet.of("rounds", ROUND_COLUMNS, _each(results, _rounds)),
-        Sheet.of("runs", RUN_COLUMNS, (result.summary for result in results)),
+    rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
+    for result in results:
+        whose = {key: result.summary[key] for key in ("label", "seed")}
+        rows["accuracy"] += (whose | dict(row) for row in result.table())
+        rows["rounds"] += (whose | row for row in _rounds(result))
+        rows["runs"].append(result.summary)
+        rows["classes"] += (whose | row for row in result.summary.get("per_class", ()))
+    return [
+        Sheet.of(name, columns, rows[name])
+        for name, columns in COLUMNS.items()
+        if rows[name] or name != "classes"
     ]
-    classes = Sheet.of("classes", CLASS_COLUMNS, _each(results, _classes))
-    return [*sheets, classes] if classes.rows else sheets
+
+
+def _rounds(result: Result) -> Iterator[dict[str, Any]]:
+    for line in result.rounds:
+        people = {key: len(line[key]) for key in ("clients", "failed")}
+        sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
+        yield line | people | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:
@@ -143,26 +157,6 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
     return path
 
 
-def _each(
-    results: Iterable[Result], rows: Callable[[Result], Iterable[Row]]
-) -> Iterable[Row]:
-    for result in results:
-        whose = {key: result.summary[key] for key in ("label", "seed")}
-        yield from (whose | dict(row) for row in rows(result))
-
-
-def _classes(result: Result) -> Iterable[Row]:
-    found: Iterable[Row] = result.summary.get("per_class", ())
-    return found
-
-
-def _rounds(result: Result) -> Iterable[Row]:
-    for line in result.rounds:
-        people = {key: len(line[key]) for key in ("clients", "failed")}
-        sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
-        yield line | people | sizes
-
-
 # ---- significance
 
 
@@ -187,15 +181,11 @@ class Paired:
 
 
 def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Paired:
-    """Do Student's paired t-test of two methods over the units of both.
+    """Do Student's paired t-test of two methods over the units of both, at least one.
 
     ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom, d the differences
     (Student, Biometrika 1908). It takes them as drawn, each by itself, from one normal
     distribution; of three seeds only a large difference is told from none.
-
-    Args:
-        method: value by unit.
-        reference: likewise; at least one unit is in both.
     """
     units = sorted(method.keys() & reference.keys())
     differences = [method[unit] - reference[unit] for unit in units]
@@ -216,9 +206,7 @@ def adjusted(values: Sequence[float | None]) -> list[float | None]:
     Holm (Scandinavian Journal of Statistics 1979): of m values the k-th smallest, from
     0, is multiplied by m - k, and none is smaller than the one before; at most 1. To
     call those below 0.05 different errs in one of twenty tables, not of twenty rows.
-
-    Args:
-        values: None for a test that says nothing, which does not count.
+    None, of a test that says nothing, does not count.
     """
     known = sorted((p, place) for place, p in enumerate(values) if p is not None)
     found: list[float | None] = [None] * len(values)
@@ -251,46 +239,45 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     labels = [row["label"] for row in rows]
     if reference is not None and reference not in labels:
         raise unknown_name("reference", reference, labels)
-    against = reference or _best(rows)
-    tests = _tests({one: _by_seed(results, one) for one in labels}, against)
-    clients = _tests({one: _by_client(results, one) for one in labels}, against)
+    best = max(rows, key=lambda row: (row["average_accuracy"] or {"mean": -1})["mean"])
+    against = reference or best["label"]
+    by_seed: dict[str, dict[int, float]] = {label: {} for label in labels}
+    by_client: dict[str, dict[tuple[int, int], float]] = {label: {} for label in labels}
+    for one in results:
+        label, seed = one.summary["label"], one.summary["seed"]
+        if one.summary["average_accuracy"] is not None:
+            by_seed[label][seed] = one.summary["average_accuracy"]
+        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1)):
+            if not np.isnan(value):
+                by_client[label][seed, client] = float(value)
+    tests, clients = _tests(by_seed, against), _tests(by_client, against)
     corrected = adjusted([None if test is None else test.p for test in tests])
-    told = (
-        _values(row) | _tested(test, against, p) | _held(of_clients)
-        for row, test, p, of_clients in zip(
-            rows, tests, corrected, clients, strict=True
-        )
-    )
-    return Sheet.of("methods", METHOD_COLUMNS, told)
-
-
-def _best(rows: Sequence[Mapping[str, Any]]) -> str:
-
-    def accuracy(row: Mapping[str, Any]) -> float:
-        known = row["average_accuracy"]
-        return -1.0 if known is None else float(known["mean"])
-
-    return str(max(rows, key=accuracy)["label"])
-
-
-def _by_seed(results: Sequence[Result], label: str) -> dict[int, float]:
-    found = (one.summary for one in results if one.summary["label"] == label)
-    return {
-        summary["seed"]: summary["average_accuracy"]
-        for summary in found
-        if summary["average_accuracy"] is not None
-    }
-
-
-def _by_client(results: Sequence[Result], label: str) -> dict[tuple[int, int], float]:
-    """Average the final accuracy of each seed's clients over tasks, if known."""
-    return {
-        (one.summary["seed"], client): float(value)
-        for one in results
-        if one.summary["label"] == label
-        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1))
-        if not np.isnan(value)
-    }
+    lines = []
+    for row, test, p, of_clients in zip(rows, tests, corrected, clients, strict=True):
+        line = {
+            f"{key}_{what}": (row.get(key) or {}).get(what)
+            for key in SPREAD
+            for what in ("mean", "deviation")
+        }
+        line |= row | {"seeds": len(row["seeds"])}
+        if test is not None:
+            line |= {
+                "reference": against,
+                "difference": test.difference,
+                "difference_deviation": test.deviation,
+                "difference_margin": test.margin,
+                "pairs": test.pairs,
+                "p": test.p,
+                "p_adjusted": p,
+            }
+        if of_clients is not None:
+            line |= {
+                "client_difference": of_clients.difference,
+                "client_margin": of_clients.margin,
+                "client_pairs": of_clients.pairs,
+            }
+        lines.append(line)
+    return Sheet.of("methods", METHOD_COLUMNS, lines)
 
 
 def _tests(
@@ -302,37 +289,3 @@ def _tests(
         paired(own, other) if label != against and own.keys() & other.keys() else None
         for label, own in values.items()
     ]
-
-
-def _values(row: Mapping[str, Any]) -> dict[str, Any]:
-    spread = {
-        f"{key}_{what}": (row.get(key) or {}).get(what)
-        for key in SPREAD
-        for what in ("mean", "deviation")
-    }
-    costs = {key: row[key] for key in COSTS}
-    return {"label": row["label"], "seeds": len(row["seeds"]), **spread, **costs}
-
-
-def _tested(test: Paired | None, reference: str, p: float | None) -> dict[str, Any]:
-    if test is None:
-        return {}
-    return {
-        "reference": reference,
-        "difference": test.difference,
-        "difference_deviation": test.deviation,
-        "difference_margin": test.margin,
-        "pairs": test.pairs,
-        "p": test.p,
-        "p_adjusted": p,
-    }
-
-
-def _held(test: Paired | None) -> dict[str, Any]:
-    if test is None:
-        return {}
-    return {
-        "client_difference": test.difference,
-        "client_margin": test.margin,
-        "client_pairs": test.pairs,
-    }
