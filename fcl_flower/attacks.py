@@ -1,8 +1,8 @@
 """A client that trains as others do, and sends something else."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,82 +21,54 @@ from fcl_flower.core.types import (
 )
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.messages import MAX_EXAMPLES
-from fcl_flower.training.tensors import snapshot
+from fcl_flower.training.tensors import dense, snapshot
+
+_SCALING = 10.0
+_Change: TypeAlias = Callable[[Array, Array], Array]
+"""Of the values of a tensor, and of where they started, to those that are sent."""
 
 
 def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
     """Turn the change of a model the other way round.
 
     A tensor v that started from s becomes ``s - factor (v - s)``; what has no start,
-    such as a statistic, stays. ``starts`` are dense, by group.
+    such as a statistic, stays.
     """
-    return {
-        group: {
-            name: _changed(
-                tensor, starts[group][name], lambda v, s: s - factor * (v - s)
-            )
-            for name, tensor in arrays.items()
-        }
-        if group in starts
-        else arrays
-        for group, arrays in payload.items()
-    }
+    return _each(
+        payload, starts, lambda v, s: _changed(v, s, lambda v, s: s - factor * (v - s))
+    )
 
 
 def noisy(payload: Payload, starts: Payload, rng: np.random.Generator) -> Payload:
-    """Add standard normal noise to all floating numbers of groups that have a start.
+    """Add standard normal noise to all floating numbers of groups with a start.
 
     Of a sparse tensor all entries are sent: those that an honest client leaves out are
     noise about the start.
     """
+
+    def with_noise(tensor: AnyArray, start: AnyArray) -> AnyArray:
+        if isinstance(tensor, SparseArray):
+            whole = tensor.overwrite(dense(start))
+            tensor = SparseArray.of_mask(whole, np.ones(whole.shape, bool))
+        return _changed(tensor, start, lambda v, _: v + rng.standard_normal(v.shape))
+
+    return _each(payload, starts, with_noise)
+
+
+def _each(
+    payload: Payload,
+    starts: Payload,
+    change: Callable[[AnyArray, AnyArray], AnyArray],
+) -> Payload:
     return {
-        group: {
-            name: _with_noise(tensor, starts[group][name], rng)
-            for name, tensor in arrays.items()
-        }
+        group: {name: change(t, starts[group][name]) for name, t in arrays.items()}
         if group in starts
         else arrays
         for group, arrays in payload.items()
     }
 
 
-def start_of(group: str, arrays: Arrays, known: Sequence[Payload]) -> Arrays | None:
-    """Find what a group of an update started from; None if nothing suits.
-
-    Of the first payload with groups of the same kind and all of these tensors, the one
-    of the same name, or else the nearest: which of several models a client trained, an
-    update need not say. ``known`` begins with what is to be trusted most.
-    """
-    for payload in known:
-        fitting = {
-            name: other
-            for name, other in payload.items()
-            if group_kind(name) == group_kind(group) and _fits(arrays, other)
-        }
-        if fitting:
-            nearest = min(fitting, key=lambda name: _distance(arrays, fitting[name]))
-            return fitting.get(group, fitting[nearest])
-    return None
-
-
-def _fits(arrays: Arrays, other: Arrays) -> bool:
-    return all(
-        name in other and tuple(other[name].shape) == tuple(tensor.shape)
-        for name, tensor in arrays.items()
-    )
-
-
-def _distance(arrays: Arrays, other: Arrays) -> float:
-    total = 0.0
-    for name, tensor in arrays.items():
-        values, start = _pair(tensor, other[name])
-        total += float(np.square(values.astype(np.float64) - start).sum())
-    return total
-
-
-def _changed(
-    tensor: AnyArray, start: AnyArray, change: Callable[[Array, Array], Array]
-) -> AnyArray:
+def _changed(tensor: AnyArray, start: AnyArray, change: _Change) -> AnyArray:
     if tensor.dtype.kind != "f":
         return tensor
     values = change(*_pair(tensor, start)).astype(tensor.dtype)
@@ -105,48 +77,54 @@ def _changed(
     return values
 
 
-def _with_noise(
-    tensor: AnyArray, start: AnyArray, rng: np.random.Generator
-) -> AnyArray:
-    if isinstance(tensor, SparseArray):
-        whole = tensor.overwrite(_dense(start))
-        everywhere = SparseArray.of_mask(whole, np.ones(whole.shape, bool))
-        return _changed(everywhere, start, lambda v, _: v + rng.standard_normal(len(v)))
-    return _changed(tensor, start, lambda v, _: v + rng.standard_normal(v.shape))
-
-
-def _dense(tensor: AnyArray) -> Array:
-    return tensor.to_dense() if isinstance(tensor, SparseArray) else np.asarray(tensor)
-
-
 def _pair(tensor: AnyArray, start: AnyArray) -> tuple[Array, Array]:
-    dense = _dense(start)
+    """Pair the numbers of a tensor that were sent with those of a start there."""
+    whole = dense(start)
     if isinstance(tensor, SparseArray):
-        return tensor.values, dense.reshape(-1)[tensor.indices]
-    return np.asarray(tensor), dense
+        return tensor.values, whole.reshape(-1)[tensor.indices]
+    return tensor, whole
 
 
-def overlaid(kept: Payload, received: Payload) -> Mapping[str, Arrays]:
+def start_of(group: str, arrays: Arrays, known: Sequence[Payload]) -> Arrays | None:
+    """Find what a group of an update started from; None if nothing suits.
+
+    Of the first payload with groups of the same kind and all of these tensors, the one
+    of the same name, or else the nearest: which of several models a client trained, an
+    update need not say. ``known`` are payloads of dense tensors, that to be trusted
+    most first.
+    """
+
+    def distance(other: Arrays) -> float:
+        pairs = [_pair(tensor, other[name]) for name, tensor in arrays.items()]
+        return sum(float(np.square(v.astype(np.float64) - s).sum()) for v, s in pairs)
+
+    for payload in known:
+        fitting = {
+            name: other
+            for name, other in payload.items()
+            if group_kind(name) == group_kind(group)
+            and all(n in other and other[n].shape == t.shape for n, t in arrays.items())
+        }
+        if fitting:
+            nearest = min(fitting, key=lambda name: distance(fitting[name]))
+            return fitting.get(group, fitting[nearest])
+    return None
+
+
+def overlaid(kept: Payload, received: Payload) -> Payload:
     """Lay what a client received over what it had kept; dense.
 
     Of a tensor that arrives in part, the rest is what the client had.
     """
     found: dict[str, Arrays] = dict(kept)
     for group, arrays in received.items():
-        own = kept.get(group, {})
-        found[group] = {
-            **own,
-            **{
-                name: tensor.overwrite(np.asarray(own[name]))
-                if isinstance(tensor, SparseArray) and name in own
-                else tensor
-                for name, tensor in arrays.items()
-            },
-        }
+        own = dict(kept.get(group, {}))
+        for name, tensor in arrays.items():
+            if isinstance(tensor, SparseArray) and name in own:
+                tensor = tensor.overwrite(dense(own[name]))
+            own[name] = tensor
+        found[group] = own
     return found
-
-
-_SCALING = 10.0
 
 
 class HostileTraining:
@@ -167,9 +145,10 @@ class HostileTraining:
     def __init__(
         self, learner: ClientLearner[Any], attack: Attack, shared: tuple[str, ...]
     ) -> None:
-        """Take the place of an honest learner; its model is still the initial one.
+        """Prepare to train in the place of an honest client.
 
-        ``shared`` are the kinds of groups that other clients receive as they were sent.
+        The learner is freshly made, so that its model is the initial one; ``shared``
+        are the kinds of groups that other clients receive as they were sent.
         """
         self._learner, self._attack, self._shared = learner, attack, shared
         model = learner.model
@@ -186,35 +165,30 @@ class HostileTraining:
                 valid=_flipped(data.valid, data.classes),
             )
         after, update = self._learner.train(state, received, stage, data)
-        payload = update.payload
-        shared = {g for g in payload if group_kind(g) in self._shared}
-        starts = self._starts(payload, overlaid(state, received), shared)
-        client, seed = self._learner.context.client, self._learner.context.seed
-        rng = np.random.default_rng(derive(seed, "attack", client, stage.round))
+        payload, known = update.payload, overlaid(state, received)
+        starts, zeros = dict[str, Arrays](), dict[str, Arrays]()
+        for group, arrays in payload.items():
+            kind = group_kind(group)
+            if kind in self._shared:  # it is added to something, and starts at zero
+                zeros[group] = {
+                    n: np.zeros(t.shape, t.dtype) for n, t in arrays.items()
+                }
+            elif start := start_of(group, arrays, [known, {kind: self._initial}]):
+                starts[group] = start
+        context = self._learner.context
+        seed = derive(context.seed, "attack", context.client, stage.round)
         match self._attack:
             case "sign-flip":
                 payload = turned(payload, starts, 1.0)
             case "scaling":
                 payload = turned(payload, starts, _SCALING)
             case "noise":
-                payload = noisy(payload, starts, rng)
+                payload = noisy(payload, starts, np.random.default_rng(seed))
             case "adapters":
-                payload = noisy(payload, {g: _zeros(payload[g]) for g in shared}, rng)
+                payload = noisy(payload, zeros, np.random.default_rng(seed))
         claims = self._attack in ("sign-flip", "counts")
         examples = MAX_EXAMPLES if claims else update.num_examples
         return after, replace(update, payload=payload, num_examples=examples)
-
-    def _starts(self, payload: Payload, known: Payload, shared: set[str]) -> Payload:
-        found = {
-            group: start_of(group, arrays, [known, {group_kind(group): self._initial}])
-            for group, arrays in payload.items()
-            if group not in shared
-        }
-        return {group: start for group, start in found.items() if start is not None}
-
-
-def _zeros(arrays: Arrays) -> Arrays:
-    return {name: np.zeros(t.shape, t.dtype) for name, t in arrays.items()}
 
 
 def _flipped(examples: Examples, classes: int) -> Examples:
