@@ -91,19 +91,6 @@ def test_each_group_is_averaged_by_numbers_of_examples():
     assert Aggregation().combine_groups({5: sent[5]}, before) is before
 
 
-def test_what_is_sent_sparse_moves_each_group_where_it_was_sent():
-    before = {"base": {"w": np.float32([7, 8])}, "meta": {"kept": np.float32([1])}}
-    part = SparseArray((2,), np.array([1], np.int64), np.float32([4]))
-
-    found = Aggregation().combine_groups(
-        {0: Update({"base": {"w": part}, "meta": {}, "more": {}}, 2)}, before
-    )
-
-    assert found.keys() == before.keys()
-    np.testing.assert_array_equal(found["base"]["w"], [7, 4])
-    np.testing.assert_array_equal(found["meta"]["kept"], [1])
-
-
 @pytest.mark.parametrize("weights", [None, [0] * 9, np.zeros(9)])
 def test_without_weights_all_count_alike(weights):
     sent, start = updates()
@@ -151,16 +138,6 @@ def test_the_geometric_median_does_not_depend_on_the_unit(scale):
     points = scale * np.array([0.0, 1.0, 5.0])
     weights = geometric_median_weights(np.outer(points, points))
     assert weights @ points == pytest.approx(scale, rel=2e-3)
-
-
-def test_the_geometric_median_of_three_points_on_a_line_is_the_middle_one():
-    sent = [{"w": np.array([x], "f4")} for x in (0, 1, 100)]
-
-    found = Aggregation("geometric-median").combine(
-        sent, None, {"w": np.zeros(1, "f4")}
-    )
-
-    np.testing.assert_allclose(found["w"], [1], atol=1e-4)
 
 
 def plain_krum(vectors, hostile):
@@ -401,12 +378,3 @@ def test_a_minority_moves_nothing_out_of_the_others(cloud, rule, far):
     radius = 10 * np.ptp(honest, axis=0).max() + 1e-5
     assert (found >= honest.min(0) - radius).all()
     assert (found <= honest.max(0) + radius).all()
-
-
-@settings(max_examples=60, deadline=None)
-@given(CLOUD)
-def test_weights_of_the_geometric_median_are_shares(cloud):
-    weights = geometric_median_weights(cloud @ cloud.T)
-
-    assert (weights > 0).all()
-    np.testing.assert_allclose(weights.sum(), 1)

@@ -143,13 +143,6 @@ def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
     assert found == pytest.approx(expected(config, rounds=2))
 
 
-def test_epsilon_is_at_the_delta_of_the_run(tmp_path):
-    run_in_process(private(tmp_path, tasks=1, delta=1e-3))
-    found = summary_of(tmp_path)["privacy"]
-    steps = expected(private(tmp_path, tasks=1), delta=1e-3)
-    assert found["by_client"] == pytest.approx(steps)
-
-
 def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
     tmp_path, monkeypatch
 ):

@@ -1,6 +1,7 @@
 """Teaching logits: the loss by hand, and a toy model that learns."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -42,9 +43,7 @@ def toy():
     )
 
 
-def training(**values):
-    given = {"epochs": 99, "batch_size": 50, "learning_rate": 0.02} | values
-    return Training(**given)
+TRAINING = Training(epochs=99, batch_size=50, learning_rate=0.02)
 
 
 def lesson(count=40, weight=0.0, classes=(0, 2)):
@@ -59,7 +58,7 @@ def test_the_loss_is_the_error_and_the_weighted_cross_entropy(toy, weight):
     given = lesson(count=5, weight=weight, classes=(2, 0))
     before = predict_logits(toy, given.x).tolist()
 
-    found = distill(toy, given, training(), 1, seed=0)
+    found = distill(toy, given, TRAINING, 1, seed=0)
 
     errors, entropies = [], []
     for logits, targets, label in zip(
@@ -75,9 +74,9 @@ def test_the_loss_is_the_error_and_the_weighted_cross_entropy(toy, weight):
 def test_the_logits_that_count_are_learned_and_frozen_parts_stay(toy):
     given = lesson()
     before = {name: values.clone() for name, values in toy.state_dict().items()}
-    first = distill(toy, given, training(), 1, seed=0)
+    first = distill(toy, given, TRAINING, 1, seed=0)
 
-    last = distill(toy, given, training(), 200, seed=0)
+    last = distill(toy, given, TRAINING, 200, seed=0)
 
     assert last < 0.05 * first
     found = predict_logits(toy, given.x)[:, [0, 2]]
@@ -93,20 +92,15 @@ def test_a_label_speaks_only_against_classes_that_occur(toy):
     """Class 1 has no sample, and does not count for the squared error either."""
     before = toy.heads[0].weight.detach().clone()
 
-    distill(toy, lesson(weight=1.0), training(), 3, seed=0)
+    distill(toy, lesson(weight=1.0), TRAINING, 3, seed=0)
 
     moved = (toy.heads[0].weight.detach() != before).any(1)
     assert moved.tolist() == [True, False, True]
 
 
 def test_the_passes_are_those_asked_for_at_a_constant_rate(toy):
-    distill(
-        toy,
-        lesson(count=6),
-        training(epochs=50, early_stopping_patience=1, lr_patience=1),
-        4,
-        0,
-    )
+    impatient = replace(TRAINING, early_stopping_patience=1, lr_patience=1)
+    distill(toy, lesson(count=6), impatient, 4, 0)
 
     assert Body.calls == [(True, 6)] * 4
 

@@ -50,6 +50,8 @@ def simulated(folder, strategy="fedavg", **settings):
     return fcl.simulate(
         strategy,
         **{**size, "training": {"count_multiply_adds": True}, **settings},
+        max_train_per_class=20,
+        max_test_per_class=4,
         progress=False,
         output=folder,
     )
@@ -73,11 +75,9 @@ def test_the_summary_has_the_training_of_all_clients_and_rounds(tmp_path):
     assert result.summary["multiply_adds"] == expected
 
 
-@pytest.mark.parametrize("strategy", ["ewc", "fedweit"])
-def test_counting_changes_no_number(tmp_path, strategy):
-    small = {"clients": 1, "rounds": 1, "max_train_per_class": 20}
-    counted = simulated(tmp_path / "a", strategy, **small)
-    silent = simulated(tmp_path / "b", strategy, **small, training={})
+def test_counting_changes_no_number(tmp_path):
+    counted = simulated(tmp_path / "a", "fedweit", clients=1, rounds=1)
+    silent = simulated(tmp_path / "b", "fedweit", clients=1, rounds=1, training={})
 
     np.testing.assert_array_equal(counted.accuracy, silent.accuracy)
     assert counted.summary["multiply_adds"] > 0
