@@ -1,6 +1,5 @@
 """Enhancers: what they add, what stays frozen, and what is computed once."""
 
-import copy
 
 import numpy as np
 import pytest
@@ -103,14 +102,6 @@ def test_enhancers_have_as_many_parameters_as_equation_9_says(
     assert count(trained) == expected * ENHANCER
 
 
-def test_the_shared_head_adds_a_weight_per_feature_and_label_and_a_bias(backbone):
-    network = model(backbone("bert"))
-
-    shared = count(network.state_dict()[name] for name in network.shared_names())
-
-    assert shared == 2 * BLOCKS * ENHANCER + WIDTH * CLASSES + CLASSES
-
-
 @pytest.mark.parametrize("kind", ["bert", "vit"])
 def test_learned_enhancers_leave_representations_alone(backbone, kind):
     x, body = inputs(kind), enhanced(backbone(kind), learned=True)
@@ -119,16 +110,6 @@ def test_learned_enhancers_leave_representations_alone(backbone, kind):
     assert torch.equal(body.embed(x), plain(backbone(kind)).embed(x))
     assert torch.equal(body(x), before)
     assert not torch.allclose(before, body.embed(x), atol=1e-2)
-
-
-def test_a_copy_learns_with_enhancers_of_its_own(backbone):
-    x, body = inputs("bert"), enhanced(backbone("bert"))
-    before = body(x)
-    twin = copy.deepcopy(body)
-    twin.enhancers[0].up.bias.data += torch.arange(WIDTH)
-
-    assert torch.equal(body(x), before)
-    assert not torch.allclose(twin(x), before)
 
 
 # ---------------------------------------------------------------- frozen
@@ -188,29 +169,6 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
         np.testing.assert_allclose(tensor, expected[name], atol=1e-6)
 
 
-@pytest.mark.parametrize("single_head", [True, False])
-def test_an_update_holds_enhancers_and_a_shared_head_alone(backbone, single_head):
-    network, x = model(backbone("bert"), single_head=single_head), inputs("bert")
-    examples = Examples(x, torch.tensor([0, 1]))
-    learner = LocalTraining(
-        Params(), network, ClientContext(0, 0, Training(1, 2, 0.01))
-    )
-    base = snapshot(network, network.shared_names())
-
-    _, update = learner.train(
-        {},
-        {"base": base},
-        TaskStage(round=1, task=0, starts_task=True, ends_task=False),
-        TaskData(examples, examples, examples, CLASSES),
-    )
-
-    parts = [f"{half}.{leaf}" for half in ("down", "up") for leaf in ("weight", "bias")]
-    wanted = {f"body.enhancers.{i}.{p}" for i in range(2 * BLOCKS) for p in parts}
-    wanted |= {"heads.0.weight", "heads.0.bias"} if single_head else set()
-    assert set(update.payload["base"]) == wanted
-    assert any((update.payload["base"][name] != base[name]).any() for name in wanted)
-
-
 # ---------------------------------------------------------------- prepared inputs
 
 
@@ -244,28 +202,6 @@ def test_prepared_inputs_give_the_same_features_and_gradients(
         )
     alone = body.frozen_features(x)[1:]
     torch.testing.assert_close(body(alone), body(x[1:]), atol=1e-7, rtol=0)
-
-
-@pytest.mark.parametrize("blocks", range(BLOCKS + 1))
-def test_blocks_before_the_first_enhancer_see_a_sample_once(backbone, blocks):
-    x, body = inputs("bert"), enhanced(backbone("bert"), blocks=blocks)
-    seen = [0] * BLOCKS
-
-    def watch(place):
-        def hook(module, given, output):
-            seen[place] += len(given[0])
-
-        return hook
-
-    for place, block in enumerate(body.blocks):
-        block.register_forward_hook(watch(place))
-    frozen = BLOCKS - blocks if blocks else 0
-
-    prepared = body.frozen_features(x)
-    assert seen == [2] * frozen + [0] * (BLOCKS - frozen)
-    body(prepared)
-    body(prepared)
-    assert seen == [2] * frozen + [4] * (BLOCKS - frozen)
 
 
 def test_padding_that_a_batch_shares_is_not_computed(backbone):

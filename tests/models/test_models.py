@@ -1,7 +1,6 @@
 """Shapes, sizes, seeds and the parts that differ from torch's own."""
 
 import hashlib
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models.build import create_model
+from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.convolutional import (
     Block,
     EfficientNet,
@@ -25,7 +24,6 @@ from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.registry import MODELS, TABULAR, TEXT, check_modality
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 WORDS = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
 WORDS[0] = 0
@@ -63,6 +61,9 @@ def size(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+# ---- every model
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_has_about_the_same_gradients_in_mixed_precision(name):
     model = build(name).eval()
@@ -90,36 +91,16 @@ def test_every_model_gives_the_features_and_logits_it_promises(name, single_head
     features = MODELS[name].features or model.body.features
     assert model.body(x).shape == (2, features)
     assert model(x, 2).shape == (2, 5)
-    model(x, 2).square().sum().backward()
+    assert torch.equal(model.eval()(x, 0), model(x, 2)) == single_head
+    model.train()(x, 2).square().sum().backward()
+    heads = {f"heads.{n}" for n in range(1 if single_head else 3)}
     for key, parameter in model.named_parameters():
         answered = key.startswith("body.") or single_head or key.startswith("heads.2.")
+        assert key.startswith("body.") or key.rpartition(".")[0] in heads
         learns = answered and parameter.requires_grad
         # What tells orders and tasks apart has losses of its own.
         learns &= not key.startswith(("body.order.", "body.task."))
         assert (parameter.grad is not None) == learns, key
-
-
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_names_tell_the_shared_body_from_the_heads(name):
-    model = build(name)
-    heads = {f"heads.{n}.{part}" for n in range(3) for part in ("weight", "bias")}
-    names = set(model.state_dict())
-    assert {key for key in names if not key.startswith("body.")} == heads
-    assert [model.head_index(task) for task in range(3)] == [0, 1, 2]
-
-
-def test_a_single_head_answers_for_every_task():
-    model = build(single_head=True, classes=15)
-    x = torch.randn(2, 1, 8, 8)
-    assert len(model.heads) == 1
-    assert model.head_index(2) == 0
-    assert torch.equal(model(x, 0), model(x, 2))
-
-
-def test_different_tasks_have_different_heads():
-    model = build()
-    x = torch.randn(2, 1, 8, 8)
-    assert not torch.equal(model(x, 0), model(x, 1))
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -150,11 +131,25 @@ def test_the_body_does_not_depend_on_the_number_of_heads():
         assert torch.equal(value, many.body.state_dict()[key])
 
 
-def test_an_unknown_model_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"got 'vgg', expected one of .*or one of"):
-        build("vgg")
-    with pytest.raises(ConfigError, match=r"model: got 'lenett', .*you mean 'lenet'\?"):
-        check_modality("lenett", "images")
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_the_numbers_are_those_of_torchs_own_seed(monkeypatch, accelerator):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        expected = torch.rand(5)
+    before, seeds, plain = torch.random.get_rng_state(), [], torch.manual_seed
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+    monkeypatch.setattr(torch, "manual_seed", lambda s: (seeds.append(s), plain(s)))
+
+    def fail():
+        with seeded(7):
+            assert torch.equal(torch.rand(5), expected)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+
+    assert seeds == [7] * accelerator  # which seeds the accelerator's generators, too
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -180,47 +175,51 @@ def test_word_vectors_and_a_model_for_words_go_together():
         build("har-cnn", table=WORDS)
     with pytest.raises(ConfigError, match="'kim-cnn', expected one for images: sma"):
         build("kim-cnn", table=None)
-
-
-def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
-    assert size(build("lenet", tasks=10, classes=5)) == 3_012_920
+    with pytest.raises(ConfigError, match=r"model: got 'lenett', .*you mean 'lenet'\?"):
+        check_modality("lenett", "images")
 
 
 @pytest.mark.parametrize(
-    ("width", "channels", "neurons", "digest"),
+    ("body", "parameters"),
     [
-        (0.8, (16, 40), (640, 400), "b12d993705fcf22a28d5aecc93d25361"),
-        (1.2, (24, 60), (960, 600), "1639d81f6b6cbaf852d12e1f4869a511"),
+        (GreyCnn, 46_080),
+        (HarCnn, 77_568),
+        (EfficientNet, 426_212),
+        (ResNet18, 11_168_832),
     ],
 )
-def test_a_lenet_of_another_width_has_a_fifth_less_or_more(
-    width, channels, neurons, digest
-):
+def test_a_network_has_the_size_that_its_layers_add_up_to(body, parameters):
+    assert size(body()) == parameters
+
+
+# ---- LeNet
+
+
+def test_lenet_with_ten_heads_of_five_has_the_size_of_the_paper():
+    model = build("lenet", tasks=10, classes=5)
+    assert size(model) == 3_012_920
+    assert list(model.buffers()) == []  # that could be averaged
+
+
+@pytest.mark.parametrize(
+    ("width", "layers", "digest"),
+    [
+        (0.8, [16, 40, 640, 400], "b12d993705fcf22a28d5aecc93d25361"),
+        (1.2, [24, 60, 960, 600], "1639d81f6b6cbaf852d12e1f4869a511"),
+        (1e-6, [1, 1, 1, 1], None),
+    ],
+)
+def test_a_lenet_of_another_width_has_a_fifth_less_or_more(width, layers, digest):
     model = build("lenet", params=LeNetParams(width=width), tasks=2, classes=3)
     body = model.body
     found = [body.conv1, body.conv2, body.fc1, body.fc2]
-    assert [len(layer.bias) for layer in found] == [*channels, *neurons]
-    first, second = channels
-    hidden, features = neurons
-    assert size(body) == sum(
-        outputs * (inputs + 1)
-        for inputs, outputs in (
-            (3 * 25, first),
-            (first * 25, second),
-            (second * 64, hidden),
-            (hidden, features),
-        )
-    )
+    assert [len(layer.bias) for layer in found] == layers
     # The weights that the models lenet-small and lenet-large had in published runs.
     weights = hashlib.sha256()
     for key, tensor in model.state_dict().items():
         weights.update(key.encode() + tensor.numpy().tobytes())
     weights.update(repr(model.input_shape).encode())
-    assert weights.hexdigest()[:32] == digest
-
-
-def test_the_narrowest_lenet_still_has_a_channel():
-    assert build("lenet", params=LeNetParams(width=1e-6)).body.features == 1
+    assert digest is None or weights.hexdigest()[:32] == digest
 
 
 def test_dropout_leaves_out_neurons_of_both_fully_connected_layers_in_training():
@@ -237,7 +236,9 @@ def test_dropout_leaves_out_neurons_of_both_fully_connected_layers_in_training()
     inputs.clear()
 
     features = thin.train()(x)
-    plain(x)
+    before = torch.get_rng_state()
+    plain.train()(x)
+    assert torch.equal(torch.get_rng_state(), before)  # without dropout none is drawn
 
     (((hidden,), before), ((whole,), _)) = inputs
     # What stays is divided by 1 - 0.75, so that sums are the same in the mean.
@@ -247,17 +248,68 @@ def test_dropout_leaves_out_neurons_of_both_fully_connected_layers_in_training()
         assert 0.15 < float(kept[expected > 0].float().mean()) < 0.35
 
 
-def test_a_lenet_without_dropout_draws_no_random_numbers():
-    body = build("lenet", params=LeNetParams(width=0.2)).body.train()
-    before = torch.get_rng_state()
-    body(torch.ones(2, 3, 32, 32))
-    assert torch.equal(torch.get_rng_state(), before)
+def test_lenet_computes_what_its_layers_say():
+    body = LeNet(LeNetParams())
+    x = torch.randn(3, 3, 32, 32)
+    norm = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+    pool = nn.MaxPool2d(3, 2)
+    far_side = nn.ZeroPad2d((0, 1, 0, 1))  # zero is neutral after ReLU
+    h = pool(far_side(norm(torch.relu(body.conv1(x)))))
+    h = pool(far_side(norm(torch.relu(body.conv2(h)))))
+    h = torch.relu(body.fc2(torch.relu(body.fc1(h.reshape(3, -1)))))
+    torch.testing.assert_close(body(x), h, rtol=1e-4, atol=1e-5)
 
 
-def test_grey_cnn_has_the_size_that_its_layers_add_up_to():
-    # 28 pixels, less 4, halved, less 4, halved: 4.
-    layers = (25 + 1) * 16 + (16 * 25 + 1) * 32 + (32 * 16 + 1) * 64
-    assert size(GreyCnn()) == layers == 46_080
+def test_several_lenets_answer_one_batch_in_one_pass():
+    bodies = [LeNet(LeNetParams(width=0.2)).eval() for _ in range(3)]
+    parameters, buffers = stack_module_state(bodies)
+    x = torch.randn(2, 3, 32, 32)
+
+    def answer(one, its_buffers):
+        return functional_call(bodies[0], (one, its_buffers), (x,))
+
+    found = vmap(answer)(parameters, buffers)
+    torch.testing.assert_close(found, torch.stack([body(x) for body in bodies]))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20])
+def test_response_norm_equals_that_of_torch(channels):
+    ours = ResponseNorm(radius=4, bias=1.5, alpha=0.02, beta=0.75)
+    # Torch divides alpha by the window's size, here 9 channels.
+    torchs = nn.LocalResponseNorm(9, alpha=9 * 0.02, beta=0.75, k=1.5)
+    x = (torch.randn(2, channels, 5, 6) * 10).requires_grad_()
+    weight = torch.randn(2, channels, 5, 6)
+    mine, theirs = ours(x), torchs(x)
+    torch.testing.assert_close(mine, theirs)
+    (mine_grad,) = torch.autograd.grad((mine * weight).sum(), x)
+    (their_grad,) = torch.autograd.grad((theirs * weight).sum(), x)
+    torch.testing.assert_close(mine_grad, their_grad)
+
+
+def test_response_norm_by_hand():
+    norm = ResponseNorm(radius=1, bias=1.0, alpha=0.5, beta=2.0)
+    x = torch.tensor([1.0, 2.0, 0.0, 2.0]).reshape(1, 4, 1, 1)
+    # Sums of squares over neighbours: 5, 5, 8, 4.
+    expected = [1 / 3.5**2, 2 / 3.5**2, 0, 2 / 3**2]
+    assert norm(x).reshape(-1).tolist() == pytest.approx(expected)
+
+
+def test_response_norm_works_on_several_inputs_at_once():
+    norm = ResponseNorm(radius=2, bias=1.0, alpha=0.3, beta=0.75)
+    x = torch.randn(3, 2, 6, 4, 4)
+
+    def total(one):
+        return (norm(one) ** 2).sum()
+
+    outputs, gradients = vmap(norm)(x), vmap(grad(total))(x)
+    for one, output, gradient in zip(x, outputs, gradients, strict=True):
+        torch.testing.assert_close(output, norm(one))
+        one.requires_grad_()
+        (wanted,) = torch.autograd.grad(total(one), one)
+        torch.testing.assert_close(gradient, wanted)
+
+
+# ---- the other networks
 
 
 def test_grey_cnn_computes_what_its_layers_say():
@@ -272,33 +324,12 @@ def test_grey_cnn_computes_what_its_layers_say():
     torch.testing.assert_close(body(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_har_cnn_has_the_size_that_its_layers_add_up_to():
-    convolutions = (9 * 5 + 1) * 32 + (32 * 5 + 1) * 64
-    norms = 2 * 32 + 2 * 64
-    # 128 steps, halved and quartered.
-    assert size(HarCnn()) == convolutions + norms + (64 * 128 // 8 + 1) * 64 == 77_568
-
-
 def test_har_cnn_does_not_mind_the_unit_of_its_sensors():
     body = HarCnn()
     with torch.no_grad():
         body.conv1.bias.zero_()
     x = torch.randn(2, 9, 128)
     torch.testing.assert_close(body(1000 * x), body(x), rtol=1e-3, atol=1e-4)
-
-
-def test_efficientnet_has_the_size_that_its_layers_add_up_to():
-    def block(inputs, outputs):
-        wide, narrow = 4 * inputs, inputs // 4
-        convolutions = inputs * wide + 9 * wide + wide * outputs
-        gate = (wide + 1) * narrow + (narrow + 1) * wide
-        return convolutions + gate + 2 * (wide + wide + outputs)
-
-    widths = [48, 64, 64, 112, 112, 112]
-    blocks = sum(block(a, b) for a, b in pairwise(widths))
-    stem, top = 3 * 16 * 48 + 2 * 48, 112 * 256 + 2 * 256
-    assert size(EfficientNet()) == stem + blocks + top
-    assert 300_000 < size(EfficientNet()) < 800_000
 
 
 def test_efficientnet_treats_an_image_alike_whatever_its_batch():
@@ -340,109 +371,13 @@ def test_a_block_whose_shape_changes_has_no_shortcut(inputs, stride, shape):
     assert not y.any()
 
 
-def test_resnet18_has_the_size_that_its_layers_add_up_to():
-    def block(inputs, outputs):
-        convolutions = 9 * inputs * outputs + 9 * outputs * outputs
-        projection = inputs * outputs + 2 * outputs if inputs != outputs else 0
-        return convolutions + 4 * outputs + projection
-
-    stem = 9 * 3 * 64 + 2 * 64
-    widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = sum(block(a, b) for a, b in pairwise(widths))
-    assert size(ResNet18()) == stem + blocks == 11_168_832
-
-
 def test_resnet18_halves_the_image_three_times():
-    seen = []
-    body = ResNet18()
+    seen, body = [], ResNet18()
     for block in body.blocks:
         block.register_forward_hook(lambda m, i, out: seen.append(tuple(out.shape[1:])))
     body(torch.randn(1, 3, 32, 32))
-    assert seen == [
-        (64, 32, 32),
-        (64, 32, 32),
-        (128, 16, 16),
-        (128, 16, 16),
-        (256, 8, 8),
-        (256, 8, 8),
-        (512, 4, 4),
-        (512, 4, 4),
-    ]
-
-
-@pytest.mark.parametrize("channels", [1, 3, 20, 50])
-def test_response_norm_equals_that_of_torch(channels):
-    ours = ResponseNorm(radius=4, bias=1.5, alpha=0.02, beta=0.75)
-    # Torch divides alpha by the window's size, here 9 channels.
-    torchs = nn.LocalResponseNorm(9, alpha=9 * 0.02, beta=0.75, k=1.5)
-    x = (torch.randn(2, channels, 5, 6) * 10).requires_grad_()
-    weight = torch.randn(2, channels, 5, 6)
-    mine, theirs = ours(x), torchs(x)
-    torch.testing.assert_close(mine, theirs)
-    (mine_grad,) = torch.autograd.grad((mine * weight).sum(), x)
-    (their_grad,) = torch.autograd.grad((theirs * weight).sum(), x)
-    torch.testing.assert_close(mine_grad, their_grad)
-
-
-def test_response_norm_by_hand():
-    norm = ResponseNorm(radius=1, bias=1.0, alpha=0.5, beta=2.0)
-    x = torch.tensor([1.0, 2.0, 0.0, 2.0]).reshape(1, 4, 1, 1)
-    # Sums of squares over neighbours: 5, 5, 8, 4.
-    expected = [1 / 3.5**2, 2 / 3.5**2, 0, 2 / 3**2]
-    assert norm(x).reshape(-1).tolist() == pytest.approx(expected)
-
-
-def test_response_norm_works_on_several_inputs_at_once():
-    norm = ResponseNorm(radius=2, bias=1.0, alpha=0.3, beta=0.75)
-    x = torch.randn(3, 2, 6, 4, 4)
-
-    def total(one):
-        return (norm(one) ** 2).sum()
-
-    outputs, gradients = vmap(norm)(x), vmap(grad(total))(x)
-    for one, output, gradient in zip(x, outputs, gradients, strict=True):
-        torch.testing.assert_close(output, norm(one))
-        one.requires_grad_()
-        (wanted,) = torch.autograd.grad(total(one), one)
-        torch.testing.assert_close(gradient, wanted)
-
-
-def test_several_lenets_answer_one_batch_in_one_pass():
-    bodies = [LeNet(LeNetParams(width=0.2)).eval() for _ in range(3)]
-    parameters, buffers = stack_module_state(bodies)
-    x = torch.randn(2, 3, 32, 32)
-
-    def answer(one, its_buffers):
-        return functional_call(bodies[0], (one, its_buffers), (x,))
-
-    found = vmap(answer)(parameters, buffers)
-    torch.testing.assert_close(found, torch.stack([body(x) for body in bodies]))
-
-
-def test_lenet_pools_like_tensorflow_same():
-    body = LeNet(LeNetParams())
-    x = torch.arange(32.0 * 32).reshape(1, 1, 32, 32)
-    pooled = body.pool(x)
-    assert pooled.shape == (1, 1, 16, 16)
-    # The first window is rows and columns 0..2, the last one 30..31.
-    assert pooled[0, 0, 0, 0] == x[0, 0, 2, 2]
-    assert pooled[0, 0, -1, -1] == x[0, 0, 31, 31]
-
-
-def test_lenet_computes_what_its_layers_say():
-    body = LeNet(LeNetParams())
-    x = torch.randn(3, 3, 32, 32)
-    norm = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
-    pool = nn.MaxPool2d(3, 2)
-    far_side = nn.ZeroPad2d((0, 1, 0, 1))  # zero is neutral after ReLU
-    h = pool(far_side(norm(torch.relu(body.conv1(x)))))
-    h = pool(far_side(norm(torch.relu(body.conv2(h)))))
-    h = torch.relu(body.fc2(torch.relu(body.fc1(h.reshape(3, -1)))))
-    torch.testing.assert_close(body(x), h, rtol=1e-4, atol=1e-5)
-
-
-def test_lenet_carries_no_buffer_that_could_be_averaged():
-    assert list(LeNet(LeNetParams()).buffers()) == []
+    stages = [(64, 32), (128, 16), (256, 8), (512, 4)]
+    assert seen == [(width, side, side) for width, side in stages for _ in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import torch
-from fakes import run_in_process, summary_of, tiny
 from torch.nn.functional import unfold
 
 from fcl_flower.core.errors import ConfigError
@@ -106,31 +105,9 @@ def test_features_are_computed_once_and_stand_for_the_images():
     assert not known.requires_grad
 
 
-def test_nothing_of_it_is_shared_or_trained():
-    model = create_model("patch-filters", tasks=2, classes=3, single_head=False, seed=1)
-    assert model.shared_names() == ()
-
-
 def test_without_pillow_the_message_says_what_to_install(monkeypatch):
     photo_filters.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigError, match=r"patch-filters.*fcl-flower\[images\]"):
         PatchFilters(PatchFiltersParams(filters=2))
     photo_filters.cache_clear()
-
-
-def test_a_linear_head_learns_on_them(tmp_path):
-    """What a practitioner would do: the same features, and a head trained by Adam."""
-    given = {"strategy": "stl", "dataset": "digits", "model": "patch-filters"}
-    run = tiny(tmp_path, **given, clients=2, tasks=2, classes_per_task=3, rounds=3)
-    run_in_process(run)
-    assert summary_of(tmp_path)["average_accuracy"] > 0.8
-
-
-def test_an_exact_head_learns_on_them(tmp_path):
-    given = {"strategy": "analytic", "dataset": "digits", "model": "patch-filters"}
-    run = tiny(
-        tmp_path, **given, scenario="overlapped", clients=2, tasks=2, classes_per_task=3
-    )
-    run_in_process(run)
-    assert summary_of(tmp_path)["average_accuracy"] > 0.9
