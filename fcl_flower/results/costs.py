@@ -17,11 +17,7 @@ MULTIPLY_ADDS = "multiply_adds"
 
 
 def check_metrics(metrics: Mapping[str, float], *, counted: bool) -> None:
-    """Refuse costs that cannot be recorded.
-
-    Args:
-        metrics: of a client's update.
-        counted: multiply-adds have to be among them.
+    """Refuse costs of an update that cannot be recorded.
 
     Raises:
         WireError: names the metric, its value and what was expected.
@@ -37,12 +33,10 @@ def check_metrics(metrics: Mapping[str, float], *, counted: bool) -> None:
 def privacy_costs(
     section: PrivacySection, ledger: Ledger | None, reported: Mapping[int, float]
 ) -> Privacy:
-    """Sum up what differential privacy has cost each client.
+    """Sum up what differential privacy has cost each client, in epsilon.
 
-    Args:
-        section: with a privacy unit.
-        ledger: of the server; None where clients account for themselves.
-        reported: the epsilon that each client has reported.
+    Without a ledger of the server clients account for themselves: what they
+    ``reported``.
     """
     by_observer = {
         "server": reported if ledger is None else ledger.epsilons("server"),

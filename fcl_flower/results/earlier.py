@@ -54,7 +54,6 @@ class _Pair(BaseModel):
     task: int
     weight: float = 0.0
     overlap: float = 0.0
-    same_group: bool | None = None
     chosen: bool = False
 
 
@@ -87,41 +86,39 @@ def events(folder: Path, scenario: ScenarioInfo) -> Iterator[Event]:
             path = folder / "scenario.json"
             words = f"concepts: {expected!r:.60}"
             raise refused(path, "lengths of clients", counts, words)
-    rounds = _rounds(folder / "rounds.jsonl")
+    path = folder / "rounds.jsonl"
+    rounds = read_as(list[Round], path, json_lines)
+    numbers = [entry.round for entry in rounds]
+    if numbers != [*range(1, len(rounds) + 1)]:
+        raise refused(path, "round", numbers, "1, 2, 3 and so on")
     diagnostics = _diagnostics(folder, about)
     for one in rounds:
-        reported: Diagnostics = diagnostics if one is rounds[-1] else {}
-        yield _trained(one, reported)
+        yield _trained(one, diagnostics if one is rounds[-1] else {})
     yield from _tests(folder / "accuracy.csv", about)
     if finished:
         yield Finished(summary=read_as(Summary, start, json_value))
 
 
-def _rounds(path: Path) -> list[Round]:
-    rounds = read_as(list[Round], path, json_lines)
-    numbers = [entry.round for entry in rounds]
-    if numbers != [*range(1, len(rounds) + 1)]:
-        raise refused(path, "round", numbers, "1, 2, 3 and so on")
-    return rounds
-
-
 def _trained(one: Round, diagnostics: Diagnostics) -> Trained:
     """Undo `Trained.line`: of what clients have reported only means are known."""
-    names = ("loss", "valid_loss", "valid_accuracy")
-    means = {name: getattr(one, name) for name in names}
-    times = {name: getattr(one, name) for name in ("staleness", "weight", "clock")}
-    known = {name: value for name, value in means.items() if value is not None}
+    means, timing = (
+        {key: value for key in keys if (value := getattr(one, key)) is not None}
+        for keys in (
+            ("loss", "valid_loss", "valid_accuracy"),
+            ("staleness", "weight", "clock"),
+        )
+    )
     sizes = (Counter(one.bytes_up), Counter(one.bytes_down))
     nominal = (one.nominal_bytes_up, one.nominal_bytes_down)
     return Trained(
         round=one.round,
         task=one.task,
-        replies=dict.fromkeys(one.clients, known),
+        replies=dict.fromkeys(one.clients, means),
         failed={client: one.reasons.get(client, "") for client in one.failed},
         traffic=Traffic(*sizes, *nominal),
         diagnostics={**one.diagnostics, **diagnostics},
         stages={},
-        timing={name: value for name, value in times.items() if value is not None},
+        timing=timing,
         seconds=one.seconds,
     )
 
@@ -148,10 +145,8 @@ def _tests(path: Path, about: About) -> Iterator[Evaluated]:
 
 def _diagnostics(folder: Path, about: About) -> Diagnostics:
     found: Diagnostics = {}
-    attention, overlap = folder / "attention.json", folder / "overlap.json"
-    concepts = folder / "concepts.json"
-    if attention.exists():
-        used = read_as(list[_OfTask], attention, json_value)
+    if (path := folder / "attention.json").exists():
+        used = read_as(list[_OfTask], path, json_value)
         found["attention"] = Matrix(
             title="Weight of each foreign adapter for each client and task",
             rows="who attends (client/task)",
@@ -159,8 +154,8 @@ def _diagnostics(folder: Path, about: About) -> Diagnostics:
             note="Mean |alpha| over the layers.",
             values={_name(e): {_name(f): f.weight for f in e.foreign} for e in used},
         )
-    if overlap.exists():
-        new = read_as(list[_OfTask], overlap, json_value)
+    if (path := folder / "overlap.json").exists():
+        new = read_as(list[_OfTask], path, json_value)
         found["overlap"] = Matrix(
             title="Overlap of each new task with the finished tasks of other clients",
             rows="new task (client/task)",
@@ -171,23 +166,19 @@ def _diagnostics(folder: Path, about: About) -> Diagnostics:
                 _name(e): [_name(c) for c in e.candidates if c.chosen] for e in new
             },
         )
-    if about.hidden is not None and concepts.exists():
-        frames = _clusterings(concepts, about)
+    path = folder / "concepts.json"
+    if about.hidden is not None and path.exists():
+        frames = read_as(list[Clustering], path, json_value)
+        for i, one in enumerate(frames):
+            require_below(path, f"{i}.clients", one.clients, about.clients)
+            require_below(path, f"{i}.concept", one.concept, about.tasks)
+            require_below(path, f"{i}.round", [one.round], about.total_rounds + 1)
+        numbers = [one.round for one in frames]
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            raise refused(path, "round", numbers, "ascending ones")
         found["map"] = Points(title="Map of the client models", frames=frames)
     return found
 
 
 def _name(one: _OfTask | _Pair) -> str:
     return f"{one.client}/{one.task}"
-
-
-def _clusterings(path: Path, about: About) -> list[Clustering]:
-    found = read_as(list[Clustering], path, json_value)
-    for i, one in enumerate(found):
-        require_below(path, f"{i}.clients", one.clients, about.clients)
-        require_below(path, f"{i}.concept", one.concept, about.tasks)
-        require_below(path, f"{i}.round", [one.round], about.total_rounds + 1)
-    numbers = [one.round for one in found]
-    if any(later <= earlier for earlier, later in pairwise(numbers)):
-        raise refused(path, "round", numbers, "ascending ones")
-    return found

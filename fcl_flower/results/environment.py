@@ -18,11 +18,11 @@ _RESET = "5"
 
 
 def current_environment() -> Environment:
-    """Note versions by name, commit and machine, and the time now.
+    """Note versions by name, commit and machine, and the time now (UTC, ISO 8601).
 
-    The time is in UTC (ISO 8601, to the second). A version is None where the package's
-    metadata is not installed, the commit where the program is no clone of its
-    repository. The machine is its kind and its cores, not its name.
+    A version is None where the package's metadata is not installed, the commit where
+    the program is no clone of its repository. The machine is its kind and its cores,
+    not its name.
     """
     return Environment(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -46,10 +46,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def commit_of(root: Path) -> str | None:
-    """Name the commit of a clone, with ``-dirty`` where files differ from it.
-
-    None where the folder is no clone, or git is not there.
-    """
+    """Name the commit of a clone, ``-dirty`` where files differ; None without git."""
     if not (root / ".git").exists():  # git would answer for a repository above it
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -88,7 +85,6 @@ class PeakMemory:
 
 
 def _forget(pid: int) -> bool:
-    """Make the system forget the peak of a process, if it lets us."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text(_RESET)
     except OSError:  # no Linux, not allowed, or the process is gone
@@ -97,7 +93,6 @@ def _forget(pid: int) -> bool:
 
 
 def _peak(pid: int) -> int:
-    """Read the peak of a process in bytes; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -12,7 +12,6 @@ from fcl_flower.core.types import Evaluation, TaskStage
 
 
 def _total(count: object) -> object:
-    """Add up a count that is given by class."""
     if isinstance(count, dict):
         return sum(count.values())
     return sum(count) if isinstance(count, list) else count
@@ -40,14 +39,10 @@ class _Noted(BaseModel):
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of the messages of a round, or of several.
+    """Bytes of the messages of a round, or of several, by kind of payload group.
 
-    Attributes:
-        up: from clients to the server, by kind of payload group.
-        down: from the server to clients, likewise.
-        nominal_up: nominal bytes, which the papers count: 4 for each non-zero
-            parameter; indices, masks and headers are free (FedWeIT, table 2).
-        nominal_down: likewise.
+    Nominal bytes are those that the papers count: 4 for each non-zero parameter;
+    indices, masks and headers are free (FedWeIT, table 2).
     """
 
     up: Counter[str] = field(default_factory=Counter)
@@ -64,10 +59,7 @@ class Traffic:
 
 
 class TaskInfo(_Noted):
-    """One task, or hidden concept, of one client; counts are of its examples.
-
-    Of a task of local data only the name is known.
-    """
+    """A task, or hidden concept, of a client; of local data only its name is known."""
 
     name: str
     dataset: str = ""
@@ -272,12 +264,7 @@ class Measured(_Noted):
 
 
 class Progress(_Noted):
-    """``progress.json``: how far a run is.
-
-    Attributes:
-        left: seconds; None: not known yet.
-        at: when it was written, in seconds since 1970; 0 if that is not known.
-    """
+    """``progress.json``: how far a run is; ``at`` which time (seconds since 1970)."""
 
     round: Count
     rounds: Annotated[int, Field(ge=1)]
@@ -298,6 +285,7 @@ class Begun(_Noted):
     """The beginning of a run, with what its measures have to know.
 
     Attributes:
+        about: what the run is.
         attackers: how many of the last clients are hostile.
         joint: every round trains on all tasks.
         remarks: what else a reader should know, by topic.
@@ -381,21 +369,13 @@ class Trained(_Noted):
 
 
 class _Evaluated(_Noted):
-    """An evaluation after learning a task, by client.
-
-    Attributes:
-        round: counted from 1.
-        task: that was learned.
-        scores: by client.
-    """
-
     round: int
     task: int
     scores: dict[int, Evaluation]
 
 
 class Evaluated(_Evaluated):
-    """An evaluation with the models that clients would use."""
+    """An evaluation after learning a task, with the models that clients would use."""
 
 
 class EvaluatedBefore(_Evaluated):
@@ -429,9 +409,5 @@ def to_entry(event: Event) -> tuple[str, int, dict[str, Any]]:
 
 
 def from_entry(name: str, number: int, content: Mapping[str, Any]) -> Event:
-    """Put an event together again.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Put an event together again; a `ValueError` if it is none."""
     return EVENTS[name].model_validate({"round": number, **content})

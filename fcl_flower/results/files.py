@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 def read_as(schema: type[T], path: Path, parse: Callable[[Path], object]) -> T:
-    """Read a file by its schema.
-
-    Raises:
-        ConfigError: it is not what the schema asks for.
-    """
+    """Read a file by its schema; what is not as it asks for is a `ConfigError`."""
     try:
         return TypeAdapter(schema).validate_python(parse(path))
     except ValidationError as error:

@@ -43,13 +43,9 @@ class Journal:
     def resume(self, begun: Begun, last: int) -> list[Event]:
         """Give the events up to the end of round ``last``; remove the later ones.
 
-        What was recorded after the round, before the next one, was recorded after the
-        checkpoint, too, and happens again. Lines of earlier versions, without a
-        checksum, get one.
-
-        Args:
-            begun: replaces the beginning.
-            last: the round of the checkpoint.
+        ``begun`` replaces the beginning. What was recorded after the round, before the
+        next one, was recorded after the checkpoint, too, and happens again. Lines of
+        earlier versions, without a checksum, get one.
 
         Raises:
             WireError: the file is damaged or ends earlier.
@@ -103,8 +99,7 @@ def has_beginning(path: Path) -> bool:
 def replay(path: Path) -> Iterator[Event]:
     """Yield the events so far of a journal that somebody may be writing to.
 
-    Raises:
-        ValueError: a whole line is no event.
+    A whole line that is no event is a `ValueError`.
     """
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):

@@ -40,16 +40,10 @@ def average_accuracy(accuracy: Accuracy) -> float:
 def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accuracy:
     """Compute the accuracy over all test samples of the tasks so far, by task learned.
 
-    ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over what was measured after task t:
-    in class-incremental learning the accuracy over all classes seen (Rebuffi et al.,
-    CVPR 2017, section 4), where clients test different samples.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-        counts: ``n``, test samples of each client's tasks, shape (clients, tasks).
-
-    Returns:
-        shape (tasks,), in [0, 1]; NaN where no sample was tested.
+    ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over what was measured after task t,
+    with ``n`` of shape (clients, tasks): in class-incremental learning the accuracy
+    over all classes seen (Rebuffi et al., CVPR 2017, section 4), where clients test
+    different samples. Shape (tasks,), in [0, 1]; NaN where no sample was tested.
     """
     checked = _checked(accuracy)
     if counts.shape != checked.shape[:2]:
@@ -64,8 +58,7 @@ def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accura
 def learning_accuracy(accuracy: Accuracy) -> float:
     """Compute ``mean_i a[i, i]``, the mean over clients, in [0, 1].
 
-    How well each task was known just after it was learned, before anything could be
-    forgotten.
+    How well each task was known before anything could be forgotten.
     """
     return mean_over_clients(when_learned(accuracy))
 
@@ -113,9 +106,7 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
     For concepts whose data come again and again, so that none is learned at a known
     time: how much of each was lost since its best evaluation before the last, E. The
     best of many is above their mean by chance. 0.0 after a single evaluation.
-
-    Args:
-        accuracy: mean over clients, shape (evaluations, concepts), NaN if unknown.
+    ``accuracy`` has shape (evaluations, concepts), mean over clients.
     """
     if len(accuracy) == 1:
         return 0.0
@@ -129,12 +120,9 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
 def confidence_margin(deviation: float, count: int) -> float:
     """Compute the distance from a mean to the ends of its 95 % interval.
 
-    ``t(n - 1) s / sqrt(n)``, as if the n values had been drawn independently from one
-    normal distribution (Student, Biometrika 1908).
-
-    Args:
-        deviation: standard deviation s of the values (n - 1 in the denominator).
-        count: n, at least 2.
+    ``t(n - 1) s / sqrt(n)``, as if the n values (at least 2, of standard deviation s
+    with n - 1 in the denominator) had been drawn independently from one normal
+    distribution (Student, Biometrika 1908).
     """
     # Imported here since it takes a while, and only what is shown to people asks.
     from scipy.special import stdtrit
@@ -151,7 +139,6 @@ class TransferGain:
         spread: standard deviation of ``per_unit`` (n - 1 in the denominator); NaN
             with fewer than two units.
         per_task: mean over the units for each task, shape (tasks,).
-        per_task_spread: standard deviation over the units, shape (tasks,).
         per_unit: mean over the tasks for each unit, shape (units,); NaN for a unit
             that is missing in one of the two runs.
     """
@@ -174,14 +161,11 @@ class TransferGain:
 def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
     """Compute the final accuracy with federation minus that without, pair by pair.
 
-    ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i. A
-    pair of which one run was not measured is left out. Pairing matters: the clients
-    differ from each other far more than the two runs of one client do.
-
-    Args:
-        federated: shape (units, tasks, tasks). A unit is a client of one run, or a
-            seed, for which the clients' mean is given.
-        local_only: the same units and tasks without any communication.
+    ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i,
+    both of shape (units, tasks, tasks). A unit is a client of one run, or a seed, for
+    which the clients' mean is given. A pair of which one run was not measured is left
+    out. Pairing matters: the clients differ from each other far more than the two runs
+    of one client.
     """
     _same_shape(federated=federated, local_only=local_only)
     gain = _checked(federated)[:, -1] - _checked(local_only)[:, -1]
@@ -198,13 +182,9 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
 def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
     """Compute ``FWT = mean_{i>0} (a[i, i] - b[i, i])``, the mean over clients.
 
-    How much better a task was known just after it was learned than by a model that
-    learned nothing else (Wang et al., TPAMI 2024, https://arxiv.org/abs/2302.00487,
+    How much better a task was known just after it was learned than by ``b``, a fresh
+    model for each task (Wang et al., TPAMI 2024, https://arxiv.org/abs/2302.00487,
     where it is FWT). In [-1, 1]; NaN with a single task, as nothing came before it.
-
-    Args:
-        accuracy: ``a``, shape (clients, tasks, tasks).
-        single_task: ``b``, the same of a fresh model for each task.
     """
     _same_shape(accuracy=accuracy, single_task=single_task)
     learned, alone = map(when_learned, (accuracy, single_task))
@@ -213,12 +193,9 @@ def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearningCurve:
-    """How a run has learned.
+    """The accuracies ``a`` of a run, and ``of`` what: equal in runs that are compared.
 
-    Attributes:
-        of: what two runs must have in common to be compared.
-        single_task: each task was learned alone, by a fresh model.
-        accuracy: ``a``, shape (clients, tasks, tasks).
+    ``single_task``: each task was learned alone, by a fresh model.
     """
 
     of: Hashable
@@ -246,19 +223,13 @@ def forward_transfers(runs: Sequence[LearningCurve]) -> list[float]:
 
 
 def recall(counts: Counts) -> Accuracy:
-    """Compute the fraction of a class' samples that were answered rightly.
-
-    NaN for a class without samples.
-    """
+    """Fraction of a class's samples that were answered rightly; NaN without samples."""
     right, tested, _ = counts
     return _ratio(right, tested)
 
 
 def precision(counts: Counts) -> Accuracy:
-    """Compute the fraction of the answers of a class that were right.
-
-    NaN for a class that was never answered.
-    """
+    """Fraction of the answers of a class that were right; NaN if it was none."""
     right, _, answered = counts
     return _ratio(right, answered)
 

@@ -56,16 +56,12 @@ class Exporter(RunListener):
     """Metrics of one run, which a scrape reads at any time.
 
     Label values are fixed before the first round: none comes from a client.
-
-    Attributes:
-        registry: holds the metrics of this run and no others.
     """
 
     def __init__(self, connected: Callable[[], int]) -> None:
         """Create the metrics of a run without rounds.
 
-        Args:
-            connected: counts the clients; called in the thread of a scrape.
+        ``connected`` counts the clients; it is called in the thread of a scrape.
         """
         with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
@@ -122,11 +118,7 @@ class Exporter(RunListener):
 
 @contextmanager
 def exporting(port: int, connected: Callable[[], int]) -> Iterator[Exporter]:
-    """Serve ``/metrics`` of a run until the context ends.
-
-    Args:
-        port: of `HOST`, 1 to 65535.
-        connected: see `Exporter`.
+    """Serve ``/metrics`` of a run at a port of `HOST` until the context ends.
 
     Raises:
         ConfigError: the port cannot be had, or the package is not installed.
@@ -236,12 +228,7 @@ class Tracking(RunListener):
 def tracking(
     names: Sequence[str], config: RunConfig, folder: Path
 ) -> Iterator[Tracking]:
-    """Track a run until the context ends.
-
-    Args:
-        names: of `TRACKERS`.
-        config: of the run.
-        folder: of the run.
+    """Track a run by some of `TRACKERS` until the context ends.
 
     Raises:
         ConfigError: there is no such tracker, or its package is not installed.
@@ -254,7 +241,6 @@ def tracking(
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Keep the numbers that are there, and finite."""
     return {
         name: float(value)
         for name, value in values.items()
@@ -297,11 +283,7 @@ class LivePage:
         self._seen_last = threading.Event()
 
     def get(self) -> tuple[bytes, str]:
-        """Give the page, and a tag that is another one when the page is.
-
-        Raises:
-            ConfigError: there is nothing to show.
-        """
+        """Give the page, and a tag that is another one when the page is."""
         with self._lock:
             self._asked = began = self._clock()
             files = self._goes_on, self._stamp()
@@ -333,7 +315,6 @@ class LivePage:
             self._seen_last.wait(LOOKS_SECONDS)
 
     def _stamp(self) -> list[tuple[int, int]]:
-        """Note time and size of each file, which tell whether it has changed."""
         found = []
         for path in (folder / name for folder in self._folders for name in FILES):
             try:
@@ -349,12 +330,9 @@ class LivePage:
 def live(
     port: int | None, page: LivePage, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve a page until the context ends.
+    """Serve a page until the context ends, at a port of `HOST` (0: free, None: none).
 
-    Args:
-        port: of `HOST`, 0 for a free one; None to serve nothing.
-        page: is asked in other threads.
-        tell: called with the address, before anything else happens.
+    ``tell`` is called with the address first; the page is asked in other threads.
 
     Raises:
         ConfigError: the port cannot be had.

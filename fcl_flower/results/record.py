@@ -36,7 +36,6 @@ from fcl_flower.results.events import (
     Round,
     ScenarioInfo,
     Summary,
-    TaskInfo,
     Traffic,
     Trained,
 )
@@ -71,8 +70,7 @@ class Accuracies:
     """What evaluations of one kind add up to.
 
     Attributes:
-        matrix: ``a`` of `measures`, shape (clients, tasks, tasks); NaN where not
-            measured.
+        matrix: ``a`` of `measures`, shape (clients, tasks, tasks).
         evaluations: mean over clients of the row of ``a`` that each evaluation wrote,
             shape (tasks,).
     """
@@ -81,7 +79,7 @@ class Accuracies:
     evaluations: list[Accuracy] = field(default_factory=list)
 
     def add(self, row: int, scores: Mapping[int, Evaluation]) -> None:
-        """Add every client's scores in row ``row`` of its matrix of accuracies."""
+        """Write every client's scores into row ``row`` of its matrix."""
         for client, found in scores.items():
             self.matrix[client, row, : len(found.accuracy)] = found.accuracy
         self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
@@ -101,9 +99,7 @@ class Record:
         tested: with the models that clients would use.
         tested_before: with what each client has trained itself, before its update was
             aggregated.
-        traffic: of the whole run.
         failures: the last reason by client why an update or an evaluation was not used.
-        lateness: of the clients whose last update was late.
         clock: simulated time at the end of the last round; 0 without any.
         trained: client and task of every update that was used.
         late_replies: how many of each client.
@@ -149,17 +145,10 @@ class Record:
             case Begun():
                 self.begun = event
 
-    # ---- what may be read
-
     @property
     def about(self) -> About:
         """What the run is."""
         return self.begun.about
-
-    @property
-    def tasks(self) -> list[list[TaskInfo]]:
-        """Tasks of every client in their order."""
-        return self.scenario.clients
 
     @property
     def summary(self) -> Summary:
@@ -179,7 +168,7 @@ class Record:
     @property
     def latest(self) -> Accuracy:
         """Row of ``a`` after the last task, or the last so far: (clients, tasks)."""
-        if self.outcome is not None or np.isnan(self.accuracy).all():
+        if self.finished or np.isnan(self.accuracy).all():
             return self.accuracy[:, -1]
         learned = measures.trim_unlearned(self.accuracy).shape[1]
         return self.accuracy[:, learned - 1]
@@ -199,39 +188,13 @@ class Record:
             (evaluations, clients, tasks), NaN where nothing was measured.
         """
         rounds = sorted({test.round for test in self.tests})
-        places = {number: place for place, number in enumerate(rounds)}
         shape = (len(rounds), self.about.clients, self.about.tasks)
         accuracy = np.full(shape, np.nan)
         for test in self.tests:
+            place = rounds.index(test.round)
             for client, values in test.accuracy.items():
-                accuracy[places[test.round], client, : len(values)] = values
+                accuracy[place, client, : len(values)] = values
         return np.array(rounds, np.int64), accuracy
-
-    def shared_classes(self, task: str, other: str) -> float | None:
-        """Compare two tasks by the names of their classes.
-
-        Args:
-            task: whose classes count, as ``client/task``.
-            other: likewise.
-
-        Returns:
-            the fraction of its classes that the other has, too; None where a task or
-            its classes are not known.
-        """
-        mine, theirs = self._task(task), self._task(other)
-        if mine is None or theirs is None or not mine.class_names:
-            return None
-        classes = set(mine.class_names)
-        return len(classes.intersection(theirs.class_names)) / len(classes)
-
-    def _task(self, label: str) -> TaskInfo | None:
-        client, _, task = label.partition("/")
-        if not (client.isdecimal() and task.isdecimal()):
-            return None
-        tasks = self.tasks[int(client)] if int(client) < len(self.tasks) else []
-        return tasks[int(task)] if int(task) < len(tasks) else None
-
-    # ---- events
 
     def _add_round(self, event: Trained) -> None:
         self.rounds.append(event.line())
@@ -285,11 +248,8 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     """Sum up a run: a pure function of its events; the same seed gives the same.
 
     The recorder adds what is not here: duration, memory, privacy, further remarks and
-    the environment at the end.
-
-    Args:
-        record: of the run.
-        so_far: the run goes on: only measures that ask for no end are known.
+    the environment at the end. Of a run that goes on (``so_far``) only measures that
+    ask for no end are known.
     """
     begun, traffic = record.begun, record.traffic
     sizes = record.model_bytes.values()
@@ -337,19 +297,23 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
 
 
 def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any]:
-    """Give the measures that the scenario allows, by name; None where not known.
+    """Compute the measures that the scenario allows; None where not known.
 
     Hidden concepts have no moment at which they were learned: only the accuracy at the
     end and what was lost since the best evaluation.
     """
     accuracy = tested.matrix
+    by_samples: Array = np.full(record.about.tasks, np.nan)
+    if record.scenario.datasets:  # else only the clients know how many samples
+        counts = [[task.test for task in tasks] for tasks in record.scenario.clients]
+        by_samples = measures.sample_accuracy(accuracy, np.array(counts))
     known = {
         **dict.fromkeys(MEASURES),
-        "sample_accuracy": _sample_accuracy(record, accuracy),
+        "sample_accuracy": _nested(by_samples),
         "accuracy_matrix": _nested(measures.mean_measured(accuracy, axis=0)),
-        "client_accuracy": [_nested(matrix) for matrix in accuracy],
+        "client_accuracy": _nested(accuracy),
     }
-    if np.isnan(accuracy).all():  # nothing was evaluated, so nothing is known
+    if np.isnan(accuracy).all():
         return known
     hidden = record.about.hidden is not None
     names: Collection[str] = MEASURES
@@ -363,17 +327,6 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
         known["forgetting"] = _or_none(lost)
     return known
-
-
-def _sample_accuracy(record: Record, accuracy: Accuracy) -> list[float | None]:
-    """Give the accuracy over all test samples so far, by task learned last.
-
-    None where only the clients know how many samples there are.
-    """
-    if not record.scenario.datasets:
-        return [None] * accuracy.shape[1]
-    counts = [[task.test for task in tasks] for tasks in record.tasks]
-    return _row(measures.sample_accuracy(accuracy, np.array(counts)))
 
 
 def _honest_accuracy(record: Record) -> float | None:
@@ -418,7 +371,7 @@ def discovery(frames: Sequence[Clustering]) -> Discovery:
 
 
 def _by_class(record: Record) -> dict[str, Any]:
-    """Give what is known of classes by the last evaluation.
+    """Compute what is known of classes by the evaluation after the last task.
 
     ``balanced_accuracy`` is the mean of `measures.recall` over the classes of a task,
     ``macro_f1`` that of `measures.f1`; both the mean over tasks, and over clients. None
@@ -428,23 +381,21 @@ def _by_class(record: Record) -> dict[str, Any]:
     known = {
         c: counts for c, (row, counts) in record.class_counts.items() if row == last
     }
-    return {
-        "balanced_accuracy": _mean([measures.recall(one) for one in known.values()]),
-        "macro_f1": _mean([measures.f1(one) for one in known.values()]),
-        "per_class": _each_class(record, known),
-    }
-
-
-def _each_class(
-    record: Record, known: Mapping[int, measures.Counts]
-) -> list[ClassResult]:
-    """Give what is known of each class that has samples, over all clients."""
+    found: dict[str, Any] = {"balanced_accuracy": None, "macro_f1": None}
+    for key, measure in (
+        ("balanced_accuracy", measures.recall),
+        ("macro_f1", measures.f1),
+    ):
+        if known:
+            by_class = np.array([measure(one) for one in known.values()])
+            by_task = measures.mean_measured(by_class, axis=2)
+            found[key] = _or_none(measures.mean_over_clients(by_task))
     total: dict[str, measures.Counts] = {}
     for client, counts in sorted(known.items()):
         for task, label in np.argwhere(counts.any(0)).tolist():
             name = _class_name(record, client, task, label)
             total[name] = total.get(name, 0) + counts[:, task, label]
-    return [
+    found["per_class"] = [
         ClassResult(
             name=name,
             tested=int(counts[1]),
@@ -455,37 +406,29 @@ def _each_class(
         for name, counts in total.items()
         if counts[1]
     ]
+    return found
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:
     """Name what a logit stands for; by its number where only clients know."""
     if record.begun.class_names:
         return record.begun.class_names[label]
-    known = record.tasks[client][task]
+    known = record.scenario.clients[client][task]
     if label >= len(known.class_names):
         return f"task {task}, class {label}"
     source = f"{known.dataset}/" if len(record.scenario.datasets) > 1 else ""
     return source + known.class_names[label]
 
 
-def _mean(by_client: list[Accuracy]) -> float | None:
-    """Average over classes, tasks and clients; None if nothing is known."""
-    if not by_client:
-        return None
-    by_task = measures.mean_measured(np.array(by_client), axis=2)
-    return _or_none(measures.mean_over_clients(by_task))
-
-
-def _nested(matrix: Array) -> list[list[float | None]]:
-    return [_row(row) for row in matrix]
-
-
-def _row(values: Array) -> list[float | None]:
-    return [_or_none(value) for value in values]
+def _nested(values: Array) -> list[Any]:
+    """List numbers as JSON knows them: None for NaN."""
+    found = values.astype(object)
+    found[np.isnan(values)] = None
+    nested: list[Any] = found.tolist()
+    return nested
 
 
 def _or_none(value: float | Array) -> float | None:
-    """Give a number, None for NaN, which JSON does not know."""
     return None if np.isnan(value) else float(value)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
+from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED, WireError
 from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
@@ -54,11 +54,6 @@ class Recorder:
     that an interrupted run can be resumed. ``config.toml`` runs it again,
     ``scenario.json`` has the tasks of every client, and ``progress.json`` says how far
     it is.
-
-    Attributes:
-        folder: where the files are.
-        record: of the run so far.
-        classes: by how many classes clients count their answers; 0 for not at all.
     """
 
     def __init__(
@@ -88,7 +83,7 @@ class Recorder:
             single_task: each task is learned alone, by a fresh model.
             ledger: what clients' data have cost, if the server counts that.
             listeners: hear of what is recorded, that before a resumption too.
-            classes: see the attribute.
+            classes: by how many classes clients count their answers; 0: not at all.
             class_names: of a single head; empty where each task has one.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,29 +105,23 @@ class Recorder:
         self._progress_written = self._started
         self._journal = journal.Journal(folder / journal.FILE)
 
-    # ---- the beginning
-
     def begin(self) -> None:
         """Write the files of a run without rounds, and forget an earlier one's."""
         self._journal.clear()
         self._write_files()
         self._journal.begin(self._begun)
-        self._tell(self._begun)
+        self._apply(self._begun)
         self.progress(0, 0, 0, "starting")
 
     def restore(self, last: int) -> list[Trained]:
-        """Continue an earlier record of the run, up to the end of round ``last``.
-
-        Returns:
-            the rounds.
+        """Continue an earlier record up to the end of round ``last``; give its rounds.
 
         Raises:
             WireError: the journal in the folder is damaged or too short.
         """
         events = self._journal.resume(self._begun, last)
         self._write_files()
-        self._tell(self._begun)
-        for event in events:
+        for event in (self._begun, *events):
             self._apply(event)
         self.progress(0, 0, 0, "starting")
         rounds = [event for event in events if isinstance(event, Trained)]
@@ -148,8 +137,6 @@ class Recorder:
         (folder / "rounds.jsonl").write_text("")
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
-
-    # ---- what is refused
 
     def check_metrics(self, metrics: Mapping[str, float]) -> None:
         """Refuse metrics of a client's update that cannot be recorded.
@@ -173,14 +160,16 @@ class Recorder:
         if samples != expected:
             raise WireError(f"tested: expected {expected} samples, got {samples}")
 
-    # ---- what happens
-
     def add(self, event: Event) -> None:
         """Record an event; a round gets its duration and its hidden concepts here."""
         if isinstance(event, Trained):
             now = time.monotonic()
             seconds, self._round_started = now - self._round_started, now
-            found = {n: self._with_truth(d) for n, d in event.diagnostics.items()}
+            found = dict(event.diagnostics)
+            for name, one in found.items():
+                if isinstance(one, Points) and self._scenario.stream is not None:
+                    frames = [with_truth(f, self._scenario.stream) for f in one.frames]
+                    found[name] = one.model_copy(update={"frames": frames})
             added = {"seconds": seconds, "diagnostics": found}
             event = event.model_copy(update=added)
         self._journal.add(event)
@@ -198,30 +187,15 @@ class Recorder:
             with (self.folder / "rounds.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
         elif isinstance(event, Evaluated):
-            self._write_accuracies(event)
-        self._tell(event)
-
-    def _write_accuracies(self, event: Evaluated) -> None:
-        with (self.folder / "accuracy.csv").open("a", newline="") as file:
-            lines = csv.writer(file)
-            for client, found in event.scores.items():
-                for i, value in enumerate(found.accuracy):
-                    name = self._scenario.clients[client][i].name
-                    lines.writerow([event.round, event.task, client, i, name, value])
-
-    def _tell(self, event: Event) -> None:
+            with (self.folder / "accuracy.csv").open("a", newline="") as file:
+                lines = csv.writer(file)
+                for client, found in event.scores.items():
+                    tasks = self._scenario.clients[client]
+                    for i, value in enumerate(found.accuracy):
+                        place = [event.round, event.task, client, i, tasks[i].name]
+                        lines.writerow([*place, value])
         for listener in self._listeners:
             listener.add(event)
-
-    def _with_truth(self, found: float | Diagnostic) -> float | Diagnostic:
-        """Hold clusters against hidden concepts, of which only the record knows."""
-        stream = self._scenario.stream
-        if not isinstance(found, Points) or stream is None:
-            return found
-        frames = [with_truth(frame, stream) for frame in found.frames]
-        return found.model_copy(update={"frames": frames})
-
-    # ---- how far it is
 
     def progress(
         self,
@@ -231,10 +205,9 @@ class Recorder:
         state: str = "training",
         working: Collection[int] = (),
     ) -> None:
-        """Write ``progress.json``.
+        """Write ``progress.json``, but not for every client that answers in a round.
 
-        Not for every client that answers in the midst of a round: of a thousand, most
-        are done before anybody could have read of the one before.
+        Of a thousand, most are done before anybody could have read of the one before.
 
         Args:
             server_round: that is running, counted from 1; 0 before the first.
@@ -272,16 +245,12 @@ class Recorder:
             },
         )
 
-    # ---- the end
-
     def finish(self, traffic: Traffic | None = None) -> Summary:
         """Write ``diagnostics.json`` and the summary, and return the summary.
 
-        The same seed gives the same, but for ``seconds``, ``peak_memory``
-        and ``environment``.
-
-        Args:
-            traffic: after the last round, as of the last tests of an asynchronous run.
+        The same seed gives the same, but for ``seconds``, ``peak_memory`` and
+        ``environment``. ``traffic`` is that after the last round, as of the last tests
+        of an asynchronous run.
         """
         record, section = self.record, self._config.privacy
         if traffic is not None:
@@ -325,15 +294,11 @@ class Recorder:
 def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float | None:
     """Foretell the seconds that are left of a run by the mean of its last rounds.
 
-    The first one does not count if there are others: it loads what they find loaded.
+    Of ``total`` rounds some ``took`` seconds each, and one is ``running``. The first
+    one does not count if there are others: it loads what they find loaded.
 
     >>> time_left([9.0, 1.0, 2.0], 10, running=0.5)
     10.0
-
-    Args:
-        took: seconds of each finished round.
-        total: how many there will be.
-        running: seconds since the last one.
     """
     if not took:
         return None
@@ -369,23 +334,29 @@ def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
 def _about(
     config: RunConfig, scenario: Scenario, counterpart: str | None, single_task: bool
 ) -> About:
-    stream = scenario.stream
+    stream, flat = scenario.stream, config.flat()
     reveal = bool(config.scenario.params.get("reveal_ids"))
+    # Every setting of training, so that none is forgotten that comes later.
+    own = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
+    # Hidden concepts share all rounds; otherwise each task has its own.
+    rounds = config.federation.rounds_per_task
+    total = rounds * (config.scenario.tasks if stream is None else 1)
+    asynchronous = config.asynchronous.enabled
     return About(
         label=config.title,
         strategy=config.strategy.name,
         local_only=config.strategy.local_only,
         params=dict(config.strategy.params),
-        training=_training(config),
+        training={k.partition(".")[2]: flat[k] for k in (*own, *OF_OTHER_SECTIONS)},
         scenario=config.scenario.name,
         dataset=config.data.datasets,
         model=config.model.name,
         seed=config.run.seed,
         clients=config.scenario.clients,
         tasks=config.scenario.tasks,
-        rounds=config.federation.rounds_per_task,
-        total_rounds=_total_rounds(config, scenario),
-        mode="asynchronous" if config.asynchronous.enabled else "synchronous",
+        rounds=rounds,
+        total_rounds=total * config.scenario.clients if asynchronous else total,
+        mode="asynchronous" if asynchronous else "synchronous",
         hidden=None
         if stream is None
         else Hidden(**stream.to_dict(), reveal_ids=reveal),
@@ -394,25 +365,3 @@ def _about(
         single_task=single_task,
         environment=current_environment(),
     )
-
-
-def _training(config: RunConfig) -> dict[str, Any]:
-    """Give how clients train, by the settings' names without their sections.
-
-    Every setting of ``training`` is in it, so that none is forgotten that comes later.
-    """
-    flat = config.flat()
-    own = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
-    return {key.partition(".")[2]: flat[key] for key in (*own, *OF_OTHER_SECTIONS)}
-
-
-def _total_rounds(config: RunConfig, scenario: Scenario) -> int:
-    """Count the rounds of a run, or the updates of an asynchronous one.
-
-    Hidden concepts share all rounds; otherwise each task has its own.
-    """
-    hidden = scenario.stream is not None
-    rounds = config.federation.rounds_per_task * (
-        1 if hidden else config.scenario.tasks
-    )
-    return rounds * config.scenario.clients if config.asynchronous.enabled else rounds

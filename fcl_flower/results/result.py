@@ -27,12 +27,7 @@ class Rows(list[dict[str, Any]]):
     """Rows by column; prints as a table and shows as one in a notebook."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
-        """Make a table.
-
-        Args:
-            rows: all with the same columns.
-            text: the table in Markdown; empty to make it of the rows.
-        """
+        """Make a table of rows with the same columns; ``text`` is its Markdown."""
         super().__init__(dict(row) for row in rows)
         self._text = text or _markdown(self)
 
@@ -62,11 +57,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: Path | str, keeps: object = None) -> "Result":
-        """Load a finished run.
-
-        Args:
-            folder: of the run.
-            keeps: lives at least as long as the result.
+        """Load a finished run; ``keeps`` lives at least as long as the result.
 
         Raises:
             ConfigError: the folder holds no finished run, or a file of it is damaged.
@@ -118,11 +109,7 @@ class Result:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """The record of each round in order, with its loss and its bytes.
-
-        Raises:
-            ConfigError: the file is missing or damaged; names it.
-        """
+        """Record of each round in order, with its loss and its bytes."""
         lines = json_lines(self.folder / "rounds.jsonl", growing=False)
         return cast(list[dict[str, Any]], lines)
 
@@ -135,11 +122,7 @@ class Result:
         )
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Make a data frame of `table`.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
+        """Make a data frame of `table`; needs pandas."""
         return _data_frame(self.table())
 
     def report(self) -> Path:
@@ -147,11 +130,7 @@ class Result:
         return self.folder / "report.html"
 
     def save(self, folder: Path | str) -> "Result":
-        """Copy the run to a new folder; return it from there.
-
-        Raises:
-            ConfigError: the folder exists.
-        """
+        """Copy the run to a new folder, which must not exist; return it from there."""
         if Path(folder).exists():
             raise config_error("folder", str(folder), "one that does not exist yet")
         shutil.copytree(self.folder, folder)
@@ -193,11 +172,7 @@ class Comparison:
         return Rows(tables.rows(summaries), tables.table(summaries))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Make a data frame with a row for each run.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
+        """Make a data frame with a row for each run; needs pandas."""
         measures = ("average_accuracy", "forgetting", "backward_transfer")
         keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
         return _data_frame(

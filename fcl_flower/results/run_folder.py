@@ -56,13 +56,8 @@ def prepared_folder(
     """Remove what an earlier run left; yield the configuration with absolute paths.
 
     The processes of a run need not run where the command was typed. No other command
-    works on the folder before the context ends.
-
-    Args:
-        config: with ``resume``, the clients' states stay.
-        folder: of the run; exists and is writable.
-        data_root: folder with data sets.
-        local_data: with local data, the folder of each client.
+    works on the folder before the context ends. With ``resume``, the clients' states
+    stay; ``local_data`` are the folders of each client.
 
     Raises:
         ConfigError: another run or command works on the folder, or a run that is to go
@@ -97,10 +92,7 @@ def check_local_data(
 ) -> None:
     """Refuse local data that are not those of the run in a folder.
 
-    Args:
-        folder: with a run, finished or not; of an earlier version it knows of no data.
-        config: of the run.
-        local_data: the folder of each client.
+    The folder of an earlier version knows of no data.
 
     Raises:
         ConfigError: a client's data differ, or cannot be read.
@@ -125,10 +117,6 @@ def _checksums(config: RunConfig, local_data: Sequence[Path]) -> list[str]:
 
 def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
     """Remove what only a running run needs; return its summary.
-
-    Args:
-        folder: of the run.
-        keep_clients: the clients' states stay.
 
     Raises:
         RoundError: there is no summary.

@@ -38,12 +38,7 @@ NOTE = (
 
 
 class Further(NamedTuple):
-    """Columns of the runs that have something for them.
-
-    Attributes:
-        heads: of the columns, by the key of a row.
-        note: what they mean.
-    """
+    """Columns of runs that have something for them: heads by key, and a note."""
 
     heads: Mapping[str, str]
     note: str
@@ -94,13 +89,7 @@ FURTHER = (
 
 
 class TextTable(NamedTuple):
-    """`rows` as text.
-
-    Attributes:
-        head: of each column.
-        lines: the cells of each row.
-        note: explains the columns.
-    """
+    """`rows` as text: heads and cells of the columns, and a note that explains them."""
 
     head: Sequence[str]
     lines: Sequence[Sequence[str]]
@@ -158,7 +147,6 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
 
 
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
-    """Make the row of one title, whose pair may be among the others."""
     runs = by_title[title]
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
     for key in (
@@ -218,7 +206,6 @@ def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
 def _forward_transfers(
     by_title: Mapping[str, Mapping[int, Summary]],
 ) -> Mapping[str, Sequence[float | None]]:
-    """Compute the forward transfer of each run of each title; None if not known."""
     runs = [run for of_title in by_title.values() for run in of_title.values()]
     found: dict[str, list[float | None]] = {title: [] for title in by_title}
     transfers = forward_transfers([_learning_curve(run) for run in runs])
@@ -250,7 +237,6 @@ def _gain(federated: Summary, local_only: Summary) -> float | None:
 
 
 def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
-    """Average over the pairs (federated, local-only); None if not known."""
     gains = [
         measures.transfer_gain(
             np.array(federated["client_accuracy"], float),

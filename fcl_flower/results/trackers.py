@@ -28,11 +28,9 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, scalars: Mapping[str, float], step: int) -> None:
-        """Take finite numbers by name.
+        """Take finite numbers of a round, which is never below the one before.
 
-        Args:
-            scalars: such as ``accuracy``, ``loss`` and ``client/3/accuracy``.
-            step: the round, from 1; never below the one before.
+        Names are such as ``accuracy``, ``loss`` and ``client/3/accuracy``.
         """
 
     @abstractmethod

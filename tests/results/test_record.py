@@ -209,18 +209,6 @@ def test_a_clustering_has_one_of_each_for_every_client():
         clustering(1, [1, 4], [0, 0], [1], [1, 1])
 
 
-def test_shared_classes_are_a_fraction_of_the_tasks_classes():
-    tasks = [
-        [{"name": "dry", "class_names": ["cod", "e"]}, {"name": "unknown"}],
-        [{"name": "wet", "class_names": ["eel", "cod", "ray", "tuna"]}],
-    ]
-    found = record(scenario={"clients": tasks})
-    assert found.shared_classes("0/0", "1/0") == 0.5
-    assert found.shared_classes("1/0", "0/0") == 0.25
-    assert found.shared_classes("0/1", "0/0") is None
-    assert found.shared_classes("0/0", "7/0") is None
-
-
 # ---- classes
 
 CLASSES = 4
@@ -413,7 +401,9 @@ def test_a_finished_run_of_an_earlier_version_is_read(tmp_path):
     attention = json.loads((folder / "attention.json").read_text())[0]
     weights = found.diagnostics["attention"].values["0/1"]
     assert [*weights.values()] == [f["weight"] for f in attention["foreign"]]
-    assert found.tasks[0][0].test == 100, "the sum of what was counted by class"
+    assert found.scenario.clients[0][0].test == 100, (
+        "the sum of what was counted by class"
+    )
 
 
 def test_hidden_concepts_of_an_earlier_version_are_read(tmp_path):

@@ -17,19 +17,13 @@ from fcl_flower.results.report import wording
 from fcl_flower.results.report.wording import Table
 
 Values: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int64]
-Trace: TypeAlias = dict[str, Any]
-"""One of Plotly's, or a part of one; colours as ``var(--name)`` of the style sheet."""
 
 LONGEST = 30
 """Characters of a name beside a picture."""
 NUMBERED = 18
 """Columns of a matrix up to which a cell has its number in it."""
-_DOT = {"color": "var(--muted)", "size": 5}
 _TASKS = np.array([[217, 150, 43], [42, 145, 136], [91, 111, 200]])
 """Red, green and blue of the first, the middle and the last task."""
-
-
-# ---- what is drawn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +34,7 @@ class Series:
         name: in the legend.
         at: tasks, rounds or other places along the x axis, ascending.
         values: one for each of ``at``, NaN where there is none.
-        colour: of CSS; of columns there may be one for each.
+        colour: of CSS, or ``var(--name)`` of the page; of columns one for each, too.
         spread: half height of a band or a whisker, shape of ``values``; None for none.
         dashed: for a run without communication.
     """
@@ -172,14 +166,7 @@ class MatrixChart:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a map.
-
-    Attributes:
-        position: its two coordinates.
-        text: written in it.
-        category: what its colour stands for; -1 is none.
-        hint: what it is.
-    """
+    """One point of a map; its category stands for its colour, -1 for none."""
 
     position: tuple[float, float]
     text: str
@@ -189,13 +176,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class PointChart:
-    """A map of points, the same scale in both directions.
-
-    Attributes:
-        what: description of the picture.
-        categories: points by the name of their category.
-        caption: shown below.
-    """
+    """A map of points by the name of their category, with one scale for both axes."""
 
     kind: ClassVar = "chart"
     what: str
@@ -229,20 +210,16 @@ def draw(chart: Chart) -> Figure:
     """Draw a chart of any kind."""
     match chart:
         case LineChart():
-            return lines(chart)
+            return _lines(chart)
         case BarChart():
-            return bars(chart)
+            return _bars(chart)
         case MatrixChart():
-            return matrix(chart)
+            return _matrix(chart)
         case PointChart():
-            return points(chart)
+            return _points(chart)
 
 
-# ---- the four kinds
-
-
-def lines(chart: LineChart) -> Figure:
-    """Draw a line for each series."""
+def _lines(chart: LineChart) -> Figure:
     series = chart.series
     at = sorted({place for one in series for place in one.at})
     title = "task learned last" if chart.step == "task" else chart.step
@@ -256,14 +233,35 @@ def lines(chart: LineChart) -> Figure:
     if all(np.nanmax(one.values) <= 1 for one in series):
         # An axis of fractions ends at 1: a lone point would have it at 2.
         layout["yaxis"] |= {"autorangeoptions": {"clipmax": 1.05}}
-    bands = [_band(one) for one in series if one.spread is not None]
-    traces = [*bands, *(_line(one, chart.step) for one in series)]
-    traces += [_missing(chart)] if chart.marked else []
-    return _figure(chart.what, traces, layout, [chart.step])
+    traces = [_band(one) for one in series if one.spread is not None]
+    hover = f"%{{meta[0]}}, after {chart.step} %{{x}}: %{{y:.3f}}<extra></extra>"
+    for one in series:
+        last = float(one.values[~np.isnan(one.values)][-1])
+        line = go.Scatter(
+            mode="lines+markers" if len(one.at) <= 60 else "lines",
+            name=f"{short(one.name)}: {wording.fraction(last)}",
+            legendgroup=short(one.name),
+            meta=[escaped(one.name)],
+            x=[*one.at],
+            y=_known(one.values),
+            line={"color": one.colour, "dash": "dash" if one.dashed else "solid"},
+            hovertemplate=hover,
+        )
+        traces.append(line)
+    if chart.marked:
+        marks = go.Scatter(
+            mode="markers",
+            name="a reply is missing",
+            x=[*chart.marked],
+            y=[chart.foot] * len(chart.marked),
+            marker={"symbol": "triangle-up", "size": 10, "color": "var(--bad)"},
+            hovertemplate="round %{x}: a reply is missing<extra></extra>",
+        )
+        traces.append(marks)
+    return Figure(chart.what, _data(traces, layout), _table(chart.step, series))
 
 
-def bars(chart: BarChart) -> Figure:
-    """Draw columns, and dots beside them."""
+def _bars(chart: BarChart) -> Figure:
     at = chart.series[0].at
     form = "%{y:,} bytes" if chart.stacked else "%{y:.3f}"
     place = "" if chart.names else f", {chart.step} %{{x:.0f}}"
@@ -292,35 +290,32 @@ def bars(chart: BarChart) -> Figure:
             meta=[escaped(one.name)],
             x=[at + 0.33 for at in one.at],
             y=_known(one.values),
-            marker=_DOT,
+            marker={"color": "var(--muted)", "size": 5},
             hovertemplate=hover,
         )
         for one in chart.dots
     ]
-    xaxis: Trace = {"title": {"text": chart.step}}
+    xaxis: dict[str, Any] = {"title": {"text": chart.step}}
     if chart.names:
         xaxis |= {"tickvals": [*at], "ticktext": [*map(short, chart.names)]}
     elif len(at) <= 30:
         xaxis |= {"dtick": 1}
-    yaxis: Trace = {"title": {"text": chart.title}, "range": [*chart.span]}
-    if chart.stacked:
-        yaxis |= {"tickformat": "~s", "ticksuffix": "B"}
+    bytes_axis = {"tickformat": "~s", "ticksuffix": "B"} if chart.stacked else {}
     layout = {
         "height": 300,
         "barmode": "stack",
         "showlegend": chart.stacked,
         "legend": {"traceorder": "normal"},
         "xaxis": xaxis,
-        "yaxis": yaxis,
+        "yaxis": {"title": {"text": chart.title}, "range": [*chart.span], **bytes_axis},
         **_task_bands(chart.tasks),
     }
+    table = _table(chart.step, [*chart.series, *chart.dots], chart.names)
     width = 0 if chart.stacked else 160 + 110 * len(at)
-    traces, head = [*columns, *dots], [chart.step, *chart.names]
-    return _figure(chart.what, traces, layout, head, width=width)
+    return Figure(chart.what, _data([*columns, *dots], layout), table, width=width)
 
 
-def matrix(chart: MatrixChart) -> Figure:
-    """Draw a cell for each value."""
+def _matrix(chart: MatrixChart) -> Figure:
     (row_title, column_title), texts = chart.titles, chart.texts
     low, high = chart.colours
     cells = go.Heatmap(
@@ -328,7 +323,6 @@ def matrix(chart: MatrixChart) -> Figure:
         coloraxis="coloraxis",
         text=texts,
         texttemplate="%{text}" if chart.numbered else "",
-        meta=[[*chart.rows], [*chart.columns]],
         hovertext=[
             [
                 escaped(f"{row_title} {row}, {column_title} {column}: {text}")
@@ -356,13 +350,13 @@ def matrix(chart: MatrixChart) -> Figure:
         "xaxis": _names(column_title, chart.columns) | {"range": [-0.5, columns - 0.5]},
         "yaxis": _names(row_title, chart.rows) | {"range": [rows - 0.5, -0.5]},
     }
-    traces = [cells, marks] if chart.marked else [cells]
-    width = 220 + 54 * columns
-    return _figure(chart.what, traces, layout, [row_title], chart.caption, width)
+    data = _data([cells, marks] if chart.marked else [cells], layout)
+    lines = [[name, *line] for name, line in zip(chart.rows, texts, strict=True)]
+    table = Table([row_title, *chart.columns], lines)
+    return Figure(chart.what, data, table, chart.caption, 220 + 54 * columns)
 
 
-def points(chart: PointChart) -> Figure:
-    """Draw the points; the axes mean nothing but their scale."""
+def _points(chart: PointChart) -> Figure:
     traces = [
         go.Scatter(
             mode="markers+text",
@@ -384,86 +378,42 @@ def points(chart: PointChart) -> Figure:
     ]
     axis = {"zeroline": False, "scaleanchor": "x"}
     layout = {"height": 440, "showlegend": True, "yaxis": axis}
-    return _figure(chart.what, traces, layout, ["point", "x", "y"], chart.caption)
+    rows = [
+        [point.hint, *(f"{x:.3g}" for x in point.position)]
+        for members in chart.categories.values()
+        for point in members
+    ]
+    table = Table(["point", "x", "y"], rows)
+    return Figure(chart.what, _data(traces, layout), table, chart.caption)
 
 
-def _figure(
-    what: str,
-    traces: Iterable[go.Scatter | go.Bar | go.Heatmap],
-    layout: Trace,
-    head: Sequence[str],
-    caption: str = "",
-    width: int = 0,
-) -> Figure:
-    data = [one.to_plotly_json() for one in traces]
-    drawn = {"data": data, "layout": go.Layout(**layout).to_plotly_json()}
-    return Figure(what, drawn, _table(data, head), caption, width)
+def _data(traces: Iterable[Any], layout: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "data": [one.to_plotly_json() for one in traces],
+        "layout": go.Layout(**layout).to_plotly_json(),
+    }
 
 
-def _table(traces: Sequence[Trace], head: Sequence[str]) -> Table:
-    """Derive the numbers of a picture from its traces.
-
-    Of lines and bars a row is a place along the x axis, of a matrix a row, of a map a
-    point; ``head`` begins the table and may go on with names of the places.
-    """
-    first = traces[0]
-    if first["type"] == "heatmap":
-        names, columns = first["meta"]
-        rows = [[n, *row] for n, row in zip(names, first["text"], strict=True)]
-        return Table([head[0], *columns], rows)
-    if "text" in first.get("mode", ""):
-        found = (zip(t["hovertext"], t["x"], t["y"], strict=True) for t in traces)
-        return Table(
-            head,
-            [
-                [html.unescape(hint), f"{x:.3g}", f"{y:.3g}"]
-                for members in found
-                for hint, x, y in members
-            ],
+def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Table:
+    """Make a row for each place along the x axis, and a column for each series."""
+    columns = []
+    for one in series:
+        spread = [None] * len(one.at) if one.spread is None else one.spread
+        texts = (
+            str(value)
+            if isinstance(value, np.integer)
+            else wording.with_spread(wording.fraction(value), half)
+            for value, half in zip(one.values, spread, strict=True)
         )
-    shown = [one for one in traces if "meta" in one]
-    places = [{round(x): i for i, x in enumerate(one["x"])} for one in shown]
-    labels = dict(enumerate(head[1:]))
-    return Table(
-        [head[0], *(html.unescape(one["meta"][0]) for one in shown)],
+        columns.append(dict(zip(one.at, texts, strict=True)))
+    rows = [
         [
-            [
-                labels.get(place, str(place)),
-                *(
-                    _number(one, where.get(place))
-                    for one, where in zip(shown, places, strict=True)
-                ),
-            ]
-            for place in sorted({place for where in places for place in where})
-        ],
-    )
-
-
-def _number(trace: Trace, place: int | None) -> str:
-    value = None if place is None else trace["y"][place]
-    if place is None or not isinstance(value, float):
-        return wording.UNKNOWN if value is None else str(value)
-    spread = trace.get("customdata", trace.get("error_y", {}).get("array"))
-    half = None if spread is None else spread[place]
-    return wording.with_spread(wording.fraction(value), half)
-
-
-# ---- parts of pictures
-
-
-def _line(one: Series, step: str) -> go.Scatter:
-    last = float(one.values[~np.isnan(one.values)][-1])
-    return go.Scatter(
-        mode="lines+markers" if len(one.at) <= 60 else "lines",
-        name=f"{short(one.name)}: {wording.fraction(last)}",
-        legendgroup=short(one.name),
-        meta=[escaped(one.name)],
-        x=[*one.at],
-        y=_known(one.values),
-        customdata=None if one.spread is None else _known(one.spread),
-        line={"color": one.colour, "dash": "dash" if one.dashed else "solid"},
-        hovertemplate=f"%{{meta[0]}}, after {step} %{{x}}: %{{y:.3f}}<extra></extra>",
-    )
+            names[place] if names else str(place),
+            *(column.get(place, wording.UNKNOWN) for column in columns),
+        ]
+        for place in sorted({place for column in columns for place in column})
+    ]
+    return Table([step, *(one.name for one in series)], rows)
 
 
 def band(one: Series) -> tuple[list[float], list[float]]:
@@ -476,7 +426,6 @@ def band(one: Series) -> tuple[list[float], list[float]]:
 
 
 def _band(one: Series) -> go.Scatter:
-    """Draw a line's spread; it goes with the line in the legend."""
     x, y = band(one)
     return go.Scatter(
         mode="lines",
@@ -486,20 +435,9 @@ def _band(one: Series) -> go.Scatter:
         fillcolor=one.colour,
         opacity=0.14,
         line={"width": 0},
-        legendgroup=short(one.name),
+        legendgroup=short(one.name),  # it goes with the line in the legend
         showlegend=False,
         hoverinfo="skip",
-    )
-
-
-def _missing(chart: LineChart) -> go.Scatter:
-    return go.Scatter(
-        mode="markers",
-        name="a reply is missing",
-        x=[*chart.marked],
-        y=[chart.foot] * len(chart.marked),
-        marker={"symbol": "triangle-up", "size": 10, "color": "var(--bad)"},
-        hovertemplate="round %{x}: a reply is missing<extra></extra>",
     )
 
 
@@ -518,7 +456,7 @@ def task_spans(tasks: Sequence[int]) -> list[tuple[str, float, float]]:
     return spans if len(spans) > 1 else []
 
 
-def _task_bands(tasks: Sequence[int]) -> Trace:
+def _task_bands(tasks: Sequence[int]) -> dict[str, Any]:
     """Draw a band behind every other task, and its name where there is room."""
     spans = task_spans(tasks)
     look = {"fillcolor": "var(--panel)", "line": {"width": 0}, "layer": "below"}
@@ -534,7 +472,7 @@ def _task_bands(tasks: Sequence[int]) -> Trace:
     }
 
 
-def _names(title: str, labels: Sequence[str]) -> Trace:
+def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:
     """Name rows or columns; of many every second or third."""
     every = -(-len(labels) // 40)
     return {
@@ -544,9 +482,6 @@ def _names(title: str, labels: Sequence[str]) -> Trace:
         "showgrid": False,
         "zeroline": False,
     }
-
-
-# ---- names, colours and numbers as Plotly wants them
 
 
 def escaped(text: str) -> str:

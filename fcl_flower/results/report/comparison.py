@@ -124,11 +124,7 @@ class Pair:
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
-    """Write ``comparison.html`` into ``folder`` and return its path.
-
-    Args:
-        folder: where the page is put; made if it does not exist.
-        runs: see `comparison_page`.
+    """Write ``comparison.html`` into a folder, made if need be; return its path.
 
     Raises:
         ConfigError: see `comparison_page`.
@@ -137,17 +133,13 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
 
 
 def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -> str:
-    """Make the page of some runs.
+    """Make the page of some runs, at least one.
 
-    Runs with the same label are one row, mean and standard deviation over their
-    seeds. A federated run is paired with the run of the same seed that its summary
-    names as its local-only counterpart; their difference is the transfer gain. A run
-    that is under way has a row of its own and is in no mean.
-
-    Args:
-        folder: where the page is put, from which links to the runs start.
-        runs: run folders, at least one.
-        live: see `page`; then there are no links.
+    Runs with the same label are one row, mean and standard deviation over their seeds.
+    A federated run is paired with the run of the same seed that its summary names as
+    its local-only counterpart; their difference is the transfer gain. A run that is
+    under way has a row of its own and is in no mean. Links to the runs start from
+    ``folder``; a live page has none.
 
     Raises:
         ConfigError: a file is missing or wrong, a label has two runs of one seed, or
@@ -173,11 +165,7 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
 
 
 def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
-    """List the charts of the page that compares some finished runs, in their order.
-
-    Raises:
-        ConfigError: see `comparison_page`; one of the runs has not finished.
-    """
+    """List the charts of the page of some finished runs, in their order."""
     return charts_of(_body(require_comparable(runs), None))
 
 
@@ -220,7 +208,7 @@ def _read(paths: Sequence[Path]) -> list[Run]:
                 )
         scenario = run.record.scenario
         same = drawn.setdefault(scenario.seed, run)
-        if same.record.tasks != run.record.tasks:
+        if same.record.scenario.clients != run.record.scenario.clients:
             raise ConfigError(
                 f"{run.folder}: the tasks of {scenario.name!r} differ from those "
                 f"in {same.folder}, expected the identical scenario"
@@ -372,7 +360,6 @@ def _effect(pair: Pair) -> Verdict:
 
 
 def _headlines(groups: Sequence[Group]) -> Iterator[str]:
-    """Say who ends best, and who forgets most."""
     if len(groups) < 2:
         return
     for key, said in (
@@ -398,7 +385,6 @@ def _given_ids(groups: Sequence[Group]) -> str:
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
-    """Set the figures of all methods side by side, those that any of them knows."""
     finished = [group for group in groups if not group.under_way]
     runs = [one.record.summary.content() for group in finished for one in group.runs]
     beside = {row["label"]: row for row in tables.rows(runs)}
@@ -424,14 +410,12 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
 
 
 def _method(group: Group, folder: Path | None) -> Cell:
-    """Name a method, and how far it is where it is under way."""
     progress, link = group.first.progress, group.runs[0].page_from(folder)
     lines = (where(progress), f"{time_left(progress)} left") if group.under_way else ()
     return Cell(group.label, lines=lines, colour=group.colour, link=link)
 
 
 def _mean(measure: Measure, group: Group) -> Value:
-    """Format the mean over a group's seeds; empty where it was not measured."""
     found = tables.mean_and_std(measure.of(run.record.summary) for run in group.runs)
     if found is None:
         return ""
@@ -471,7 +455,6 @@ def _curves(
 
 
 def _over_tasks(record: Record) -> dict[int, float]:
-    """Average the accuracy after each task."""
     accuracy = record.accuracy
     return {
         t: measures.average_accuracy(accuracy[:, : t + 1, : t + 1])
@@ -480,7 +463,6 @@ def _over_tasks(record: Record) -> dict[int, float]:
 
 
 def _over_rounds(record: Record) -> dict[int, float]:
-    """Average the accuracy after each round with an evaluation."""
     rounds, accuracy = record.evaluations()
     by_client = measures.mean_measured(accuracy, axis=2)
     average = measures.mean_measured(by_client, axis=1)
@@ -488,13 +470,11 @@ def _over_rounds(record: Record) -> dict[int, float]:
 
 
 def _validation(record: Record) -> dict[int, float]:
-    """Give the validation accuracy of each round that has one."""
     found = ((one.round, one.valid_accuracy) for one in record.rounds)
     return {number: value for number, value in found if value is not None}
 
 
 def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
-    """Draw the gain of every pair, then that on each task."""
     known = [pair for pair in pairs if not np.isnan(pair.gain.overall)]
     if not known:
         return

@@ -31,18 +31,17 @@ def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
         table = Table([one.rows, *one.columns], rows, "diagnostics", folded=folded)
         yield Section(one.title, one.note, [table])
     elif isinstance(one, diagnostics.Matrix):
-        chart, note = _matrix(one, record)
-        yield Section(one.title, note, [chart] if chart.columns else [])
+        yield _matrix(one, record)
     elif one.frames:
         yield from _clusterings(one, record)
 
 
-def _matrix(one: Matrix, record: Record) -> tuple[MatrixChart, str]:
-    """Chart a matrix, with a note.
+def _matrix(one: Matrix, record: Record) -> Section:
+    """Chart a matrix.
 
     Of too many tasks of clients (labels such as ``2/0``) the means over pairs of
     clients are shown, and of too many clients some. Where nothing is marked, pairs of
-    tasks with the same classes are.
+    tasks are if the column has all classes of the row.
     """
     cells = {
         (row, column): value
@@ -50,13 +49,18 @@ def _matrix(one: Matrix, record: Record) -> tuple[MatrixChart, str]:
         for column, value in values.items()
     }
     marked = {(row, column) for row, labels in one.marked.items() for column in labels}
-    rows, columns, notes = *_labels(cells), [one.note]
+    (rows, columns), notes = _labels(cells), [one.note]
     if max(len(rows), len(columns)) > LEGIBLE:
-        cells, marked = _between_clients(cells), set()
-        rows, columns = _labels(cells)
+        grouped: dict[tuple[str, str], list[float]] = {}
+        for (row, column), value in cells.items():
+            pair = row.split("/")[0], column.split("/")[0]
+            grouped.setdefault(pair, []).append(value)
+        cells = {pair: float(np.mean(values)) for pair, values in grouped.items()}
+        marked, (rows, columns) = set(), _labels(cells)
         notes += ["Means over all tasks of a client: there are too many to show each."]
     elif not marked:
-        marked = {pair for pair in cells if record.shared_classes(*pair) == 1.0}
+        classes = {label: _classes(label, record) for label in (*rows, *columns)}
+        marked = {(r, c) for r, c in cells if classes[r] and classes[r] <= classes[c]}
         notes += ["A dot: both tasks have the same classes."] if marked else []
     if max(len(rows), len(columns)) > LEGIBLE:
         shown = {*rows[:LEGIBLE]}
@@ -64,42 +68,34 @@ def _matrix(one: Matrix, record: Record) -> tuple[MatrixChart, str]:
         rows, columns = (labels[:LEGIBLE] for labels in _labels(cells))
         notes += [f"Shown are the first {LEGIBLE}; all are in diagnostics.json."]
     values = [[cells.get((row, column), np.nan) for column in columns] for row in rows]
-    chart = MatrixChart(
-        one.title,
-        (one.rows, one.columns),
-        rows,
-        columns,
-        np.array(values, np.float64),
-        [
-            (rows.index(row), columns.index(column))
-            for row, column in marked
-            if row in rows and column in columns
-        ],
-    )
-    return chart, " ".join(filter(None, notes))
+    marks = [
+        (rows.index(row), columns.index(column))
+        for row, column in marked
+        if row in rows and column in columns
+    ]
+    titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
+    chart = MatrixChart(one.title, titles, rows, columns, numbers, marks)
+    return Section(one.title, " ".join(filter(None, notes)), [chart] if columns else [])
 
 
 def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """List the labels of rows and of columns, by their numbers."""
-    return [sorted({pair[side] for pair in cells}, key=_by_number) for side in (0, 1)]
+    """List the labels of rows and of columns, such as ``2/10`` by their numbers."""
+
+    def by_number(label: str) -> tuple[list[int], str]:
+        parts = label.split("/")
+        numbers = all(part.isdecimal() for part in parts)
+        return [*map(int, parts)] if numbers else [], label
+
+    return [sorted({pair[side] for pair in cells}, key=by_number) for side in (0, 1)]
 
 
-def _between_clients(
-    cells: Mapping[tuple[str, str], float],
-) -> dict[tuple[str, str], float]:
-    """Average over the tasks of each pair of clients."""
-    grouped: dict[tuple[str, str], list[float]] = {}
-    for (row, column), value in cells.items():
-        pair = row.split("/")[0], column.split("/")[0]
-        grouped.setdefault(pair, []).append(value)
-    return {pair: float(np.mean(values)) for pair, values in grouped.items()}
-
-
-def _by_number(label: str) -> tuple[list[int], str]:
-    """Order labels such as ``2/10`` by their numbers."""
-    parts = label.split("/")
-    numbers = all(part.isdecimal() for part in parts)
-    return [*map(int, parts)] if numbers else [], label
+def _classes(label: str, record: Record) -> set[str]:
+    """Look up the classes of a task ``client/task``; empty where not known."""
+    client, _, task = label.partition("/")
+    try:
+        return {*record.scenario.clients[int(client)][int(task)].class_names}
+    except (ValueError, IndexError):
+        return set()
 
 
 def _clusterings(one: Points, record: Record) -> Iterator[Section]:
@@ -176,34 +172,21 @@ def _reached(
 
 
 def _map(frame: Clustering, names: Sequence[str]) -> PointChart:
-    concepts = [f", {names[concept]}" for concept in frame.concept]
     clusters: dict[str, list[Point]] = {}
-    for position, number, cluster, client, concept, origin, reached in sorted(
-        zip(
-            frame.map,
-            frame.concept or frame.clients,
-            frame.cluster,
-            frame.clients,
-            concepts or [""] * len(frame.clients),
-            frame.origin,
-            frame.reached,
-            strict=True,
-        ),
-        key=lambda one: one[2],
-    ):
-        name = "no cluster" if cluster < 0 else f"cluster {cluster}"
-        hint = (
-            f"client {client}{concept}: {name}, started from {_model(origin)}, reached "
-            f"{_model(reached)}"
+    for i in sorted(range(len(frame.clients)), key=frame.cluster.__getitem__):
+        client, cluster = frame.clients[i], frame.cluster[i]
+        concept = f", {names[frame.concept[i]]}" if frame.concept else ""
+        origin, reached = (
+            "none" if model < 0 else f"model {model}"
+            for model in (frame.origin[i], frame.reached[i])
         )
-        point = Point(position, str(number), cluster, hint)
+        name = "no cluster" if cluster < 0 else f"cluster {cluster}"
+        hint = f"client {client}{concept}: {name}, started from {origin}, "
+        number = frame.concept[i] if frame.concept else client
+        point = Point(frame.map[i], str(number), cluster, f"{hint}reached {reached}")
         clusters.setdefault(name, []).append(point)
     caption = f"round {frame.round}: {wording.plural(frame.clusters, 'cluster')}"
     if frame.ari is not None:
         caption += f", adjusted Rand index {wording.fraction(frame.ari)}"
     what = f"Map of the client models of round {frame.round}"
     return PointChart(what, clusters, caption)
-
-
-def _model(number: int) -> str:
-    return "none" if number < 0 else f"model {number}"

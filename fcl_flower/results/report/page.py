@@ -90,13 +90,9 @@ def page(
 ) -> str:
     """Make one page; the same content gives the same bytes.
 
-    Args:
-        title: heading and title of the window.
-        subtitle: the line above the heading.
-        body: what follows the heading; a section without parts is left out.
-        sources: which files the page was made of, for its last line.
-        live: it asks the server that it comes from for itself again and again, until it
-            gets one that is not live. Others ask nobody for anything.
+    A section without parts is left out. A ``live`` page asks the server that it comes
+    from for itself again and again, until it gets one that is not live; others ask
+    nobody for anything.
     """
     # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
@@ -127,7 +123,7 @@ def page(
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Write a page, whose folder is made if it does not exist; return ``path``."""
+    """Write a page, whose folder is made if need be; return ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -135,7 +131,6 @@ def write_page(path: Path, text: str) -> Path:
 
 @cache
 def _library() -> str:
-    """Compress Plotly's JavaScript by gzip, in base 64."""
     from plotly.offline import get_plotlyjs
 
     packed = gzip.compress(get_plotlyjs().encode(), mtime=0)

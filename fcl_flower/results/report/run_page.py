@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,6 @@ def write_report(folder: Path) -> Path:
 def report_page(folder: Path, *, live: bool = False) -> str:
     """Make the page of a run; of one that is under way, what there is so far.
 
-    Args:
-        folder: of the run.
-        live: see `page`.
-
     Raises:
         ConfigError: see `write_report`.
     """
@@ -113,7 +109,8 @@ def _body(record: Record) -> Iterator[Block]:
     progress = [] if record.progress is None else _progress(record, record.progress)
     yield Tiles([*progress, *_tiles(record.summary, record.finished)])
     yield from _accuracy(record)
-    yield from _clients_and_classes(record)
+    yield from _clients(record)
+    yield _classes(record.summary)
     yield from _rounds(record)
     for one in record.diagnostics.values():
         yield from diagnostics.sections(one, record)
@@ -125,7 +122,6 @@ def _body(record: Record) -> Iterator[Block]:
 
 
 def _headlines(record: Record) -> Iterator[str]:
-    """Say what a reader should know first."""
     if not record.finished:
         yield (
             f"This run has not finished: it is {where(record.progress)}. All numbers "
@@ -143,14 +139,13 @@ def _headlines(record: Record) -> Iterator[str]:
             f"({known[worst]:.3f})."
         )
     if record.about.hidden is None and record.finished and record.about.tasks > 1:
-        yield from _forgotten(record)
+        yield from _forgotten(record.accuracy)
     if count := record.summary.untrained_client_tasks:
         yield wording.untrained(count, record.about.clients * record.about.tasks)
 
 
-def _forgotten(record: Record) -> Iterator[str]:
-    """Say what was forgotten."""
-    lost = measures.mean_measured(measures.forgetting_per_task(record.accuracy), axis=0)
+def _forgotten(accuracy: Accuracy) -> Iterator[str]:
+    lost = measures.mean_measured(measures.forgetting_per_task(accuracy), axis=0)
     if np.isnan(lost).all():
         return
     worst, count = int(np.nanargmax(lost)), int((lost >= NOTICEABLE).sum())
@@ -182,7 +177,6 @@ def time_left(progress: Progress | None) -> str:
 
 
 def _last_heard(progress: Progress | None) -> str:
-    """Say when the run was last heard of, by which one sees that it has died."""
     if progress is None or not progress.at:
         return ""
     at = datetime.fromtimestamp(progress.at, UTC)
@@ -190,7 +184,6 @@ def _last_heard(progress: Progress | None) -> str:
 
 
 def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
-    """List how far a run is."""
     done = "of the rounds are finished"
     if progress.clients:
         count = wording.plural(progress.clients, "client")
@@ -203,7 +196,6 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
 
 
 def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
-    """List the headline figures that are known."""
     for one in wording.MEASURES:
         value = one.of(summary)
         repeated = one.key == wording.BEFORE and value == summary.average_accuracy
@@ -227,30 +219,46 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
 
 
 def _accuracy(record: Record) -> Iterator[Section]:
-    """Show how accuracy went: over classes, tasks or concepts seen."""
     about, mean = record.about, wording.mean_over(record.about.clients, "client")
     if about.hidden is not None:
+        rounds, accuracy = record.evaluations()
         yield Section(
             "Accuracy of every hidden concept",
             f"One line per concept, {mean}, on test data. Each client is tested on all "
             "concepts.",
-            _over_rounds(record),
+            _lines(
+                "Accuracy per concept over rounds",
+                rounds.tolist(),
+                measures.mean_measured(accuracy, axis=1),
+                record.scenario.concepts,
+                map(charts.category_colour, range(about.tasks)),
+                "round",
+            ),
         )
     if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
         return
+    tasks = range(about.tasks)
     if record.finished and about.scenario == "class-incremental":
+        seen = np.array(record.summary.sample_accuracy, np.float64)
+        what = "Accuracy over all classes seen, after each task"
         yield Section(
             "Accuracy over all classes seen",
             "Fraction of right answers among the test samples of all classes so far, "
             "each sample once; the task of a sample is not given to the model.",
-            _over_classes(record.summary),
+            _lines(what, tasks, seen[:, None], ["all classes seen"], ["var(--c1)"]),
         )
     by_task = measures.mean_measured(record.accuracy, axis=0)
     yield Section(
         "Accuracy of every task",
         f"One line per task, {mean}, on test data. Every line starts where its task "
         "was learned.",
-        [_over_tasks(by_task)],
+        _lines(
+            "Accuracy of every task over time",
+            tasks,
+            by_task,
+            [f"task {i}" for i in tasks],
+            [charts.task_colour(i, about.tasks) for i in tasks],
+        ),
     )
     if record.finished:
         yield Section(
@@ -269,37 +277,21 @@ def _accuracy(record: Record) -> Iterator[Section]:
     )
 
 
-def _over_rounds(record: Record) -> list[Part]:
-    rounds, accuracy = record.evaluations()
-    by_concept = measures.mean_measured(accuracy, axis=1)
-    names = record.scenario.concepts
+def _lines(
+    what: str,
+    at: Sequence[int],
+    values: Accuracy,
+    names: Iterable[str],
+    colours: Iterable[str],
+    step: str = "task",
+) -> list[Part]:
+    """Draw a line for each column of values that has any."""
     series = [
-        Series(names[k], rounds.tolist(), column, charts.category_colour(k))
-        for k, column in enumerate(by_concept.T)
+        Series(name, at, column, colour)
+        for name, column, colour in zip(names, values.T, colours, strict=True)
         if not np.isnan(column).all()
     ]
-    what = "Accuracy per concept over rounds"
-    return [LineChart(what, "round", series)] if series else []
-
-
-def _over_classes(summary: Summary) -> list[Part]:
-    seen = np.array(summary.sample_accuracy, np.float64)
-    if np.isnan(seen).all():
-        return []
-    line = Series("all classes seen", range(len(seen)), seen, "var(--c1)")
-    what = "Accuracy over all classes seen, after each task"
-    return [LineChart(what, "task", [line])]
-
-
-def _over_tasks(by_task: Accuracy) -> LineChart:
-    tasks = len(by_task)
-    series = [
-        Series(f"task {i}", range(tasks), column, charts.task_colour(i, tasks))
-        for i, column in enumerate(by_task.T)
-        if not np.isnan(column).all()
-    ]
-    what = "Accuracy of every task over time"
-    return LineChart(what, "task", series)
+    return [LineChart(what, step, series)] if series else []
 
 
 def _forgetting(accuracy: Accuracy) -> list[Part]:
@@ -319,9 +311,7 @@ def _forgetting(accuracy: Accuracy) -> list[Part]:
 def _triangle(
     cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
 ) -> MatrixChart:
-    """Chart ``a[t, i]``; with a caption it is a small one among others."""
-    tasks = [*map(str, range(len(cells)))]
-    titles = ("after task", "on task")
+    tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
     return MatrixChart(
         what, titles, tasks, tasks, cells, limits=limits, caption=caption
     )
@@ -337,36 +327,10 @@ def _limits(accuracy: Accuracy) -> tuple[float, float]:
 # ---- clients and classes
 
 
-def _clients_and_classes(record: Record) -> Iterator[Section]:
-    """Show whose accuracy it is, and of which classes."""
-    last, noun = "final" if record.finished else "latest", wording.noun(record.about)
-    if record.about.clients > 1 and not np.isnan(record.accuracy).all():
-        note, picture = _each_client(record, noun, last)
-        yield Section("Accuracy of every client", note, [picture])
-    rows = sorted(record.summary.per_class, key=lambda one: (one.recall, one.name))
-    table = Table(
-        ["class", "tested", "recall", "precision", "F1"],
-        [
-            [
-                one.name,
-                f"{one.tested:,}",
-                *map(wording.fraction, (one.recall, one.precision, one.f1)),
-            ]
-            for one in rows
-        ],
-        "classes",
-        folded="Show every class" if len(rows) > OPEN else "",
-    )
-    yield Section(
-        "Accuracy of every class",
-        "After the last task, over the test samples of all clients, worst first. "
-        "Recall: fraction of a class's samples that were answered rightly; precision: "
-        "fraction of its answers that were right; F1: the harmonic mean of the two.",
-        [table] if rows else [],
-    )
-
-
-def _each_client(record: Record, noun: str, last: str) -> tuple[str, Part]:
+def _clients(record: Record) -> Iterator[Section]:
+    if record.about.clients == 1 or np.isnan(record.accuracy).all():
+        return
+    heading, noun = "Accuracy of every client", wording.noun(record.about)
     limits = low, high = _limits(record.accuracy)
     final = measures.mean_measured(record.latest, axis=1)
     ends = "ends" if record.finished else "is so far"
@@ -382,133 +346,69 @@ def _each_client(record: Record, noun: str, last: str) -> tuple[str, Part]:
             for client, cells in enumerate(record.accuracy)
         ]
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
-        return note, Row(triangles)
-    note = f"{last.capitalize()} accuracy of every client on each of its {noun}s."
-    shown = [*range(len(final))]
-    if len(final) > LEGIBLE:
+        yield Section(heading, note, [Row(triangles)])
+        return
+    last = "Final" if record.finished else "Latest"
+    note, shown = f"{last} accuracy of every client on each of its {noun}s.", len(final)
+    rows = [*range(shown)]
+    if shown > LEGIBLE:
         half = LEGIBLE // 2
         ranked = np.argsort(-final, kind="stable").tolist()
         # Behind this one are those who were not measured.
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
-        shown = ranked[:half] + ranked[end - half : end]
-        note += (
-            f" Shown are the best {half} and the worst {half} of {len(final):,} "
-            "clients."
-        )
+        rows = ranked[:half] + ranked[end - half : end]
+        note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
     chart = MatrixChart(
-        f"{last.capitalize()} accuracy of every client on every {noun}",
+        f"{last} accuracy of every client on every {noun}",
         ("client", noun),
-        [*map(str, shown)],
+        [*map(str, rows)],
         [*map(str, range(record.about.tasks))],
-        record.latest[shown],
+        record.latest[rows],
         limits=limits,
     )
-    return note, chart
+    yield Section(heading, note, [chart])
+
+
+def _classes(summary: Summary) -> Section:
+    rows = [
+        [
+            one.name,
+            f"{one.tested:,}",
+            *map(wording.fraction, (one.recall, one.precision, one.f1)),
+        ]
+        for one in sorted(summary.per_class, key=lambda one: (one.recall, one.name))
+    ]
+    head = ["class", "tested", "recall", "precision", "F1"]
+    folded = "Show every class" if len(rows) > OPEN else ""
+    return Section(
+        "Accuracy of every class",
+        "After the last task, over the test samples of all clients, worst first. "
+        "Recall: fraction of a class's samples that were answered rightly; precision: "
+        "fraction of its answers that were right; F1: the harmonic mean of the two.",
+        [Table(head, rows, "classes", folded=folded)] if rows else [],
+    )
 
 
 # ---- rounds and bytes
 
 
 def _rounds(record: Record) -> Iterator[Section]:
-    """Show how training went, what travelled, and who was left out."""
     rounds = record.rounds
     yield Section(
         "Training, round by round",
         "Mean over the clients that replied. Bands: the task being learned. Triangles: "
         "rounds in which a client that was asked did not reply.",
-        _curves(rounds),
+        [*_curves(rounds)],
     )
     yield Section(
         "Bytes that travelled",
         "Bytes of the messages as they are sent, over all clients of a round. Nominal "
         "bytes are the papers' count: 4 for each non-zero parameter, none for indices, "
         "masks and headers.",
-        _traffic(record),
+        [*_traffic(record)],
     )
-    yield Section(
-        "Clients left out of a round",
-        "An update or an evaluation was refused, came late or did not come. The reason "
-        "is that of the last time, in the words of the server; it may quote what the "
-        "client sent.",
-        _left_out(rounds),
-    )
-
-
-def _curves(rounds: Sequence[Round]) -> list[Part]:
-    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
-    failed = [one.round for one in rounds if one.failed]
-    curves = {
-        "Validation accuracy": ([one.valid_accuracy for one in rounds], "var(--c2)"),
-        "Training loss": ([one.loss for one in rounds], "var(--c1)"),
-    }
-    found: list[Part] = []
-    for what, (values, colour) in curves.items():
-        name, line = what.lower(), np.array(values, np.float64)
-        if not np.isnan(line).all():
-            series = [Series(name, at, line, colour)]
-            found.append(LineChart(what, "round", series, name, tasks, failed))
-    return found
-
-
-def _traffic(record: Record) -> list[Part]:
-    whole = record.summary.bytes_by_kind
-    counts = [whole.up, whole.down]
-    counts += [way for one in record.rounds for way in (one.bytes_up, one.bytes_down)]
-    present = {kind for count in counts for kind, n in count.items() if n}
-    kinds = [kind for kind in KINDS if kind in present]
-    kinds += sorted(present.difference(kinds))
-    if not kinds or not record.rounds:
-        return []
-    further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
-    colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
-    at = [one.round for one in record.rounds]
-    rounds = {
-        "up": [one.bytes_up for one in record.rounds],
-        "down": [one.bytes_down for one in record.rounds],
-    }
-    sizes = {
-        way: [np.array([one.get(kind, 0) for one in each]) for kind in kinds]
-        for way, each in rounds.items()
-    }
-    most = max(float(np.sum(values, axis=0).max()) for values in sizes.values())
-    pictures = [
-        BarChart(
-            f"Bytes {way} in each round",
-            "round",
-            [
-                Series(kind, at, values, colours[kind])
-                for kind, values in zip(kinds, found, strict=True)
-            ],
-            "",
-            limits=(0.0, most),
-            tasks=[one.task for one in record.rounds],
-            stacked=True,
-        )
-        for way, found in sizes.items()
-    ]
-    return [*pictures, _totals(record.summary, kinds)]
-
-
-def _totals(summary: Summary, kinds: Sequence[str]) -> Table:
-    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
-    sizes = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
-    sizes += [
-        ("all", summary.bytes_up, summary.bytes_down),
-        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
-    ]
-    return Table(
-        ["kind", "up", "down", "both"],
-        [
-            [kind, *map(wording.size_exact, (sent, received, sent + received))]
-            for kind, sent, received in sizes
-        ],
-        "traffic",
-    )
-
-
-def _left_out(rounds: Sequence[Round]) -> list[Part]:
-    times = Counter(client for one in rounds for client in one.failed)
     last = {client: one for one in rounds for client in one.failed}
+    times = Counter(client for one in rounds for client in one.failed)
     rows = [
         [
             str(client),
@@ -520,15 +420,82 @@ def _left_out(rounds: Sequence[Round]) -> list[Part]:
     ]
     folded = "Show the reasons" if len(rows) > OPEN else ""
     head = ["client", "last reason", "times", "last in round"]
-    return [Table(head, rows, "left-out", 2, folded)] if rows else []
+    yield Section(
+        "Clients left out of a round",
+        "An update or an evaluation was refused, came late or did not come. The reason "
+        "is that of the last time, in the words of the server; it may quote what the "
+        "client sent.",
+        [Table(head, rows, "left-out", 2, folded)] if rows else [],
+    )
+
+
+def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
+    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
+    failed = [one.round for one in rounds if one.failed]
+    for what, values, colour in (
+        ("Validation accuracy", [one.valid_accuracy for one in rounds], "var(--c2)"),
+        ("Training loss", [one.loss for one in rounds], "var(--c1)"),
+    ):
+        name, line = what.lower(), np.array(values, np.float64)
+        if not np.isnan(line).all():
+            series = [Series(name, at, line, colour)]
+            yield LineChart(what, "round", series, name, tasks, failed)
+
+
+def _traffic(record: Record) -> Iterator[Part]:
+    summary, rounds = record.summary, record.rounds
+    ways = {
+        "up": [one.bytes_up for one in rounds],
+        "down": [one.bytes_down for one in rounds],
+    }
+    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
+    counts = (up, down, *ways["up"], *ways["down"])
+    present = {kind for count in counts for kind, n in count.items() if n}
+    kinds = [kind for kind in KINDS if kind in present]
+    kinds += sorted(present.difference(kinds))
+    if not kinds or not rounds:
+        return
+    further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
+    colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
+    sizes = {
+        way: {kind: np.array([one.get(kind, 0) for one in each]) for kind in kinds}
+        for way, each in ways.items()
+    }
+    most = max(
+        float(np.sum([*found.values()], axis=0).max()) for found in sizes.values()
+    )
+    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
+    for way, found in sizes.items():
+        series = [Series(k, at, values, colours[k]) for k, values in found.items()]
+        yield BarChart(
+            f"Bytes {way} in each round",
+            "round",
+            series,
+            "",
+            limits=(0.0, most),
+            tasks=tasks,
+            stacked=True,
+        )
+    totals = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
+    totals += [
+        ("all", summary.bytes_up, summary.bytes_down),
+        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
+    ]
+    yield Table(
+        ["kind", "up", "down", "both"],
+        [
+            [kind, *map(wording.size_exact, (sent, received, sent + received))]
+            for kind, sent, received in totals
+        ],
+        "traffic",
+    )
 
 
 # ---- what was run
 
 
 def _scenario(record: Record) -> Section:
-    """Show who learns which classes in which order, with counts of examples."""
-    scenario, streams = record.scenario, record.tasks
+    scenario, streams = record.scenario, record.scenario.clients
     clients, longest = len(streams), max(map(len, streams))
     tasks = f"{wording.plural(clients, 'client')}, {wording.plural(longest, 'task')}"
     if not scenario.datasets:
@@ -553,9 +520,8 @@ def _scenario(record: Record) -> Section:
 
 
 def _concepts(record: Record, hidden: Hidden) -> Section:
-    """Show what the hidden concepts are and when clients have their data."""
     rows = []
-    for number, chunks in enumerate(zip(*record.tasks, strict=True)):
+    for number, chunks in enumerate(zip(*record.scenario.clients, strict=True)):
         counts = [sum(getattr(t, split) for t in chunks) for split in SPLITS]
         name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
         rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
@@ -578,7 +544,7 @@ def _concepts(record: Record, hidden: Hidden) -> Section:
 
 def _drawn(record: Record) -> str:
     scenario = record.scenario
-    tasks = [one for stream in record.tasks for one in stream]
+    tasks = [one for stream in record.scenario.clients for one in stream]
     classes = len({name for task in tasks for name in task.class_names})
     train, valid, test = (
         sum(getattr(task, split) for task in tasks) for split in SPLITS
@@ -598,7 +564,6 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    """Show every setting of the run, and the command that repeats it if known."""
     command: list[Part] = []
     if summary.command is not None:
         command = [
@@ -641,7 +606,6 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """List nested settings by dotted names, in the order of the file."""
     for key, value in params.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

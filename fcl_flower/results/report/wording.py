@@ -134,14 +134,7 @@ def mean_over(count: int, noun: str) -> str:
 
 
 class Measure(NamedTuple):
-    """A figure of a run's summary.
-
-    Attributes:
-        name: in words.
-        key: where the summary has it.
-        show: formats it.
-        meaning: explains it; may speak of a ``{noun}``, that is, a task or concept.
-    """
+    """A figure at a summary's ``key``; its meaning may speak of a ``{noun}``."""
 
     name: str
     key: str
