@@ -63,10 +63,6 @@ def from_arrays(
         y_test: likewise.
         class_names: name of each label; empty to number them.
         name: what the set is called.
-
-    Raises:
-        ConfigError: an array is not as described, the two splits do not fit together,
-            or a class lacks samples in one of them.
     """
     given = (x_train, y_train, x_test, y_test)
     arrays = dict(zip(ARRAYS, map(np.array, given), strict=True))
@@ -94,15 +90,8 @@ def array_split(
 ) -> Split[AnyArray]:
     """Check the raw arrays of a split, which become read-only.
 
-    Args:
-        form: `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`.
-        x: the samples, in the shape and the range that the form takes.
-        y: whole numbers, one for each of ``x``.
-        x_key: what an error calls ``x``, such as ``data/mine.npz: x_train``.
-        y_key: what an error calls ``y``.
-
-    Raises:
-        ConfigError: a shape, dtype or value is not as described.
+    ``form`` is `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`; errors call the
+    arrays by their keys, such as ``data/mine.npz: x_train``.
     """
     check = _CHECKS[form]
     if not check.fits(x.shape) or 0 in x.shape:
@@ -126,11 +115,7 @@ def array_dataset(
     test: Split,
     class_names: tuple[str, ...],
 ) -> D:
-    """Make a data set of two splits that fit together.
-
-    Raises:
-        ConfigError: the shapes differ, or a class lacks samples.
-    """
+    """Make a data set of two splits that fit together."""
     shape, tested = train.x.shape[1:], test.x.shape[1:]
     if shape != tested:
         raise _wrong(where, f"test samples of shape {tested}", f"{shape} as in train")
@@ -151,7 +136,6 @@ def array_dataset(
 
 
 def _form_of(*x: AnyArray) -> type[Dataset]:
-    """Tell the modality of both splits: grey images would lie in [0, 1]."""
     if all(samples.ndim == 2 for samples in x):
         return TabularDataset
     series = all(s.ndim == 3 and np.issubdtype(s.dtype, np.floating) for s in x)
@@ -161,7 +145,6 @@ def _form_of(*x: AnyArray) -> type[Dataset]:
 
 
 def _to_bytes(x: AnyArray, key: str) -> Images:
-    """Scale floating point in [0, 1] to 0..255; uint8 stays."""
     if np.issubdtype(x.dtype, np.floating):
         # Written so that NaN fails the comparison too.
         if not (x.min() >= 0 and x.max() <= 1):
@@ -189,13 +172,7 @@ def _wrong(key: str, found: str, expected: str) -> ConfigError:
 
 
 class _Check(NamedTuple):
-    """What the samples of a form have to be.
-
-    Attributes:
-        shape: in words.
-        fits: whether an array has it.
-        convert: brings the values to the dtype of the form, or refuses them.
-    """
+    """What the samples of a form have to be, and how they get its dtype."""
 
     shape: str
     fits: Callable[[tuple[int, ...]], bool]
@@ -220,11 +197,6 @@ _CHECKS: Mapping[type[Dataset], _Check] = MappingProxyType(
 
 
 def load_npz(name: str, path: Path) -> Dataset:
-    """Read `ARRAYS`, and ``class_names`` if there are any, from a file.
-
-    Raises:
-        ConfigError: the file cannot be read, lacks an array, or an array is not as
-            `from_arrays` wants it.
-    """
+    """Read `ARRAYS`, and ``class_names`` if there are any, from a file."""
     arrays, names = read_arrays(path, ARRAYS)
     return checked_dataset(name, str(path), arrays, names)

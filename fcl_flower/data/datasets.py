@@ -50,14 +50,7 @@ class Dataset(Generic[X_co]):
     """A data set with its own split into training and test samples.
 
     There are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and `TextDataset`,
-    told apart with ``isinstance``.
-
-    Attributes:
-        modality: ``images``, ``time-series``, ``tabular`` or ``text``.
-        name: as the user wrote it.
-        train: the training split, with at least one sample of each class.
-        test: the test split.
-        class_names: name of each label.
+    told apart with ``isinstance``. The training split has each class.
     """
 
     modality: ClassVar[str]
@@ -125,11 +118,7 @@ DatasetName: TypeAlias = Source | HubSource | Union | Derived
 
 
 def parse_name(text: str) -> DatasetName:
-    """Parse the name of a data set; ``str`` of the result gives the text again.
-
-    Raises:
-        ConfigError: the text is no name.
-    """
+    """Parse the name of a data set; ``str`` of the result gives the text again."""
     found = re.fullmatch(
         r"(?:(held-out)|(rotated|relabelled)-(0|[1-9]\d{0,8})):(.*)", text
     )
@@ -155,11 +144,7 @@ def _parse_source(text: str) -> Source | HubSource:
 
 
 def derive_dataset(name: Derived, whole: Dataset) -> Dataset:
-    """Make the variant of a data set that a name asks for.
-
-    Raises:
-        ConfigError: there is no such variant of this data set.
-    """
+    """Make the variant of a data set that a name asks for."""
     return _VARIANTS[name.kind](str(name), name.number or 0, whole)
 
 
@@ -231,9 +216,6 @@ def unite(name: str, members: Sequence[Dataset]) -> Dataset:
     The labels of a member follow those of the member before. A class is called by
     member and class, such as ``mnist:0``. Images get the largest height and width,
     by bilinear interpolation, and are RGB where one member is.
-
-    Raises:
-        ConfigError: a member is there twice, or they are not of one modality or shape.
     """
     if len({member.name for member in members}) < len(members):
         raise ConfigError(f"dataset: got {name!r}, expected different names")
@@ -270,7 +252,6 @@ def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
 
 
 def _alike(parts: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
-    """Bring images to the largest size, and to RGB where some are."""
     # Imported here since it loads torch, and most data sets are one.
     from fcl_flower.data.images import resized
 

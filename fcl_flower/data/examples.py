@@ -27,9 +27,8 @@ class Examples(NamedTuple):
     """Inputs and labels; may be shared with a cache, so not to be changed in place.
 
     Attributes:
-        x: images, series or features, float32, shape ``(N, *input_shape)``; or
-            texts, int64 numbers, shape (N, numbers of the longest), padded with 0 at
-            the end.
+        x: images, series or features, float32, shape ``(N, *input_shape)``; or texts,
+            int64 numbers, shape (N, numbers of the longest), padded with 0 at the end.
         y: int64, shape (N,).
     """
 
@@ -55,14 +54,14 @@ class PublicExamples(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskData:
-    """All that a learner sees of one task.
+    """All that a learner sees of one task, with labels 0..classes-1.
 
     Attributes:
         train: what the parameters are fitted to.
         valid: what the learning rate and stopping are decided by; may be empty
             where every class has a single sample.
         test: never seen in training.
-        classes: number of labels, which are 0..classes-1.
+        classes: number of labels.
     """
 
     train: Examples
@@ -93,11 +92,7 @@ def to_inputs(
     input_shape: tuple[int, ...],
     tokenizer: Tokenizer | None,
 ) -> torch.Tensor:
-    """Convert samples to tensors of a model's input shape, as in `Examples`.
-
-    Raises:
-        ConfigError: the model takes no such samples, or texts lack word vectors.
-    """
+    """Convert samples to tensors of a model's input shape, as in `Examples`."""
     if isinstance(source, TextDataset):
         if tokenizer is None:
             raise ConfigError(
@@ -113,11 +108,7 @@ def to_inputs(
 def check_shape(
     source: TimeSeriesDataset | TabularDataset, input_shape: tuple[int, ...]
 ) -> None:
-    """Refuse a model for another shape: unlike images, samples are not resized.
-
-    Raises:
-        ConfigError: ``input_shape`` is not the shape of the samples.
-    """
+    """Refuse a model for another shape: unlike images, samples are not resized."""
     shape = source.train.x.shape[1:]
     if shape != input_shape:
         raise ConfigError(
@@ -150,11 +141,7 @@ def task_examples(
 def concept_data(
     scenario: Scenario, client: int, server_round: int, spec: InputSpec
 ) -> TaskData:
-    """Collect a client's samples in a round (from 1) where concepts are hidden.
-
-    Raises:
-        ValueError: the scenario hides no concepts.
-    """
+    """Collect a client's samples in a round (from 1) where concepts are hidden."""
     stream = scenario.stream
     if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
@@ -224,11 +211,7 @@ def _examples(
 
 
 def concat(parts: list[Examples]) -> Examples:
-    """Concatenate examples, documents padded to the same width.
-
-    Args:
-        parts: at least one; those without examples may have any shape.
-    """
+    """Concatenate examples, at least one part, documents padded to the same width."""
     parts = [part for part in parts if len(part.y)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
@@ -259,11 +242,8 @@ def in_batches(
 ) -> Iterator[torch.Tensor]:
     """Yield rows in batches; the last may be smaller.
 
-    Args:
-        order: of the rows, shape (N,).
-        batch_size: at least 1.
-        smallest: a last batch of fewer joins the one before, and is left out where
-            there is none.
+    A last batch of fewer than ``smallest`` rows joins the one before, and is left out
+    where there is none.
     """
     starts = [*range(0, len(order), batch_size)]
     if starts and len(order) - starts[-1] < smallest:

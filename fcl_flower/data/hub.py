@@ -30,22 +30,13 @@ _LABEL = "label"
 def load_hub(name: str, path: str) -> Dataset:
     """Load a set of images of one size, or of texts, with one label each.
 
-    A set with a column of images is one of images; otherwise the texts are the column
-    called ``text`` or the only column of texts. The test split is the first found of
-    ``test``, ``validation`` and ``valid``. Of several columns of class labels the one
-    with the most classes is taken (the fine labels of CIFAR-100); texts may also have
-    a column called ``label`` of texts or whole numbers, whose sorted values are then
-    the classes.
-
-    Args:
-        name: of the data set.
-        path: name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
-            ``SPLIT.jsonl``.
-
-    Raises:
-        ConfigError: the extra is not installed, the set cannot be loaded, or it is
-            not a classification set of images or texts with a train and a test
-            split.
+    ``path`` is a name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
+    ``SPLIT.jsonl``. A set with a column of images is one of images; otherwise the texts
+    are the column called ``text`` or the only column of texts. The test split is the
+    first found of ``test``, ``validation`` and ``valid``. Of several columns of class
+    labels the one with the most classes is taken (the fine labels of CIFAR-100); texts
+    may also have a column called ``label`` of texts or whole numbers, whose sorted
+    values are then the classes.
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -90,7 +81,6 @@ def _split(
 
 
 def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
-    """List the columns of one class of features, and of dtypes of any width."""
     import datasets
 
     kind = getattr(datasets, feature)
@@ -108,7 +98,6 @@ def _class_columns(rows: "HubDataset") -> list[str]:
 
 
 def _text_columns(rows: "HubDataset") -> list[str]:
-    """List ``text`` alone where it is a column of texts, otherwise all of those."""
     texts = [key for key in _columns(rows, "Value", "string") if key != _LABEL]
     return ["text"] if "text" in texts else texts
 
@@ -131,7 +120,6 @@ def _image_set(
 
 
 def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
-    """Stack the rows' images; one in colour makes the whole split RGB."""
     pictures = rows[image]
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     sizes = {picture.size for picture in pictures}
@@ -148,7 +136,6 @@ def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Ima
 def _text_set(
     name: str, train: "HubDataset", test: "HubDataset", text: str, label: str
 ) -> TextDataset:
-    """Collect texts; classes are those published, or the sorted training values."""
     published = getattr(train.features[label], "names", None)
     class_names = tuple(published or sorted(set(map(str, train[label]))))
 

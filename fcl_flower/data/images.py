@@ -16,16 +16,9 @@ PIXEL_MEAN, PIXEL_DEVIATION = 0.5, 0.25
 def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor:
     """Resize images to a model's channels and size: ``(x / 255 - 0.5) / 0.25``.
 
-    Grey becomes any number of channels by repetition, RGB becomes grey by its mean.
-    Resizing is bilinear; when an image shrinks, neighbours are averaged first.
-
-    Args:
-        x: uint8, shape (N, H, W) or (N, H, W, 3); N may be 0.
-        input_shape: (C, H, W) of the model.
-
-    Raises:
-        ConfigError: the model takes no images, or neither 1 nor 3 channels while
-            the images are RGB.
+    Takes uint8, shape (N, H, W) or (N, H, W, 3), to (N, C, H, W). Grey becomes any
+    number of channels by repetition, RGB becomes grey by its mean. Resizing is
+    bilinear; when an image shrinks, neighbours are averaged first.
     """
     if len(input_shape) != 3:
         raise ConfigError(

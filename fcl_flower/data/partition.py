@@ -43,17 +43,11 @@ def split_dirichlet(
     """Cut samples into disjoint, sorted parts, skewed by class.
 
     Each class is cut in proportions of a symmetric Dirichlet distribution (Yurochkin et
-    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that has its
-    even share of all samples gets none of the classes that follow, as in the released
-    code of TARGET and LANDER: that bounds how far the sizes differ. Parts may stay
-    empty.
-
-    Args:
-        labels: shape (N,), the class of each sample; at least one sample.
-        parts: at least 1.
-        beta: concentration, in (0, 1e6]: near 0 a class goes to one part, far above 1
-            all parts are alike.
-        rng: draws the proportions, and which sample goes where.
+    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4) of concentration
+    ``beta`` in (0, 1e6]: near 0 a class goes to one part, far above 1 all parts are
+    alike. A part that has its even share of all samples gets none of the classes that
+    follow, as in the released code of TARGET and LANDER: that bounds how far the sizes
+    differ. Parts may stay empty. ``labels`` has shape (N,), N at least 1.
     """
     shares: list[list[Indices]] = [[] for _ in range(parts)]
     sizes = np.zeros(parts, np.int64)

@@ -75,12 +75,7 @@ DATASETS = Registry[Callable[[], Dataset]](
 
 @contextmanager
 def registered(dataset: Dataset) -> Iterator[None]:
-    """Let this process load a data set in memory by its name, for a while.
-
-    Raises:
-        ConfigError: the name is taken, or has other characters than letters, digits,
-            ``_``, ``-`` and dots.
-    """
+    """Let this process load a data set in memory by its name, for a while."""
     if not isinstance(parse_name(dataset.name), Source):
         raise config_error(
             "dataset", dataset.name, "letters, digits, '_', '-' and dots"
@@ -119,10 +114,6 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
               them.
         data_root: where files are looked for; need not exist for the sets without
             a download.
-
-    Raises:
-        ConfigError: there is no such data set, or two of them, or its file is not as
-            expected.
     """
     return _load(parse_name(name), data_root)
 

@@ -23,15 +23,9 @@ Row: TypeAlias = Mapping[str, Any]
 def read_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
     """Yield the number of the line and the cells of each row, at least one.
 
-    The first line of a ``.csv`` file names the columns, and empty lines do not count.
-    Other files have a JSON object on each line, and gzip if the name ends in ``.gz``.
-
-    Args:
-        path: of a file in UTF-8.
-        keys: the columns that it has to have.
-
-    Raises:
-        ConfigError: the file is not as described; names the line.
+    The first line of a ``.csv`` file names the columns, which have to include ``keys``;
+    empty lines do not count. Other files have a JSON object on each line, and gzip if
+    the name ends in ``.gz``. All are UTF-8.
     """
     if path.suffix == ".csv":
         rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"
@@ -116,12 +110,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def read_texts(path: Path, field: str = LABEL) -> Iterator[tuple[int, str, str]]:
-    """Yield line, text and label of each row, as `read_rows` does.
-
-    Raises:
-        ConfigError: as `read_rows`, or a text is none, or a label is neither a
-            printable text nor a whole number.
-    """
+    """Yield line, text and label of each row, as `read_rows` does."""
     for line, row in read_rows(path, (TEXT, field)):
         text = row[TEXT]
         if not isinstance(text, str):
@@ -132,12 +121,7 @@ def read_texts(path: Path, field: str = LABEL) -> Iterator[tuple[int, str, str]]
 
 
 def label_name(value: object, where: str) -> str:
-    """Convert a label to its name.
-
-    Raises:
-        ConfigError: it is empty, has characters that cannot be printed, or is neither
-            text nor a whole number.
-    """
+    """Convert a label to its name."""
     # True is a whole number to Python, and class names have to be printed.
     name = str(value) if type(value) in (str, int) else ""
     if not name or not name.isprintable():
@@ -150,15 +134,7 @@ def label_name(value: object, where: str) -> str:
 def read_arrays(
     path: Path, keys: Sequence[str]
 ) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
-    """Read arrays of an ``.npz`` file, without unpickling any.
-
-    Returns:
-        the arrays by key, and the ``class_names``; empty where it has none.
-
-    Raises:
-        ConfigError: the file cannot be read, lacks an array, or its ``class_names``
-            are no texts.
-    """
+    """Read arrays and ``class_names`` of an ``.npz`` file, without unpickling any."""
     try:
         # Opened here, because np.load leaves a damaged file open.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:

@@ -59,16 +59,7 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
 def label_numbers(
     labels: Iterable[str], class_names: Sequence[str], where: str
 ) -> list[int]:
-    """Index each label in ``class_names``.
-
-    Args:
-        labels: as read.
-        class_names: the sorted labels of the training documents.
-        where: what an error says before the label's number, counted from 1.
-
-    Raises:
-        ConfigError: a label is not among ``class_names``.
-    """
+    """Index each label in ``class_names``; an error begins with ``where``."""
     indices = {name: index for index, name in enumerate(class_names)}
     numbers = []
     for at, label in enumerate(labels, 1):
@@ -88,12 +79,7 @@ def text_dataset(
     test: Split[Documents],
     class_names: tuple[str, ...],
 ) -> TextDataset:
-    """Make a data set of two splits that fit together.
-
-    Raises:
-        ConfigError: a split is empty, a label has no name, or a class has no training
-            document; not every class has to occur in the test split.
-    """
+    """Make a data set of two splits that fit together."""
     for key, split in (("train", train), ("test", test)):
         if not split.x:
             raise ConfigError(f"{where}: {key} is empty, expected documents")
@@ -120,14 +106,8 @@ _TEST = "test.jsonl.gz"
 def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
     """Read ``train.jsonl.gz`` and ``test.jsonl.gz``; training labels are the classes.
 
-    Args:
-        name: of the data set.
-        folder: holds both: on each line a JSON object with ``text`` and a label.
-        field: what the objects call the label, a text or a whole number.
-
-    Raises:
-        ConfigError: a file cannot be read or is empty, a line is not as described,
-            or a test label never occurs in training.
+    On each line is a JSON object with ``text`` and a label, called ``field``: a text or
+    a whole number.
     """
     train, test = (list(read_texts(folder / file, field)) for file in (TRAIN, _TEST))
     class_names = tuple(sorted({label for _, _, label in train}))
@@ -178,9 +158,6 @@ def load_stdlib_docs() -> TextDataset:
     class as test documents. No two documents have the same words, and words that
     occur under two labels are in none. The numbers differ a little from one version
     of Python to the next, so a result belongs to a version.
-
-    Raises:
-        ConfigError: the standard library is installed without its source files.
     """
     return _documents(Path(sysconfig.get_path("stdlib")))
 
@@ -215,7 +192,6 @@ def _documents(folder: Path) -> TextDataset:
 
 
 def _docstrings(folder: Path, module: str) -> Iterator[str]:
-    """Yield the docstrings of a module or package without importing it."""
     files = [folder / f"{module}.py"]
     if not files[0].is_file():
         files = sorted((folder / module).rglob("*.py"))
@@ -273,12 +249,7 @@ class EncoderTokenizer:
 def encoder_tokenizer(encoder: str, max_tokens: int) -> EncoderTokenizer:
     """Load the tokenizer of an encoder; later calls return the same object.
 
-    Args:
-        encoder: see `load_tokenizer`.
-        max_tokens: of a text, special ones included, at least 3.
-
-    Raises:
-        ConfigError: there is no such encoder, or it reads fewer tokens.
+    A text has at most ``max_tokens``, special ones included, at least 3.
     """
     tokenizer = load_tokenizer(encoder)
     if max_tokens > tokenizer.model_max_length:

@@ -23,11 +23,7 @@ Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
 
 def find_vectors(file: str, data_root: Path) -> Path:
-    """Find the file as given, in ``data_root``, or in its folder ``wordvectors``.
-
-    Raises:
-        ConfigError: it is nowhere there.
-    """
+    """Find the file as given, in ``data_root``, or in its folder ``wordvectors``."""
     # An absolute path is itself in every folder.
     paths = [
         folder / Path(file).expanduser()
@@ -56,9 +52,6 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
       line of two counts (word2vec's text format) or without (GloVe's).
 
     Words are compared as they are: those of the file should be in lower case, too.
-
-    Raises:
-        ConfigError: the file is broken or has none of the words.
     """
     try:
         known = _reader(path)(path, vocabulary)
@@ -84,7 +77,6 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
 
 
 def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
-    """Return who reads files of this name."""
     if path.suffix == ".kv" or path.name.endswith((".bin", ".bin.gz")):
         return _from_gensim
     return _from_text
@@ -110,7 +102,6 @@ def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
 # Not left to gensim, which reads every number of every word, and GloVe's files twice
 # without closing them.
 def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    """Read the rows of the vocabulary; only their numbers are parsed."""
     wanted = {word.encode(): word for word in vocabulary}
     known: dict[str, npt.NDArray[np.float32]] = {}
     with open_binary(path) as lines:
@@ -185,19 +176,10 @@ def word_vectors(
     Words without a vector get one whose entries are uniform and have the variance of
     the known ones (Kim, "Convolutional Neural Networks for Sentence Classification",
     EMNLP 2014, section 4.2). But for that scale it depends on the seed and the word
-    alone, so that clients with other data agree on it.
-
-    Args:
-        sets: texts, at least one.
-        file: word vectors in a format of `read_vectors`. None trains Word2Vec (Mikolov
-            et al., 2013) on the training documents: skip-gram, 100 dimensions, the same
-            for the same seed in every process; another machine may differ in the last
-            digits.
-        seed: the run's seed.
-
-    Raises:
-        ConfigError: the file is broken or knows none of the words, or a data set is not
-            of text.
+    alone, so that clients with other data agree on it. Without a file Word2Vec (Mikolov
+    et al., 2013) is trained on the training documents: skip-gram, 100 dimensions, the
+    same for the same seed in every process; another machine may differ in the last
+    digits.
     """
     for source in sets:
         if source.modality != "text":
@@ -223,14 +205,7 @@ def vectors_from(
 ) -> WordVectors:
     """Read the vectors of a vocabulary; words without one get one as in `word_vectors`.
 
-    Args:
-        path: in a format of `read_vectors`.
-        vocabulary: the words, without repetition, in the order of their numbers.
-        train: the training documents, to say how much the file covers of them.
-        seed: the run's seed.
-
-    Raises:
-        ConfigError: the file is broken or has none of the words.
+    The training documents say how much the file covers of them.
     """
     known = read_vectors(path, vocabulary)
     origin = f"{path.name}, {_coverage(known, vocabulary, train)}"
@@ -248,7 +223,6 @@ def _numbered(
 def _table(
     known: Vectors, vocabulary: Sequence[str], seed: int
 ) -> npt.NDArray[np.float32]:
-    """Fill the row of each word under a row of zeros."""
     vectors = np.stack(list(known.values()))
     # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
     bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
@@ -267,7 +241,6 @@ def _table(
 
 
 def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> str:
-    """Describe the size of the vectors and how much of the text they cover."""
     running = [word in known for document in train for word in document]
     dimensions = len(next(iter(known.values())))
     return (

@@ -118,7 +118,6 @@ class AsyncLoop(Loop):
         return progress.done >= self._schedule.num_rounds
 
     def _unfinished(self) -> list[int]:
-        """List the clients that are neither at the end nor given up."""
         return [
             client
             for client, progress in self._clients.items()
@@ -132,7 +131,6 @@ class AsyncLoop(Loop):
     # ---- requests
 
     def _ask_idle_clients(self) -> None:
-        """Send a test, a query or a round to each client that has nothing to do."""
         connected = self._server.refresh_clients()
         now = time.monotonic()
         messages = []
@@ -147,7 +145,6 @@ class AsyncLoop(Loop):
             self._mailbox.send([message])  # one by one, as each may block
 
     def _next_request(self, client: int) -> Message:
-        """Ask an idle client for a test, a query or a round of training."""
         server, schedule, clock = self._server, self._schedule, self._clock
         progress = self._clients[client]
         if progress.ended_task:  # it was not there to be tested
@@ -165,7 +162,6 @@ class AsyncLoop(Loop):
         return self._note(client, sent, clock.now + clock.duration(client))
 
     def _tests(self) -> list[Message]:
-        """Ask each connected client whose last update ended a task for a test."""
         return [
             self._test(client)
             for client, progress in self._clients.items()
@@ -173,7 +169,6 @@ class AsyncLoop(Loop):
         ]
 
     def _test(self, client: int) -> Message:
-        """Ask a client for a test after a task of its own."""
         progress, schedule = self._clients[client], self._schedule
         progress.ended_task = False
         stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
@@ -181,7 +176,6 @@ class AsyncLoop(Loop):
         return self._note(client, sent, self._clock.now)
 
     def _note(self, client: int, sent: Sent, due: float) -> Message:
-        """Note what a client is asked, and when it replies in simulated time."""
         self._clients[client].due = due
         self._pending[client] = sent.request
         return sent.message
@@ -189,7 +183,6 @@ class AsyncLoop(Loop):
     # ---- replies
 
     def _next_client(self, inbox: Mapping[int, Message]) -> int | None:
-        """Choose whose reply is used next; None while it is not there."""
         if not self._clock.enabled:
             return next(iter(inbox), None)
         due = {client: self._clients[client].due for client in self._pending}
@@ -197,7 +190,6 @@ class AsyncLoop(Loop):
         return client if client in inbox else None
 
     def _use(self, client: int, reply: Message) -> None:
-        """Use a reply, whatever it replies to."""
         progress = self._clients[client]
         self._clock.now = max(self._clock.now, progress.due)
         asked = self._pending.pop(client)
@@ -213,7 +205,6 @@ class AsyncLoop(Loop):
             self._aggregate_update(client, received)
 
     def _aggregate_update(self, client: int, received: Replies) -> None:
-        """Aggregate the update in a reply, if there is one, and close its round."""
         server, number = self._server, self._server.done + 1
         for failed, why in received.failures.items():
             self._fail(failed, why, excused=failed in received.state_lost)
@@ -237,7 +228,6 @@ class AsyncLoop(Loop):
             self._evaluate_centrally()
 
     def _aggregate(self, client: int, update: Update) -> None:
-        """Move the state towards what the algorithm makes of one update."""
         server, asked = self._server, update.stage
         assert asked is not None  # Server.receive says what was asked for
         number = server.done + 1
@@ -262,7 +252,6 @@ class AsyncLoop(Loop):
         server.report_progress(number, 0, self._pending)
 
     def _fail(self, client: int, why: str, *, excused: bool = False) -> None:
-        """Count a failure; the first loss of a client's state is excused."""
         progress = self._clients[client]
         progress.idle_since = time.monotonic()
         self._failures[client] = why
@@ -275,7 +264,6 @@ class AsyncLoop(Loop):
             progress.given_up = why
 
     def _record_scores(self, number: int, received: Replies) -> None:
-        """Record test accuracies after the last task of each client."""
         for client, why in received.score_failures.items():
             self._failures[client] = f"evaluation: {why}"
         if received.scores:
@@ -285,7 +273,6 @@ class AsyncLoop(Loop):
             self._result.evaluate_metrics_clientapp[number] = metrics
 
     def _task_of(self, received: Replies) -> int:
-        """Find the task after which there are scores: of one client or of all."""
         (task,) = {
             self._schedule.task(self._clients[client].done)
             for client in received.scores
@@ -295,7 +282,6 @@ class AsyncLoop(Loop):
     # ---- beginning and end
 
     def _pending_before(self) -> list[Message]:
-        """Restore what a checkpoint knows; ask who is here the same again."""
         server, kept = self._server, self._server.pending
         if kept is None:
             return []
@@ -306,7 +292,6 @@ class AsyncLoop(Loop):
         return [server.ask_again(c, asked) for c, asked in self._pending.items()]
 
     def _evaluate_finished(self, finished: list[int]) -> None:
-        """Score those at the end with the final state, when the slowest is there."""
         server, schedule = self._server, self._schedule
         if server.predicts_locally:
             return

@@ -50,11 +50,7 @@ def traffic(records: RecordDict) -> Counter[str]:
 
 
 class _Tensors:
-    """Counts the tensors of a message, equal ones and equal chunks of them once.
-
-    Attributes:
-        bytes: of all so far, with their headers.
-    """
+    """Counts the tensors of a message, equal ones and equal chunks of them once."""
 
     def __init__(self, records: RecordDict) -> None:
         self.bytes = 0
@@ -106,10 +102,6 @@ def _lengths(array: Array) -> list[int]:
 
 
 def _object_bytes(kind: str, children: int, body: int) -> int:
-    """Count the bytes of an object as Flower stores it, without its children's.
-
-    Its name, the hashes of its children and the length of what it holds come first.
-    """
     ids = ",".join([_ID] * children)
     return len(f"{kind} {ids} {body}\0") + body
 

@@ -34,13 +34,7 @@ that are pending, and models that are known, with what rounding has left of them
 
 
 class Saved(NamedTuple):
-    """What was saved in a round.
-
-    Attributes:
-        round: in which it was saved.
-        state: of the algorithm.
-        beside: what is kept with it, by a name of `BESIDE`.
-    """
+    """What was saved in a round; ``beside`` the state by a name of `BESIDE`."""
 
     round: int
     state: Payload
@@ -48,8 +42,6 @@ class Saved(NamedTuple):
 
 
 class _Entry(TypedDict):
-    """One group in the manifest; a tensor is name, dtype, shape, form and bytes."""
-
     file: str
     checksum: int
     tensors: list[tuple[str, str, list[int], str, int]]
@@ -87,11 +79,7 @@ class StateStore(ABC):
         server_round: int,
         beside: Mapping[str, Payload] = MappingProxyType({}),
     ) -> None:
-        """Save a state; those of this round and of later ones are dropped.
-
-        Raises:
-            ContractError: a group of the state has a name of `BESIDE`.
-        """
+        """Save a state; those of this round and of later ones are dropped."""
         for group in state:
             if group.partition("/")[0] in BESIDE:
                 raise ContractError(
@@ -167,12 +155,10 @@ class FolderStateStore(StateStore):
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        """Keep states in ``folder``, which need not exist yet.
+        """Keep states in ``folder``, one client's own, which need not exist yet.
 
-        Args:
-            folder: one client's own folder.
-            durable: force each file to the disk, so that even a power cut loses
-                nothing, and check every file when loading; a simulation does without.
+        ``durable`` forces each file to the disk, so that even a power cut loses
+        nothing, and checks every file when loading; a simulation does without.
         """
         self._folder = folder
         self._durable = durable
@@ -181,12 +167,7 @@ class FolderStateStore(StateStore):
 
     @override
     def _load(self, before: int) -> tuple[int, Payload] | None:
-        """Load the last version that is whole.
-
-        Raises:
-            WireError: there are versions, but all are damaged. Unless ``durable`` a
-                damaged file raises the same when it is looked into.
-        """
+        """Load the last version that is whole."""
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
@@ -255,7 +236,6 @@ class FolderStateStore(StateStore):
         self._drop_old_versions(old, 0, kept)
 
     def _manifests(self) -> list[Path]:
-        """List the manifests, oldest first."""
         names = self._folder.glob(f"{MANIFEST}*")
         whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
         return sorted(whole, key=_number)
@@ -263,7 +243,6 @@ class FolderStateStore(StateStore):
     def _drop_old_versions(
         self, old: list[Path], server_round: int, files: set[str]
     ) -> None:
-        """Remove all but the new version and the ones before it that are kept."""
         kept: list[Path] = []
         for path in reversed(old):
             try:
@@ -300,14 +279,11 @@ class FolderStateStore(StateStore):
         temporary.replace(self._folder / name)
 
     def _name_durably(self) -> None:
-        """Force to the disk which files the folder has."""
         if self._durable:
             _sync(self._folder)
 
 
 class _StoredArrays(Mapping[str, AnyArray]):
-    """One group as it lies in its file; read whole when first looked into."""
-
     def __init__(self, path: Path, entry: _Entry) -> None:
         if not path.exists():
             raise WireError(f"state: {path} is missing")
@@ -327,11 +303,7 @@ class _StoredArrays(Mapping[str, AnyArray]):
         return len(self._entry["tensors"])
 
     def read(self) -> None:
-        """Read the file now.
-
-        Raises:
-            WireError: it is damaged.
-        """
+        """Read the file now."""
         _ = self._arrays
 
     @cached_property
@@ -361,7 +333,6 @@ def _open_manifest(path: Path) -> _Manifest:
 
 
 def _sync(folder: Path) -> None:
-    """Force the names in a folder to the disk, as the files' contents were."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -68,11 +68,7 @@ class RunParts:
     """
 
     def __init__(self, run: Built) -> None:
-        """Draw the scenario, and limit the threads of this process to the run's.
-
-        Raises:
-            ConfigError: it cannot be drawn.
-        """
+        """Draw the scenario, and limit the threads of this process to the run's."""
         self.run = run
         _ = run.scenario
         # What reads the data may have brought a library of its own.
@@ -82,13 +78,8 @@ class RunParts:
     def network(self, words: WordVectors | None) -> MultiHeadModel:
         """Lend the initial network on its device, the caller's to change.
 
-        It is the caller's until the same thread asks again (`NetworkPool`).
-
-        Args:
-            words: vectors of a client's own words; None for those of the run.
-
-        Raises:
-            ConfigError: the network does not suit the data, or its device is not there.
+        It is the caller's until the same thread asks again (`NetworkPool`). ``words``
+        are vectors of a client's own words; None for those of the run.
         """
         if words is not None:  # one client's own: of no use to any other
             return self.run.network(words)
@@ -104,15 +95,8 @@ _KEPT: dict[_Key, RunParts] = {}
 def run_parts(run_id: int, spec: RunSpec, node: NodeConfig) -> RunParts:
     """Find what the clients of a run share, built if this process has not yet.
 
-    The parts of another run are let go.
-
-    Args:
-        run_id: of Flower.
-        spec: of the run.
-        node: its device and its word vectors count more than those of the run.
-
-    Raises:
-        ConfigError: the run cannot be built here.
+    The parts of another run are let go. The node's device and word vectors count more
+    than those of the run.
     """
     key = (run_id, spec.to_json(), node.device, node.word_vectors)
     if key not in _KEPT:
@@ -164,17 +148,7 @@ def kept_spec(context: Context, node: NodeConfig) -> RunSpec:
 
 
 def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:
-    """Find where a client's samples come from.
-
-    Args:
-        run: as it holds on the node.
-        node: the client's node.
-        tasks: how many tasks the client is asked for.
-
-    Raises:
-        ConfigError: the client should have local data, but has not, or not as
-            described; or word vectors are missing.
-    """
+    """Find where a client's samples come from."""
     if not run.spec.local_data:
         return ScenarioData(run.scenario, node.partition_id, run.inputs)
     if not node.data_path:
@@ -191,9 +165,6 @@ def vector_file(run: Built) -> Path | None:
     """Find the file of word vectors of a client with local data.
 
     None where the data are not text, or their model has a tokenizer of its own.
-
-    Raises:
-        ConfigError: there is no such file, or none is named.
     """
     if run.spec.modality != "text" or run.model_entry.encoder:
         return None
@@ -209,16 +180,11 @@ Predict: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
-    """Return the bytes of what a client must keep from its finished tasks.
+    """Count the bytes of what a client must keep from its finished tasks.
 
     That is what it needs to predict, and to go on learning: a memory of samples or the
-    importance of weights counts, the moments of an optimizer do not.
-
-    Args:
-        learner: whose `temporary_state` and `training_only` groups are left out, as is
-            what examples have cost. A client alone keeps all of the server's part.
-        state: of the client.
-        received: for the evaluation.
+    importance of weights counts, the moments of an optimizer and `training_only` groups
+    do not. A client alone keeps all of the server's part.
     """
     left_out = (
         (state, (*learner.temporary_state, SPENT)),
@@ -234,7 +200,6 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
 
 
 def _masked(predict: Predict, labels: Tensor, x: Tensor) -> Tensor:
-    """Return the logits of a prediction in which only some labels are possible."""
     return mask_logits(predict(x), labels)
 
 
@@ -264,7 +229,7 @@ class Client:
             self.store = FolderStateStore(state_folder(context, node))
 
     def state(self, saved: Saved | None) -> Payload:
-        """Return the learner's part of what was saved; None: nothing was.
+        """Take the learner's part of what was saved; None: nothing was.
 
         What a round has cost that is asked for again is spent all the same, but in a
         simulation, where it brings the same noise.
@@ -274,7 +239,7 @@ class Client:
         return {**found, SPENT: spent} if spent else found
 
     def model_copy(self, saved: Saved | None) -> ModelCopy:
-        """Return the client's copies of models as they were saved with a state."""
+        """Take up the client's copies of models as they were saved with a state."""
         context = self.learner.context
         kept = {} if saved is None else saved.beside.get("copies", {})
         return ModelCopy(self.wire, context.seed, context.client, kept)
@@ -312,20 +277,16 @@ class Client:
     def evaluation(
         self, state: Payload, received: Payload, stage: TaskStage
     ) -> Evaluation:
-        """Return the scores, and what it takes to get them."""
+        """Test the client, and count what it takes to predict."""
         accuracy, by_class = self.scores(state, received, stage)
         size = model_bytes(self.learner, state, received)
         return Evaluation(accuracy, size, by_class)
 
     def charge_privacy(self, state: Payload, examples: int) -> Payload:
-        """Return what is kept beside a learner's state: what its examples have cost.
+        """Count what the examples have cost with this round, where they cost something.
 
-        That is with a round of training; nothing where examples cost nothing. A learner
-        may return no group but its own, so that it does not pass through one.
-
-        Args:
-            state: from before the round.
-            examples: in the training set.
+        It is kept beside a learner's state, as a learner may return no group but its
+        own. ``state`` is that from before the round.
 
         Raises:
             BudgetError: it would exceed the privacy budget.
@@ -339,13 +300,7 @@ class Client:
         return {SPENT: spent}
 
     def add_noise(self, update: Update, received: Payload, stage: TaskStage) -> Update:
-        """Return an update as it may leave the client: with noise, where that is set.
-
-        Args:
-            update: of the learner.
-            received: what it was trained from.
-            stage: of the training.
-        """
+        """Make an update fit to leave the client: with noise, where that is set."""
         privacy = self.config.privacy
         if privacy.unit == "none":
             return update
@@ -356,7 +311,7 @@ class Client:
         return privatize(update, received, privacy.clip, privacy.noise_multiplier, rng)
 
     def data(self, stage: TaskStage) -> TaskData:
-        """Return what the client trains on."""
+        """Load what the client trains on."""
         found = self.samples.training(stage)
         train, valid, test = map(self._here, (found.train, found.valid, found.test))
         if self.config.scenario.joint:
@@ -368,9 +323,9 @@ class Client:
     def scores(
         self, state: Payload, received: Payload, stage: TaskStage
     ) -> tuple[list[float], list[list[list[int]]]]:
-        """Return the fraction of right answers on every task so far, or concept.
+        """Test every task so far, or concept: the fractions of right answers.
 
-        Beside it `ClassCounts.by_class` of each, where the run asks for it.
+        Beside them `ClassCounts.by_class` of each, where the run asks for it.
         """
         hidden = self.scenario.stream is not None
         blind = self.run.spec.hidden_tasks
@@ -425,6 +380,5 @@ class Client:
         return self._here(self.samples.examples(task, split))
 
     def _here(self, examples: Examples) -> Examples:
-        """Return the examples on the device of the model."""
         device = self.learner.context.device
         return Examples(examples.x.to(device), examples.y.to(device))

@@ -132,13 +132,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def trained(message: Message, client: Client, train: Train) -> Message:
-    """Return the reply to a call to train.
-
-    Args:
-        message: the call.
-        client: made for it.
-        train: its learner's, or what a simulation puts in its place.
-    """
+    """Answer a call to train; ``train`` is the learner's, or a hostile client's."""
     request = messages.decode_request(message.content)
     stage = request.stage
     saved = client.store.load(before=stage.round)
@@ -172,7 +166,6 @@ def trained(message: Message, client: Client, train: Train) -> Message:
 
 
 def _counted(train: Train) -> Train:
-    """Return the same training, whose updates say what it has computed."""
     from fcl_flower.training.loop import multiply_adds
 
     def counted(

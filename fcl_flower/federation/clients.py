@@ -32,11 +32,7 @@ def own() -> dict[str, str | int]:
 
 
 def check(said: Mapping[str, object]) -> None:
-    """Let in a client of this protocol, whatever its version.
-
-    Raises:
-        WireError: it has another protocol, or names none, as the first version.
-    """
+    """Let in a client of this protocol, whatever its version."""
     if said.get("protocol") != PROTOCOL:
         version = said.get("version", "of an earlier version")
         raise WireError(
@@ -91,9 +87,6 @@ def check_claim(node: int, client: int) -> None:
 
     Without a list, as in a simulation, or for a node of which it knows nothing, every
     number is free that is no other key's.
-
-    Raises:
-        WireError: the node has another client's key, or another node has the client's.
     """
     numbers = by_key()
     own = numbers.get(node)
@@ -120,10 +113,8 @@ class ClientRegistry:
     def __init__(self, grid: Grid, clients: int = 0) -> None:
         """Create a registry without clients.
 
-        Args:
-            grid: connects to the nodes.
-            clients: those with numbers below are wanted; 0 for all that connect
-                before the first round.
+        Those with numbers below ``clients`` are wanted; 0 for all that connect before
+        the first round.
         """
         self._grid = grid
         self._clients = clients
@@ -145,11 +136,11 @@ class ClientRegistry:
         return tuple(sorted(self._connected))
 
     def node(self, client: int) -> int:
-        """Return the node of a client that is connected."""
+        """Look up the node of a client that is connected."""
         return self._connected[client]
 
     def client(self, node: int) -> int:
-        """Return the client of a node that is, or was, connected."""
+        """Look up the client of a node that is, or was, connected."""
         return self._known[node]
 
     def why_absent(self, client: int) -> str:
@@ -191,7 +182,6 @@ class ClientRegistry:
         return set(range(self._clients)) - self._connected.keys()
 
     def _awaited(self) -> set[int]:
-        """Find the missing ones who may still come: their keys' nodes have not lied."""
         keys = by_key()
         return self._missing() - {keys[node] for node in self._liars if node in keys}
 
@@ -206,11 +196,7 @@ class ClientRegistry:
             self._not_before[node] = time.monotonic() + RETURN_SECONDS
 
     def open(self, reply: Message) -> RecordDict:
-        """Open a reply; note that its node is gone, or has to be told the run again.
-
-        Raises:
-            WireError: it is an error, or has no content.
-        """
+        """Open a reply; note that its node is gone, or has to be told the run again."""
         node = reply.metadata.src_node_id
         if mailbox.is_gone(reply):
             self.mark_gone(node)
@@ -277,7 +263,6 @@ class ClientRegistry:
         return self._listed
 
     def _collect_ids(self, now: float) -> None:
-        """Note who has said who it is; the first to claim a number keeps it."""
         claims: dict[int, int] = {}
         for reply in self._mailbox.collect():
             node = reply.metadata.src_node_id
@@ -307,7 +292,6 @@ class ClientRegistry:
                 self._refused.pop(node, None)
 
     def _refuse(self, node: int, why: str, until: float) -> None:
-        """Leave a node out, and ask it again at a later time."""
         log(WARNING, "node %d left out: %s", node, why)
         self._refused[node], self._not_before[node] = why, until
 

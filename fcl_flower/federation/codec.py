@@ -89,7 +89,7 @@ _MAX_AXES = 64  # NumPy's own limit
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """What the settings of a run and its algorithm make of a tensor on its way.
+    """How tensors of a run travel, by its settings and its algorithm.
 
     float16 and bfloat16 are for all float32 tensors. A precision with a scale is for
     those groups alone that the algorithm names, as all others are exact: sums, counts
@@ -152,13 +152,10 @@ def is_matrix(tensor: AnyArray) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One tensor in its byte form.
+    """One tensor in its byte form, such as ``fcl.sparse.rows+float16``.
 
-    Attributes:
-        dtype: of the decoded tensor, such as ``float32``.
-        shape: of the decoded tensor.
-        form: name of the byte form, such as ``fcl.sparse.rows+float16``.
-        data: the scale, if there is one, the stored values, then their positions.
+    ``dtype`` and ``shape`` are those of the decoded tensor. ``data`` is the scale, if
+    there is one, the stored values, then their positions.
     """
 
     dtype: str
@@ -188,10 +185,6 @@ def encode(
         seed: of rounding at random, for a precision with a scale; None: to nearest.
         copy: False for bytes that are used before anybody changes the tensor: those of
             a whole array stay in its memory, read-only, if they travel as they are.
-
-    Raises:
-        ContractError: the dtype cannot travel, or the indices of a `SparseArray`
-            are not strictly increasing entries of its shape.
     """
     dtype = tensor.dtype.name
     if dtype not in _DTYPES:
@@ -218,12 +211,7 @@ def encode(
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
     """Read what the tensor is to be; nothing is decoded or allocated.
 
-    Args:
-        encoded: from a peer.
-        max_bytes: limit of its dense size; of a `SparseArray` too, for `to_dense`.
-
-    Raises:
-        WireError: form, dtype or shape are not what `encode` can have made.
+    ``max_bytes`` limits its dense size; of a `SparseArray` too, for `to_dense`.
     """
     if encoded.form not in _FORMS:
         raise WireError(f"unknown form {encoded.form[:40]!r}")
@@ -243,9 +231,6 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     bytes can claim, zeros that were left out and compressed values, and for these
     within a small multiple of the dense size (``max_bytes``): check the tensor's
     `spec`, whose arguments are the same, first.
-
-    Raises:
-        WireError: form, dtype, shape or data are not what `encode` can have made.
     """
     dtype = spec(encoded, max_bytes).dtype
     kind, layout, precision, frame = _FORMS[encoded.form]
@@ -289,7 +274,6 @@ def _sparse_layout(tensor: SparseArray) -> tuple[str, bytes]:
 
 
 def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]:
-    """Find the smallest layout of the entries that are not zero, and what it holds."""
     present = flat.view(UNSIGNED[flat.itemsize]) != 0
     if present.all():  # saves the search: the others only add positions
         return "", flat, b""
@@ -362,7 +346,6 @@ def whole_rows(tensor: SparseArray) -> Indices | None:
 
 
 def _gaps(indices: Indices) -> Array:
-    """Count the absent entries before each index, as the wire holds them."""
     gaps = np.diff(indices, prepend=-1) - 1
     itemsize = np.min_scalar_type(gaps.max(initial=0)).itemsize
     return gaps.astype(UNSIGNED[itemsize])
@@ -388,11 +371,7 @@ def pack(layout: str, shape: tuple[int, ...], where: Indices) -> bytes:
 
 
 def split(data: Bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
-    """Separate the stored values from the last ``tail`` bytes, without a copy.
-
-    Raises:
-        WireError: there are fewer bytes, or the values are not whole.
-    """
+    """Separate the stored values from the last ``tail`` bytes, without a copy."""
     body = len(data) - tail
     if body < 0 or body % wire.itemsize:
         raise WireError(
@@ -408,11 +387,7 @@ def split(data: Bytes, tail: int, wire: np.dtype[Any]) -> tuple[Array, Array]:
 def unpack_bits(
     data: Bytes, rows: tuple[int, int], wire: np.dtype[Any]
 ) -> tuple[Array, Indices]:
-    """Unpack the stored values and their flat indices, one bit a row.
-
-    Raises:
-        WireError: values and marks do not fit each other.
-    """
+    """Unpack the stored values and their flat indices, one bit a row."""
     height, width = rows
     if not width:
         raise WireError("rows without entries cannot be stored")
@@ -427,11 +402,7 @@ def unpack_bits(
 
 
 def unpack_gaps(data: Bytes, wire: np.dtype[Any]) -> tuple[Array, Indices]:
-    """Unpack the stored values and their flat indices, which may be out of range.
-
-    Raises:
-        WireError: values and gaps are not whole.
-    """
+    """Unpack the stored values and their flat indices, which may be out of range."""
     gap = UNSIGNED.get(data[-1]) if data else None
     if gap is None:
         raise WireError("the last byte of an index form must be 1, 2, 4 or 8")
@@ -481,12 +452,9 @@ def scale_bytes(dtype: np.dtype[Any], precision: WireDtype) -> int:
 def to_wire(
     values: Array, precision: WireDtype, seed: int | None = None
 ) -> tuple[Array, bytes]:
-    """Convert values to what travels, and their scale; bfloat16 to its bits.
+    """Convert values, shape (k,), to what travels, and their scale.
 
-    Args:
-        values: shape (k,), of native byte order.
-        precision: of float32; other dtypes travel as they are.
-        seed: of rounding to a level at random; None for the nearest.
+    Rounding to a level is to the nearest, or with a seed at random.
     """
     dtype = wire_dtype(values.dtype, precision)
     if values.dtype == np.float32 and precision in LEVELS:
@@ -504,12 +472,7 @@ def to_wire(
 def from_wire(
     stored: Array, dtype: np.dtype[Any], precision: WireDtype, scale: bytes = b""
 ) -> Array:
-    """Undo `to_wire`.
-
-    Raises:
-        WireError: a bool is neither 0 nor 1, a level does not exist, or the scale is
-            negative, NaN or infinite.
-    """
+    """Undo `to_wire`."""
     if dtype == np.bool_ and np.any(stored.view(np.uint8) > 1):
         raise WireError("a value of dtype bool must be the byte 0 or 1")
     if dtype == np.float32 and precision == "bfloat16":
@@ -528,7 +491,6 @@ def from_wire(
 
 
 def _levels(values: Array, most: int, seed: int | None) -> tuple[Array, bytes]:
-    """Round float32 values to the nearest level, or at random; return the scale too."""
     scale = np.float32(np.abs(values).max(initial=0) / most)
     packed = scale.astype("<f4").tobytes()
     if not 0 < scale < np.inf:  # NaN and infinity: the receiver refuses the scale
@@ -564,11 +526,7 @@ def compress_bytes(data: bytes, itemsize: int) -> bytes:
 
 
 def decompress_bytes(frame: bytes, itemsize: int, limit: int) -> bytes:
-    """Undo `compress_bytes`, up to ``limit`` bytes; a larger claim allocates nothing.
-
-    Raises:
-        WireError: the frame is damaged, is followed by something, or claims more.
-    """
+    """Undo `compress_bytes`, up to ``limit`` bytes; more is never allocated."""
     try:
         # Frames to be skipped may claim gigabytes without being asked for their size.
         if not frame.startswith(zstandard.FRAME_HEADER):

@@ -84,11 +84,7 @@ def checksum(arrays: Arrays) -> int:
 
 
 def restored(payload: Payload, known: Payload) -> Payload:
-    """Add the differences in an update to what they are of.
-
-    Raises:
-        WireError: a difference has another shape than what it is of.
-    """
+    """Add the differences in an update to what they are of."""
     found: dict[str, Arrays] = dict(payload)
     for group in payload.keys() & known.keys():
         arrays = dict(payload[group])
@@ -117,7 +113,6 @@ def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
 
 
 def _entries(tensor: AnyArray, where: AnyArray) -> Array:
-    """Select the entries of a dense tensor that another tensor has, flat."""
     flat = np.asarray(tensor).reshape(-1)
     return flat[where.indices] if isinstance(where, SparseArray) else flat
 
@@ -133,7 +128,6 @@ def _with_values(tensor: AnyArray, values: Array) -> AnyArray:
 
 
 def _put(tensor: AnyArray, known: AnyArray) -> Array:
-    """Replace the entries of a dense tensor by those of another one."""
     if isinstance(tensor, SparseArray):
         return tensor.overwrite(np.asarray(known))
     return tensor
@@ -173,11 +167,8 @@ class ErrorFeedback:
     ) -> tuple[Encoded, AnyArray]:
         """Round a difference: to how it travels, and to what the receiver reads.
 
-        Args:
-            group: of the tensor.
-            name: of the tensor.
-            wanted: the exact difference; entries that a `SparseArray` lacks stay.
-            seed: of rounding at random, which it is without feedback.
+        Entries that a `SparseArray` lacks stay. ``seed`` is of rounding at random,
+        which it is without feedback.
         """
         wire = self._wire
         if not wire.feedback:
@@ -194,7 +185,6 @@ class ErrorFeedback:
 
 
 def _within_range(values: Array) -> Array:
-    """Bound values so that the scale of none overflows."""
     return np.nan_to_num(values, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST).clip(
         -_LARGEST, _LARGEST
     )
@@ -209,9 +199,6 @@ class ModelPublisher:
     That is until they take as many bytes as the models; so this takes at most the bytes
     of the models twice, however many clients there are. A run that is resumed begins
     without changes: its clients get the models once.
-
-    Attributes:
-        wire: the run's.
     """
 
     def __init__(self, wire: WireFormat, seed: int) -> None:
@@ -273,12 +260,8 @@ class ModelPublisher:
     ) -> tuple[RecordDict, ModelVersion]:
         """Make a message to a client, and say what it will know then.
 
-        Args:
-            client: whom it goes to.
-            payload: what the strategy sends: of the models whole ones, or as
-                `SparseArray` those entries that the client lacks.
-            request: what is asked of the client.
-            state: the server's.
+        The payload has of the models whole ones, or as `SparseArray` those entries that
+        the client lacks; ``state`` is the server's.
         """
         made: dict[str, Tensors] = {}
         notes, models = ConfigRecord(), dict[str, Arrays]()
@@ -333,7 +316,6 @@ class ModelPublisher:
         return moved, changes
 
     def _drop_changes(self, state: Payload) -> None:
-        """Forget the oldest changes while all together are no less than the models."""
         models = [a for group, a in state.items() if self.wire.by_difference(group)]
         whole = sum(map(_matrix_bytes, models))
         kept = [_encoded_bytes(groups.values()) for _, groups in self._changes]
@@ -347,7 +329,6 @@ class ModelPublisher:
     def _since(
         self, group: str, held: int | None
     ) -> Mapping[int, Mapping[str, Encoded]] | None:
-        """Find a group's changes by round; None if they are not all there."""
         if held is None or held < self._first:
             return None
         return {
@@ -418,7 +399,6 @@ class ModelCopy:
         Raises:
             CopyError: a copy that changes are for is missing, or does not become the
                 server's model.
-            WireError: a tensor cannot be decoded.
         """
         payload = dict(messages.decode_payload(records, max_bytes))
         notes = records.config_records.get(COPIES, ConfigRecord())
@@ -441,15 +421,7 @@ class ModelCopy:
         return payload
 
     def send(self, payload: Payload, number: int) -> Mapping[str, Tensors]:
-        """Turn an update's models into the rounded differences to the copies.
-
-        Args:
-            payload: of the update.
-            number: of the round, in the client's own count.
-
-        Raises:
-            WireError: training has diverged; no level can tell the server.
-        """
+        """Turn the models of an update into rounded differences to the copies."""
         made: dict[str, Tensors] = dict(payload)
         for group in payload.keys() & self._current.keys():
             known = self._current[group]
@@ -462,7 +434,6 @@ class ModelCopy:
         return made
 
     def _entered(self, group: str, arrays: Arrays) -> Arrays:
-        """Enter into a model what came of it as it is."""
         known = self._models.get(group, {})
         model = dict(known)
         for name, tensor in arrays.items():

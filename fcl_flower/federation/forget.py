@@ -27,13 +27,7 @@ REMAINS = (
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What has become of the state.
-
-    Attributes:
-        round: after which it stands, as before.
-        before: the strategy's diagnostics of the old state, by name.
-        after: of the new one.
-    """
+    """The strategy's diagnostics of the state before and after, by name."""
 
     round: int
     before: Mapping[str, float]
@@ -41,20 +35,10 @@ class Forgotten:
 
 
 def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
-    """Take a client's contribution out of a run's checkpoint.
+    """Take a client's contribution, to one task or all, out of a run's checkpoint.
 
     Earlier versions of the state, which still had it, are removed. A run that is
     resumed goes on with what is left.
-
-    Args:
-        folder: of a run.
-        client: its number, counted from 0.
-        task: of which of its tasks, counted from 0; None for all.
-
-    Raises:
-        ConfigError: there is no such run, its server is running, its strategy cannot
-            forget, or the state has nothing of the client.
-        WireError: the checkpoint is damaged.
     """
     file = folder / "config.toml"
     if not (file.is_file() and (folder / CHECKPOINT).is_dir()):

@@ -24,14 +24,7 @@ class Loop(ABC):
     def __init__(
         self, run: FederatedRun, grid: Grid, evaluate_fn: EvaluateFn | None = None
     ) -> None:
-        """Take up a run.
-
-        Args:
-            run: from `prepare`, fresh or resumed.
-            grid: connects to the nodes.
-            evaluate_fn: called with the round and the global model before the first
-                round and after each.
-        """
+        """Take up a run of `prepare`, fresh or resumed; see `FlowerStrategy.start`."""
         self._run, self._grid, self._evaluate_fn = run, grid, evaluate_fn
         self._server, self._registry = run.server, run.registry
         self._schedule, self._clock = run.schedule, run.clock
@@ -39,16 +32,7 @@ class Loop(ABC):
         self._result = Result()
 
     def run(self) -> Result:
-        """Run all rounds that are left.
-
-        Returns:
-            The final global model, where there is one, and by round the means of the
-            clients' losses and test accuracies.
-
-        Raises:
-            ConfigError: there is no global model for ``evaluate_fn``.
-            RoundError: too few usable replies.
-        """
+        """Run all rounds that are left; see `FlowerStrategy.start`."""
         name, schedule = self._run.config.strategy.name, self._schedule
         if self._evaluate_fn and self._server.global_model is None:
             expected = f"None, as {name} has no global model"
@@ -69,13 +53,12 @@ class Loop(ABC):
 
     @abstractmethod
     def _run_rounds(self) -> None:
-        """Run all rounds and enter what they bring into the result."""
+        pass
 
     def _note_model(self) -> None:
         self._result.arrays = to_array_record(self._server.global_model)
 
     def _evaluate_centrally(self) -> None:
-        """Let the user evaluate the global model after the last round."""
         if self._evaluate_fn is None:
             return
         number = self._server.done

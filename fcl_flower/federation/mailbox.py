@@ -47,8 +47,6 @@ answer."""
 
 @dataclass(slots=True)
 class _Push:
-    """Messages that are being handed to Flower."""
-
     messages: list[Message]
     call: "Future[Iterable[str]]"
     until: float
@@ -56,8 +54,6 @@ class _Push:
 
 @dataclass(slots=True)
 class _Question:
-    """A message on its way: until when it is waited for, and the look that is on."""
-
     message: Message
     until: float
     look: "Future[Message | None] | None" = None
@@ -159,7 +155,6 @@ class Mailbox:
         return {question.message.metadata.dst_node_id for question in self._overdue}
 
     def _note_sent(self) -> None:
-        """Sort out which messages have reached Flower, and which will not."""
         now = time.monotonic()
         for push in list(self._pushes):
             if push.call.done():
@@ -177,7 +172,6 @@ class Mailbox:
             self._quiet_since = now
 
     def _look(self, questions: Collection[_Question]) -> None:
-        """Look for the answers to questions; wait for a moment, however many."""
         for question in questions:
             if question.look is None:
                 question.look = self._begin(_pull, self._grid, question.message)
@@ -204,13 +198,10 @@ def wait_for_all(times: Iterable[float], asked: int) -> float:
 def ask(
     box: Mailbox, messages: Iterable[Message], closes_at: Deadline
 ) -> Iterator[Message]:
-    """Send all messages; yield one answer to each, as they come.
+    """Send all messages, at most one to a node; yield one answer to each, as they come.
 
-    Args:
-        box: waits for nothing.
-        messages: at most one for each node.
-        closes_at: after how many seconds answers are no longer waited for; not asked
-            in Flower's simulation, where seconds say nothing of a client.
+    After ``closes_at`` seconds answers are no longer waited for. It is not asked in
+    Flower's simulation, where seconds say nothing of a client.
     """
     if box.all_answer:
         closes_at = wait_for_all
@@ -247,11 +238,7 @@ def is_gone(reply: Message) -> bool:
 
 
 def content(reply: Message) -> RecordDict:
-    """Open a reply.
-
-    Raises:
-        WireError: the client failed.
-    """
+    """Open a reply."""
     if reply.has_error():
         raise WireError(str(reply.error.reason))
     return reply.content

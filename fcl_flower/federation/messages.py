@@ -117,11 +117,7 @@ class MessageEncoder:
     ) -> RecordDict:
         """Encode an update with its weight and its scalars, and scores if there are.
 
-        Args:
-            update: of the learner.
-            stage: that it was asked for.
-            evaluation: of the client after it, if that was asked for.
-            payload: how its tensors travel; None for as they are.
+        ``payload`` is how its tensors travel; None for as they are.
         """
         records = self.payload(update.payload if payload is None else payload)
         records[STAGE] = _stage_record(stage)
@@ -194,24 +190,14 @@ def can_alias(tensor: AnyArray) -> bool:
 
 
 def decode_request(records: RecordDict) -> Request:
-    """Decode what a message asks of a client.
-
-    Raises:
-        WireError: it asks for nothing, or has missing or strange fields.
-    """
+    """Decode what a message asks of a client."""
     found = _fields(records, {**_STAGE, "since": int, "evaluate": bool})
     since, evaluate = found.pop("since"), found.pop("evaluate")
     return Request(_stage(found), since, evaluate)
 
 
 def decode_update(records: RecordDict, asked: TaskStage) -> Update:
-    """Decode the update of a reply; its tensors are not decoded yet.
-
-    Raises:
-        WireError: it is the answer to something else, a tensor cannot be what it
-            says, a scalar is a list or not finite, there are too many, a name is none
-            of `METRIC_NAME`, or the number of examples is missing, negative or absurd.
-    """
+    """Decode the update of a reply; its tensors are not decoded yet."""
     found_stage = _stage(_fields(records, _STAGE))
     if found_stage != asked:
         raise WireError(
@@ -257,11 +243,7 @@ def reports_run_unknown(records: RecordDict) -> bool:
 
 
 def greeting(spec: str) -> RecordDict:
-    """Make the question who a node is; it carries the run, if there is one to tell.
-
-    Args:
-        spec: `RunSpec.to_json`; empty where it is not known yet.
-    """
+    """Make the question who a node is; it carries the run, if that is known."""
     return RecordDict({SPEC: ConfigRecord({"json": spec})} if spec else {})
 
 
@@ -279,16 +261,7 @@ def reports_state_lost(records: RecordDict) -> bool:
 def decode_arrays(
     record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
 ) -> Arrays:
-    """Decode the tensors of one record, read-only.
-
-    Args:
-        record: from a peer.
-        group: named in the message of an error.
-        max_bytes: what all tensors may take together in dense form.
-
-    Raises:
-        WireError: a tensor cannot be decoded; group and name say which.
-    """
+    """Decode the tensors of one record, read-only, up to their dense size in bytes."""
     return dict(_received_arrays(record, group, max_bytes))
 
 
@@ -300,14 +273,9 @@ def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
 def received_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """Read the payload of a message; none of its tensors is decoded yet.
 
-    Args:
-        records: from a peer.
-        max_bytes: one budget for the whole message, in which each tensor takes the
-            size of its dense form: a few bytes may claim many gigabytes of zeros, and
-            many small claims add up like a large one.
-
-    Raises:
-        WireError: a tensor cannot be what it says, or the budget is exceeded.
+    There is one budget for the whole message, in which each tensor takes the size of
+    its dense form: a few bytes may claim many gigabytes of zeros, and many small claims
+    add up like a large one.
     """
     payload: dict[str, Arrays] = {}
     for group, record in records.array_records.items():
@@ -376,17 +344,7 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
 
 
 def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evaluation:
-    """Decode a client's scores.
-
-    Args:
-        row: from a client.
-        tasks: how many accuracies there have to be.
-        classes: by how many the samples have to be counted; 0 for not at all.
-
-    Raises:
-        WireError: a score is missing, no fraction, or there are too many; or no samples
-            have these counts by class.
-    """
+    """Decode the scores of so many tasks, with counts by class where there are some."""
     accuracy, size = row.get("accuracy"), row.get("model-bytes")
     if not isinstance(accuracy, list) or len(accuracy) != tasks:
         raise WireError(f"accuracy: expected {tasks} fractions, got {_told(accuracy)}")
@@ -419,11 +377,6 @@ def _told(found: object) -> str:
 def _check(
     accuracy: Sequence[float], right: Array, tested: Array, answered: Array
 ) -> None:
-    """Refuse counts, each of shape (tasks, classes), that contradict each other.
-
-    Raises:
-        WireError: names the counts.
-    """
     if (right > np.minimum(tested, answered)).any():
         raise WireError(
             "right: expected at most as many of a class as were tested, and answered"
@@ -453,11 +406,7 @@ def to_array_record(model: Arrays | None) -> ArrayRecord:
 
 
 def from_array_record(record: ArrayRecord, model: Arrays) -> Arrays:
-    """Check a user's initial tensors, and put them in the order of ``model``.
-
-    Raises:
-        ConfigError: they are not, or a value is not finite.
-    """
+    """Check a user's initial tensors, and put them in the order of ``model``."""
     if record.keys() != model.keys():
         raise config_error(INITIAL, sorted(record), f"the tensors {sorted(model)}")
     found: dict[str, AnyArray] = {}

@@ -37,14 +37,10 @@ class Quorum:
         return self.fraction == 1
 
     def closes_at(self, times: Iterable[float], asked: int) -> float:
-        """Tell when a round is closed even if replies are missing.
+        """Tell when a round is closed; infinity while there is no quorum.
 
-        Args:
-            times: from the beginning of the round to each reply so far.
-            asked: how many may still count, those that have replied among them.
-
-        Returns:
-            In the unit of ``times``; infinity while there is no quorum.
+        ``times`` are from the beginning of the round to each reply so far. ``asked``
+        counts those that may still count, those that have replied among them.
         """
         replied = sorted(times)
         # A product such as 0.28 * 25 may be above the whole number that it is.
@@ -111,7 +107,7 @@ class ClientStages:
         self.state_lost = frozenset[int]()
 
     def last_round(self, client: int) -> int:
-        """Return a client's last aggregated round in its own count; 0 for none."""
+        """Look up a client's last aggregated round in its own count; 0 for none."""
         last = self._last.get(client)
         return 0 if last is None else last.round
 

@@ -76,18 +76,8 @@ def prepare(
 ) -> FederatedRun:
     """Wait for the clients and build a run; resume it where that is configured.
 
-    Args:
-        config: of the run.
-        grid: connects to the nodes.
-        initial_arrays: see `FlowerStrategy.start`.
-        num_rounds: likewise.
-        timeout: seconds to wait for the clients.
-        stack: keeps other processes out of the run's folder, and metrics open, until it
-            is closed.
-
-    Raises:
-        ConfigError: something of it is refused, or another process is in its folder.
-        RoundError: too few clients have connected.
+    ``stack`` keeps other processes out of the run's folder, and metrics open, until it
+    is closed. For the other arguments see `FlowerStrategy.start`.
     """
     wanted = config.scenario.clients
     registry = ClientRegistry(grid, wanted)
@@ -175,7 +165,6 @@ def prepare(
 def _class_names(
     config: RunConfig, scenario: Scenario, network: MultiHeadModel
 ) -> Sequence[str]:
-    """Name the classes of a single head; nothing where each task has one."""
     if not (config.federation.per_class and network.single_head):
         return ()
     known = dict(enumerate(config.data.classes)) or scenario.class_names
@@ -183,11 +172,6 @@ def _class_names(
 
 
 def _count(registry: ClientRegistry, timeout: float) -> int:
-    """Count the clients of a run that names no number: all that connect in time.
-
-    Raises:
-        RoundError: there is none, or a number between others is missing.
-    """
     registry.wait_for_clients(1, timeout)
     found = registry.clients
     if found != tuple(range(len(found))):
@@ -201,7 +185,6 @@ def _count(registry: ClientRegistry, timeout: float) -> int:
 def _exporters(
     port: int, registry: ClientRegistry, stack: ExitStack
 ) -> Sequence[RunListener]:
-    """Return the open metrics of a run, nothing where no port is set."""
     if not port:
         return ()
     from fcl_flower.results.monitors import exporting
@@ -212,7 +195,6 @@ def _exporters(
 def _trackers(
     config: RunConfig, folder: Path, stack: ExitStack
 ) -> Sequence[RunListener]:
-    """Return what tracks a run, nothing where no tracker is named."""
     if not config.run.trackers:
         return ()
     from fcl_flower.results.monitors import tracking
@@ -235,12 +217,6 @@ def _evaluates_updates(made: Built) -> bool:
 
 
 def _resolve(config: RunConfig, clients: int, num_rounds: int | None) -> RunSpec:
-    """Decide what a configuration leaves open, for a run of ``num_rounds`` rounds.
-
-    Raises:
-        ConfigError: these are not the rounds that are configured, or no multiple of
-            the number of tasks.
-    """
     spec = resolve(config, clients)
     if num_rounds is None:
         return spec

@@ -144,13 +144,9 @@ class ReplyReader:
         state: Payload,
         store: Callable[[Update], Update],
     ) -> Replies:
-        """Read replies, at most one of each client.
+        """Read replies, at most one of each client; none is held once it was read.
 
-        Args:
-            replies: to messages of one type or of several; none is held once it was
-                read.
-            state: the server's, which updates have to fit.
-            store: says what is held of an update that may be aggregated.
+        Updates have to fit ``state``, the server's; ``store`` says what is held of one.
         """
         found, nominal = Replies(), 0
         lost = set[int]()
@@ -236,7 +232,6 @@ class ReplyReader:
 
 
 def _left_out(client: int, error: Exception) -> str:
-    """Log and return why something of a client is not used."""
     why = mailbox.reason(error)
     log(WARNING, "client %d left out: %s", client, why)
     return why
@@ -258,12 +253,7 @@ class UpdateBuffer:
     """
 
     def __init__(self, folder: Path, kinds: Collection[str]) -> None:
-        """Hold nothing yet.
-
-        Args:
-            folder: on the disk that the file will be on.
-            kinds: of the groups that may lie in the file; all others stay in memory.
-        """
+        """Hold nothing yet; these kinds may lie in a file on the folder's disk."""
         self._folder = folder
         self._kinds = frozenset(kinds)
         self._left = IN_MEMORY
@@ -280,9 +270,6 @@ class UpdateBuffer:
         """Move groups of an update to the file, where they are many bytes.
 
         Each of their tensors is read whenever it is looked at, and held by nobody.
-
-        Raises:
-            OSError: the disk is full.
         """
         groups = {
             group: self._kept(arrays) if group_kind(group) in self._kinds else arrays
@@ -302,8 +289,6 @@ class UpdateBuffer:
 
 
 class _OnDisk(ReceivedArrays):
-    """Tensors in a file, none of which is kept in memory once it was read."""
-
     def __init__(
         self, arrays: Arrays, readers: dict[str, Callable[[], AnyArray]]
     ) -> None:
@@ -315,8 +300,6 @@ class _OnDisk(ReceivedArrays):
 
 
 class _File:
-    """Encoded tensors one after the other, in a file without a name."""
-
     def __init__(self, folder: Path) -> None:
         # Not in a `with`: it is open for as long as an update in it is looked at.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115

@@ -49,10 +49,6 @@ class Server:
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
     round is one update.
-
-    Attributes:
-        traffic: of the round under way.
-        pending: what clients had not answered when a resumed run was ended.
     """
 
     def __init__(
@@ -68,14 +64,8 @@ class Server:
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
-        Args:
-            strategy: the algorithm.
-            registry: maps clients to connected nodes.
-            recorder: writes the run folder.
-            store: keeps a checkpoint of the state after every round.
-            wire: how tensors travel.
-            max_update_norm: the largest, in norms of the server's weights; 0 for any.
-            evaluates_updates: clients are tested before the aggregation, too.
+        ``max_update_norm`` is in norms of the server's weights, 0 for any;
+        ``evaluates_updates``: clients are tested before the aggregation, too.
         """
         self._strategy = strategy
         self._evaluates_updates = evaluates_updates
@@ -97,11 +87,7 @@ class Server:
         self._state = self._strategy.init(model)
 
     def resume(self) -> bool:
-        """Continue after the last finished round, if there is one.
-
-        Raises:
-            WireError: the checkpoint or the journal is damaged.
-        """
+        """Continue after the last finished round, if there is one."""
         saved = self._store.load()
         if saved is None:
             return False
@@ -148,7 +134,7 @@ class Server:
         return self._state["base"]
 
     def last_round(self, client: int) -> int:
-        """Return a client's last aggregated round in its own count; 0 for none."""
+        """Look up a client's last aggregated round in its own count; 0 for none."""
         return self._stages.last_round(client)
 
     def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
@@ -156,7 +142,7 @@ class Server:
         return self._stages.stage_for(client, stage)
 
     def client(self, reply: Message) -> int:
-        """Return the client that a message was sent to, from the reply to it."""
+        """Find the client that a message was sent to, from the reply to it."""
         return self._registry.client(reply.metadata.src_node_id)
 
     def refresh_clients(self) -> tuple[int, ...]:
@@ -185,10 +171,10 @@ class Server:
         tasks: int = 0,
         client_stage: TaskStage | None = None,
     ) -> Sent:
-        """Ask a client to train.
+        """Ask a connected client to train.
 
         Args:
-            client: a connected client.
+            client: its number.
             stage: of the client, in the server's count of rounds.
             tasks: how many test accuracies shall come with the update; 0 for none.
             client_stage: the same in the client's own count, if that differs.
@@ -261,10 +247,7 @@ class Server:
     ) -> None:
         """Move the state towards what the algorithm makes of the updates.
 
-        Args:
-            stage: of the round.
-            updates: by client, not empty.
-            weight: how far the averaged groups go, in (0, 1]; see `interpolate`.
+        ``weight`` is how far the averaged groups go, in (0, 1]; see `interpolate`.
         """
         before, strategy = self._state, self._strategy
         counted = strategy.aggregation.count(updates)
@@ -307,13 +290,8 @@ class Server:
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
 
-        Args:
-            stage: of the round, the one after `done`.
-            updates: by client.
-            failures: why an update or an evaluation is missing, by client.
-            timing: see `Trained`.
-            late: see `Trained`.
-            pending: what other clients have not answered, for the checkpoint.
+        For ``timing`` and ``late`` see `Trained`; ``pending`` is what other clients
+        have not answered.
         """
         self._done = stage.round
         expected = {client: self._reader.expected(client) for client in updates}
@@ -358,11 +336,7 @@ class Server:
         self._recorder.progress(self._done, 0, 0, "finished")
 
     def check_evaluated(self) -> None:
-        """Refuse a record without a single accuracy.
-
-        Raises:
-            RoundError: it is; the message says why, as far as that is known.
-        """
+        """Refuse a record without a single accuracy, with the reason if known."""
         record = self._recorder.record
         if np.isnan(record.accuracy).all():
             why = record.failures or "unknown"

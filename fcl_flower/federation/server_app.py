@@ -96,14 +96,7 @@ def flower_strategy(name: str, config: RunConfig) -> FlowerStrategy:
     """Make a Flower strategy; call its ``start(grid, ...)`` in a ServerApp.
 
     The nodes run the ClientApp of this project, `fcl_flower.federation.client_app`,
-    with the same run configuration.
-
-    Args:
-        name: an algorithm, as `fcl list` shows it.
-        config: of the run; the name of its strategy is replaced.
-
-    Raises:
-        ConfigError: the configuration is refused.
+    with the same run configuration; the name of its strategy is replaced.
     """
     return FlowerStrategy(config.replace(strategy=name))
 

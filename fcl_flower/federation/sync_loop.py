@@ -101,7 +101,6 @@ class SyncLoop(Loop):
                 return
 
     def _select_participants(self, number: int) -> None:
-        """Note the stages of the round's participants that are connected."""
         lateness, clock = self._run.lateness, self._clock
         participants = set(self._schedule.participants(number))
         deadline = time.monotonic() + self._run.timeout
@@ -131,7 +130,6 @@ class SyncLoop(Loop):
         self._late, self._busy = {}, busy
 
     def _query(self) -> None:
-        """Ask what the algorithm wants to know before a task, if there is anything."""
         server = self._server
         queries = [server.query_request(c, stage) for c, stage in self._stages.items()]
         asked = [sent.message for sent in queries if sent is not None]
@@ -151,7 +149,6 @@ class SyncLoop(Loop):
         }
 
     def _agree_on_masks(self) -> None:
-        """With secure aggregation leave out those who have agreed on no masks."""
         for client, why in self._run.agree_on_masks(sorted(self._stages)).items():
             self._failures[client] = why
             del self._stages[client]
@@ -215,7 +212,6 @@ class SyncLoop(Loop):
     # ---- tests
 
     def _evaluate(self, number: int) -> None:
-        """Test the clients without scores yet, and record all test accuracies."""
         server, schedule = self._server, self._schedule
         asked: list[Message] = []
         if schedule.evaluates(number):
@@ -240,7 +236,6 @@ class SyncLoop(Loop):
     # ---- time
 
     def _update_quorum(self) -> Quorum:
-        """Choose the rule for updates: a sum under masks needs one of its own."""
         if not self._section.secure_aggregation:
             return self._quorum
         needed = self._section.sum_threshold(len(self._stages))
@@ -249,7 +244,6 @@ class SyncLoop(Loop):
     def _in_simulated_time(
         self, asked: list[Message], replies: Iterable[Message]
     ) -> Iterator[Message]:
-        """Yield the replies of a round, those late in simulated time left out."""
         length = self._update_quorum().closes_at(*self._durations())
         requests = {message.metadata.dst_node_id: message for message in asked}
         for reply in replies:
@@ -259,11 +253,9 @@ class SyncLoop(Loop):
                 yield reply
 
     def _durations(self) -> tuple[list[float], int]:
-        """Simulate how long each client trains; return how many do, too."""
         return list(map(self._clock.duration, self._stages)), len(self._stages)
 
     def _note_late(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Note who was late, and when it is ready again."""
         for reply in replies:
             if mailbox.is_late(reply):
                 client = self._server.client(reply)
@@ -273,7 +265,6 @@ class SyncLoop(Loop):
     def _ask(
         self, asked: list[Message], number: int, closes_at: mailbox.Deadline
     ) -> Iterator[Message]:
-        """Yield one reply to each message as it arrives; report the progress."""
         server = self._server
         working = {self._registry.client(m.metadata.dst_node_id) for m in asked}
         if asked:

@@ -99,13 +99,7 @@ def environment(home: Path) -> Mapping[str, str]:
 
 
 def write_superlink(home: Path, address: str, root_certificate: Path | None) -> None:
-    """Tell Flower's commands with this ``FLWR_HOME`` where the SuperLink is.
-
-    Args:
-        home: the ``FLWR_HOME``; made if it is not there.
-        address: HOST:PORT.
-        root_certificate: what proves that it is the SuperLink; None without TLS.
-    """
+    """Tell Flower's commands with this ``FLWR_HOME`` where the SuperLink is."""
     home.mkdir(parents=True, exist_ok=True)
     security = (
         "insecure = true"
@@ -120,10 +114,6 @@ def write_superlink(home: Path, address: str, root_certificate: Path | None) -> 
 
 def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """Run a command of Flower's to its end; read its answer.
-
-    Args:
-        home: its ``FLWR_HOME``.
-        arguments: of ``flwr``.
 
     Raises:
         RoundError: it has failed; the message is Flower's.
@@ -159,12 +149,7 @@ TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
 def with_worker(command: Sequence[str]) -> list[str]:
     """Let a command of flower-supernode run a worker beside it.
 
-    Args:
-        command: with ``--host`` and ``--port``; of an option that is there twice the
-            last one holds, as for Flower.
-
-    Raises:
-        ConfigError: it has an option that leaves no place for a worker.
+    Of an option that is there twice the last one holds, as for Flower.
     """
     parser = argparse.ArgumentParser(add_help=False)
     for option in ("--host", "--port", *TAKEN):

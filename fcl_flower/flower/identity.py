@@ -37,12 +37,7 @@ def flower_identity() -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_to(path: Path | None, mode: str) -> Iterator[None]:
-    """Write Flower's log to a file instead of the console.
-
-    Args:
-        path: of the file; None leaves the log where it is.
-        mode: "w" for a new file, "a" to go on with one.
-    """
+    """Write Flower's log to a file instead of the console, unless None."""
     if path is None:
         yield
         return

@@ -35,11 +35,7 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def public_key(text: bytes) -> PublicKey:
-    """Read the key in a ``.pub`` file.
-
-    Raises:
-        ValueError: it holds none on an elliptic curve.
-    """
+    """Read the key in a ``.pub`` file."""
     try:
         found = load_ssh_public_key(text)
     except UnsupportedAlgorithm as error:
@@ -66,15 +62,7 @@ class NodeKeys:
         self._known = {_as_sent(key): (name, key) for name, key in keys.items()}
 
     def client(self, headers: Mapping[bytes, bytes]) -> str:
-        """Authenticate a call by its headers; return the name of the client.
-
-        Args:
-            headers: by name in lower case; the values may be anything.
-
-        Raises:
-            WireError: the key is missing or unknown, the call was not signed with it,
-                or not now.
-        """
+        """Authenticate a call by its headers, in lower case; name the client."""
         try:
             given, signature = (
                 b64decode(headers[name.encode()], validate=True)

@@ -41,13 +41,7 @@ class KeptActors(RayBackend):
     """
 
     def __init__(self, workers: int, gpus_per_client: float, app: ClientApp) -> None:
-        """Start Ray and the actors.
-
-        Args:
-            workers: actors, a CPU core each.
-            gpus_per_client: share of a GPU of each actor, 0 for none.
-            app: which the actors run.
-        """
+        """Start Ray and so many actors, with a CPU core and a share of a GPU each."""
         self._workers, self._app = workers, app
         self.can_go_on = True
         self._engine: threading.Thread | None = None
@@ -95,16 +89,7 @@ class KeptActors(RayBackend):
     def run(
         self, run_server: Callable[[Grid], None], clients: int, settings: UserConfig
     ) -> None:
-        """Simulate one run to its end.
-
-        Args:
-            run_server: runs the server's side on the grid that it is given.
-            clients: number of nodes.
-            settings: of the run, as every client's app gets them.
-
-        Raises:
-            Exception: whatever ended the server.
-        """
+        """Simulate one run to its end, with the server's side in this process."""
         if self._engine:  # of the run before; it looks for its end once a second
             self._engine.join()
         states = LinkStateFactory(
@@ -133,7 +118,6 @@ class KeptActors(RayBackend):
         contexts: dict[int, DeprecatedRunInfoStore],
         over: threading.Event,
     ) -> None:
-        """Pass messages between a link state and the actors until the run is over."""
         try:
             run_api(
                 lambda: self._app,
@@ -150,7 +134,6 @@ class KeptActors(RayBackend):
 
 
 def _registered_run(states: LinkStateFactory) -> Run:
-    """Register a run in a link state, with the task that runs it."""
     run = Run.create_empty(RUN_ID)
     run.primary_task_id = RUN_ID
     run.federation_id = NOOP_FEDERATION_ID
@@ -164,7 +147,6 @@ def _registered_run(states: LinkStateFactory) -> Run:
 def _contexts(
     nodes: dict[int, int], settings: UserConfig
 ) -> dict[int, DeprecatedRunInfoStore]:
-    """Make the stores in which Flower finds the context of each node's client."""
     found = {}
     for node, client in nodes.items():
         place: UserConfig = {"partition-id": client, "num-partitions": len(nodes)}

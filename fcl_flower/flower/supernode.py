@@ -78,11 +78,7 @@ class WorkerProcess:
     """
 
     def __init__(self, address: str) -> None:
-        """Start one.
-
-        Args:
-            address: HOST:PORT of this machine, where the SuperNode has the messages.
-        """
+        """Start one for the SuperNode at an address of this machine."""
         self._channel, other = Pipe()
         with other:
             # By its path: see there.
@@ -92,22 +88,14 @@ class WorkerProcess:
             )
 
     def send(self, token: str) -> None:
-        """Hand over what opens a message.
-
-        Raises:
-            RoundError: the worker has ended.
-        """
+        """Hand over what opens a message; a `RoundError` if the worker has ended."""
         try:
             self._channel.send_bytes(token.encode())
         except OSError as error:
             raise self._ended() from error
 
     def receive(self, seconds: float) -> bytes:
-        """Wait for what the worker says next.
-
-        Raises:
-            RoundError: it has ended, or says nothing in time.
-        """
+        """Wait for what the worker says next, or raise a `RoundError`."""
         try:
             if self._channel.poll(seconds):
                 return self._channel.recv_bytes()
@@ -138,12 +126,7 @@ class Executor:
     """Answers the messages of one SuperNode."""
 
     def __init__(self, address: str, secret: bytes) -> None:
-        """Start nothing yet.
-
-        Args:
-            address: HOST:PORT of this machine, where the SuperNode hands out messages.
-            secret: which it shares with this process alone.
-        """
+        """Start nothing yet; the secret is shared with the SuperNode alone."""
         self._address = address
         self._supernode = self._client(
             SuperExecAuthHttpInterceptor(
@@ -195,7 +178,6 @@ class Executor:
             self._worker = None
 
     def _answer(self, token: str, run: int) -> None:
-        """See that the message of a task is answered, by the worker of its run."""
         if self._worker is None or self._run != run:
             self._end_worker()
             self._worker, self._run = WorkerProcess(self._address), run
@@ -270,9 +252,7 @@ class Executor:
 def run_node(address: str, command: Sequence[str]) -> None:
     """Run a SuperNode to its end, which is that of this process.
 
-    Args:
-        address: HOST:PORT at which it hands out its messages.
-        command: of flower-supernode, in isolation mode ``process``.
+    The command is that of flower-supernode in isolation mode ``process``.
     """
     # Nobody else on this machine may take the client's messages up. A pipe, as the
     # secret need not lie in any file.

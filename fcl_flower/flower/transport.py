@@ -80,11 +80,7 @@ MOST_TIMES = 64
 
 
 def bound_assembly() -> None:
-    """Let Flower's connection to the SuperLink refuse what takes too much memory.
-
-    Raises:
-        RuntimeError: it puts messages together in another way than is known here.
-    """
+    """Let Flower's connection to the SuperLink refuse what takes too much memory."""
     # It brings Flower's whole client of a network.
     from flwr.superlink.grid import http_grid
 
@@ -94,15 +90,7 @@ def bound_assembly() -> None:
 
 
 def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
-    """Inflate the object that was sent in parts.
-
-    Args:
-        object_id: of the whole.
-        contents: of the whole and of all its parts, by id; used up.
-
-    Raises:
-        WireError: put together it would take more than it may.
-    """
+    """Inflate the object that was sent in parts; ``contents`` by id are used up."""
     sent = sum(map(len, contents.values()))
     claimed = sum(_joined_bytes(content, contents) for content in contents.values())
     allowed = min(MOST_BYTES, MOST_TIMES * sent)
@@ -115,7 +103,6 @@ def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
 
 
 def _joined_bytes(content: bytes, contents: Mapping[str, bytes]) -> int:
-    """Count the bytes of a tensor's chunks when they are joined; 0 of others."""
     kind, children, _ = get_object_head_values_from_object_content(content)
     if kind != Array.__qualname__:
         return 0

@@ -56,12 +56,7 @@ class Worker:
     """Answers messages by the app of one run."""
 
     def __init__(self, channel: Connection, address: str) -> None:
-        """Load nothing yet.
-
-        Args:
-            channel: to the executor, which sends tokens.
-            address: HOST:PORT of the SuperNode.
-        """
+        """Load nothing yet; tokens come through the channel from the executor."""
         self._channel = channel
         self._address = address
         self._app: ClientApp | None = None
@@ -136,11 +131,6 @@ class Worker:
 
 
 def _pull_message(supernode: RuntimeHttpClient) -> PullAppMessagesResponse:
-    """Pull the message of a task, without its content.
-
-    Raises:
-        RuntimeError: there is none.
-    """
     deadline = time.monotonic() + STORED_SECONDS
     while time.monotonic() < deadline:
         pulled = supernode.PullMessages(PullAppMessagesRequest())
@@ -153,7 +143,6 @@ def _pull_message(supernode: RuntimeHttpClient) -> PullAppMessagesResponse:
 def _inflated(
     supernode: RuntimeHttpClient, pulled: PullAppMessagesResponse, context: Context
 ) -> Message:
-    """Pull the content of a message, which the SuperNode then forgets."""
     (tree,) = pulled.message_object_trees
     node = Node(node_id=context.node_id)
     message = pull_and_inflate_object_from_tree(

@@ -75,10 +75,8 @@ class LocalDataSpec:
 class LocalTask:
     """A task that is fit for training.
 
-    Attributes:
-        data: training and test samples; its class names are the labels of the head.
-        valid: the samples to validate; none where every class has a single sample.
-        classes: names of the classes that the task has.
+    The class names of ``data`` are the labels of the head, ``classes`` those of the
+    task. ``valid`` has no samples where every class has a single one.
     """
 
     data: Dataset
@@ -89,14 +87,7 @@ class LocalTask:
 def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
     """Read a task; later calls return the same object until one of its files changes.
 
-    Args:
-        files: where it is.
-        number: counted from 0; which samples are held out depends on it and the seed.
-        spec: what the run expects.
-
-    Raises:
-        ConfigError: a file is not as described; one sentence names it, and the line,
-            array or image.
+    Which samples are held out depends on the task's number and the seed.
     """
     given = [path for path in (files.train, files.valid, files.test) if path]
     stamps = tuple(stamp for path in given for stamp in _stamps(path))
@@ -136,7 +127,6 @@ def _loaded(
     rest = train.split(numbers)
 
     def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
-        """Take samples of a file of their own, or else out of the rest."""
         nonlocal rest
         if given is not None:
             return given.split(numbers)
@@ -189,7 +179,6 @@ def _check_classes(train: FileSamples, files: TaskFiles, spec: LocalDataSpec) ->
 
 
 def _check_against(train: FileSamples, other: FileSamples) -> None:
-    """Refuse samples to validate or to test that do not go with the training ones."""
     for label in other.names:
         if label not in train.names:
             raise ConfigError(
@@ -218,17 +207,10 @@ class LocalData(ClientData):
         tasks: int,
         words: Path | Tokenizer | None,
     ) -> None:
-        """Look into the folder.
+        """Look for so many tasks in the folder.
 
-        Args:
-            folder: the client's ``data-path``.
-            spec: what the run expects.
-            tasks: how many tasks the client is asked for.
-            words: for texts, the file of word vectors, or the tokenizer of a model
-                that needs none.
-
-        Raises:
-            ConfigError: the folder is not in order, or has fewer tasks as yet.
+        ``words`` is, for texts, the file of word vectors, or the tokenizer of a model
+        that needs none.
         """
         self._spec, self._words = spec, words
         with _hide_details("data-path: the client's folder"):
@@ -269,12 +251,7 @@ class LocalData(ClientData):
 def local_vectors(
     tasks: Sequence[LocalTask], path: Path, spec: LocalDataSpec
 ) -> WordVectors:
-    """Read the vectors of all words of some tasks of texts, at least one.
-
-    Raises:
-        ConfigError: the file is broken, has none of the words, or vectors of another
-            width than the run's.
-    """
+    """Read the vectors of all words of some tasks of texts, at least one."""
     train = [words(text) for task in tasks for text in task.data.train.x]
     vocabulary: dict[str, None] = {}
     for task in tasks:
@@ -311,7 +288,6 @@ def _examples(
 
 @contextmanager
 def _hide_details(what: str) -> Iterator[None]:
-    """Keep what an error says about the data where the data are."""
     try:
         yield
     except ConfigError as error:
@@ -326,9 +302,6 @@ def load_public_file(
     """Read the server's public samples from a file in a format of local data.
 
     A label that is none of the run's is a class that no client has.
-
-    Raises:
-        ConfigError: the file is missing or not as expected.
     """
     found = read_samples(path, spec.dataset_type, spec.input_shape)
     split = Split(found.x, found.codes)

@@ -85,12 +85,7 @@ def ending(path: Path) -> str:
 def read_samples(
     path: Path, dataset_type: type[Dataset], input_shape: tuple[int, ...]
 ) -> FileSamples:
-    """Read the samples of a file, or of a folder of images.
-
-    Raises:
-        ConfigError: the file is missing, has an ending that does not suit the data, or
-            is not as expected; one sentence names file and line, array or image.
-    """
+    """Read the samples of a file, or of a folder of images."""
     if not path.exists():
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
     end = ending(path)
@@ -114,7 +109,6 @@ def read_samples(
 
 
 def _coded(labels: Sequence[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """Sort the labels that occur, and index each label in them."""
     names = tuple(sorted(set(labels)))
     codes = {name: code for code, name in enumerate(names)}
     return names, np.array([codes[label] for label in labels], np.int64)
@@ -167,7 +161,6 @@ def _refuse_cell(row: Mapping[str, str], columns: Sequence[str], where: str) -> 
 
 
 def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
-    """Read the arrays ``x`` and ``y``; labels are ``class_names`` or the numbers."""
     arrays, names = read_arrays(path, ("x", "y"))
     split = array_split(
         dataset_type, arrays["x"], arrays["y"], f"{path}: x", f"{path}: y"

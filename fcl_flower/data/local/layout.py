@@ -37,8 +37,6 @@ class TaskFiles:
 
 
 class _Entry(BaseModel):
-    """One ``[[task]]`` of the manifest."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(min_length=1)
@@ -49,19 +47,12 @@ class _Entry(BaseModel):
 
 
 def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
-    """Find the tasks that are there now, in the order in which they are learned.
+    """Find the first tasks that are there now, in the order in which they are learned.
 
     Either ``tasks.toml`` lists them, or they are the folders ``task-01``, ``task-02``
     and so on. Names that begin with a dot are left alone: a task that is still being
-    written has such a name, and gets its own when it is whole.
-
-    Args:
-        folder: the client's ``data-path``.
-        most: look into the first so many only, so that what is wrong with a later
-            task does no harm yet; None for all.
-
-    Raises:
-        ConfigError: the folder, or a name in it, is not as described.
+    written has such a name, and gets its own when it is whole. What is wrong with a
+    task beyond ``most`` does no harm yet; None looks into all.
     """
     try:
         names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
@@ -76,7 +67,6 @@ def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
 
 
 def _numbered(folder: Path, names: list[str]) -> list[Path]:
-    """Sort the folders of tasks by number, which are 1, 2, 3 and so on."""
     found: dict[int, Path] = {}
     for name in names:
         match = _NAME.fullmatch(name)
@@ -146,7 +136,6 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
 
 
 def _inside(folder: Path, name: str, where: str) -> Path:
-    """Join a path that stays below the folder, links followed."""
     path = folder / name
     try:
         safe = path.resolve().is_relative_to(folder.resolve())
@@ -160,15 +149,7 @@ def _inside(folder: Path, name: str, where: str) -> Path:
 
 
 def checksum(folder: Path, tasks: int) -> str:
-    """Compute the SHA-256 of a client's first tasks: of names, files and labels.
-
-    Args:
-        folder: the client's ``data-path``.
-        tasks: how many a run has; what comes after them does not count.
-
-    Raises:
-        ConfigError: the folder is not as described, or a file cannot be read.
-    """
+    """Compute the SHA-256 of a client's first tasks: of names, files and labels."""
     digest = hashlib.sha256()
     for task in find_tasks(folder, tasks):
         digest.update(repr((task.name, task.labels)).encode())
@@ -186,7 +167,6 @@ def checksum(folder: Path, tasks: int) -> str:
 
 
 def _files(path: Path | None) -> Iterator[Path]:
-    """Yield a file, or all that are in a folder of images, in one order."""
     if path is None:
         return
     if path.is_dir():

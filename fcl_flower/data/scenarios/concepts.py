@@ -41,10 +41,6 @@ def concept_tasks(spec: Spec) -> TaskStreams:
     Training and test samples alike are cut into disjoint parts of nearly equal size,
     class by class, so that the clients' mean test accuracy is that of the whole test
     set.
-
-    Raises:
-        ConfigError: there are more data sets than concepts, too few classes, or too few
-            samples of a concept for so many clients.
     """
     groups = concept_groups(spec.sources, spec.tasks, spec.seed)
     by_concept = [_chunks(spec, group, number) for number, group in enumerate(groups)]
@@ -57,9 +53,6 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
     Each data set is a concept. Where more are wanted, one after the other goes to the
     set that has most classes for each of its concepts, and the classes of such a set
     are dealt to its concepts at random, in nearly equal numbers.
-
-    Raises:
-        ConfigError: there are more data sets than concepts, or too few classes.
     """
     if concepts < len(sources):
         expected = f"at least one concept for each of the {len(sources)} data sets"

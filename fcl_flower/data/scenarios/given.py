@@ -36,12 +36,9 @@ GIVEN_TASKS = "given-tasks"
 
 
 class TaskSamples(NamedTuple):
-    """Which samples of a data set make a task.
+    """Which samples of a data set make a task: int64 indices into each split.
 
-    Attributes:
-        train: int64 indices into the training split.
-        test: int64 indices into the test split; those of classes that ``train`` has
-            not are left out.
+    Test samples of classes that ``train`` has not are left out.
     """
 
     train: Indices
@@ -61,13 +58,8 @@ class GivenTasks:
     """A data set and its tasks, which `simulate` and `compare` take as ``data``.
 
     All clients learn the tasks in the same order. The training samples of a task are
-    dealt to them, class by class; the test samples are whole for each.
-
-    Attributes:
-        data: the data set.
-        tasks: one or more, with at least 2 classes in the largest.
-        head: ``multi`` for a head each, so that a test's task is known; ``single`` for
-            one.
+    dealt to them, class by class; the test samples are whole for each. ``head`` is
+    ``multi`` for a head each, so that a test's task is known, or ``single``.
     """
 
     data: Dataset
@@ -165,7 +157,6 @@ class GivenTasks:
     def _shares(
         self, spec: ScenarioSpec[Any], number: int, group: Group
     ) -> list[tuple[Indices, Indices]]:
-        """Deal a task's training samples; each client has all of its test samples."""
         source, given = group.source, self.tasks[number]
         train = np.intersect1d(given.train, spec.samples(source, "train", group.labels))
         test = np.intersect1d(given.test, spec.samples(source, "test", group.labels))
@@ -206,8 +197,6 @@ class Benchmark(Protocol):
 
 
 class _Read(NamedTuple):
-    """An experience in arrays: samples, labels, and its one task label."""
-
     x: AnyArray
     y: npt.NDArray[np.int64]
     task: int
@@ -227,10 +216,6 @@ def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
         benchmark: with samples of one shape: PIL images, tensors (C, H, W) of images,
             (channels, steps) of series, (columns,) of tables.
         name: what the data set is called.
-
-    Raises:
-        ConfigError: the samples are not as described, task labels are shared by some
-            experiences only, or the two streams do not fit together.
     """
     train = _read(benchmark.train_stream, f"{name}: train")
     test = _read(benchmark.test_stream, f"{name}: test")
@@ -278,7 +263,6 @@ def _read_one(experience: Experience, where: str) -> _Read:
 
 
 def _channels_last(x: AnyArray) -> AnyArray:
-    """Convert an image (1, H, W) to (H, W) and (3, H, W) to (H, W, 3)."""
     if x.ndim != 3 or x.shape[0] not in (1, 3):
         return x
     if np.issubdtype(x.dtype, np.floating) and not (x.min() >= 0 and x.max() <= 1):
@@ -293,7 +277,6 @@ def _channels_last(x: AnyArray) -> AnyArray:
 def _joined(
     experiences: Sequence[_Read], classes: Sequence[tuple[int, int]], where: str
 ) -> tuple[AnyArray, npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    """Join samples, their labels from 0, and the indices of each experience."""
     shapes = {one.x.shape[1:] for one in experiences}
     if len(shapes) > 1:
         raise config_error(f"{where} shapes", sorted(shapes), "one")

@@ -57,13 +57,7 @@ CIFAR100_SUPERCLASSES: dict[str, tuple[str, ...]] = {
 
 
 class Group(NamedTuple):
-    """Classes of one data set that are learnt together.
-
-    Attributes:
-        name: data set and group, such as ``cifar100/fish``.
-        source: the data set.
-        labels: label ids, ascending.
-    """
+    """Classes of one data set that are learnt together, such as ``cifar100/fish``."""
 
     name: str
     source: Dataset
@@ -200,15 +194,7 @@ def share_samples(
     """Deal the training samples of each group to the clients that learn it.
 
     No sample goes to two clients: a group is cut, class by class, into nearly equal
-    parts.
-
-    Args:
-        spec: how many samples are used, and kept for validation.
-        groups: the class groups, disjoint.
-        streams: for each client the index of each task's group, no group twice.
-
-    Raises:
-        ConfigError: a class has fewer training samples than clients that learn it.
+    parts. ``streams`` has for each client the index of each task's group, none twice.
     """
     sharers = Counter(group for stream in streams for group in stream)
     parts = {
@@ -278,11 +264,7 @@ SplitRule = Annotated[str, AfterValidator(_known)]
 
 
 def dirichlet_beta(rule: str) -> float:
-    """Parse BETA of a rule ``dirichlet:BETA``.
-
-    Raises:
-        ValueError: it is no such rule; the message says what was expected.
-    """
+    """Parse BETA of a rule ``dirichlet:BETA``."""
     name, _, number = rule.partition(":")
     try:
         beta = float(number)
@@ -299,23 +281,12 @@ def deal_samples(
 ) -> list[Indices]:
     """Deal a task's training samples to all clients; every client has some.
 
-    The skewed shares are those of TARGET (Zhang et al., ICCV 2023,
-    https://arxiv.org/abs/2303.06937) and LANDER (Tran et al., CVPR 2024,
-    https://arxiv.org/abs/2403.14101): a class is shared out by a Dirichlet distribution
-    over the clients, drawn for each task anew, and the draw is repeated until every
-    client has a sample. For even shares their released code cuts shuffled samples; here
-    they are dealt class by class, so that chance skews nothing.
-
-    Args:
-        spec: how many clients there are, and what is drawn from.
-        rule: ``iid`` or ``dirichlet:BETA``.
-        number: of the task.
-        group: its classes.
-        samples: of the training split, all that clients have of the task.
-
-    Raises:
-        ConfigError: there are more clients than samples, or no draw gave every client
-            one.
+    The rule is ``iid`` or ``dirichlet:BETA``. The skewed shares are those of TARGET
+    (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937) and LANDER (Tran et al.,
+    CVPR 2024, https://arxiv.org/abs/2403.14101): a class is shared out by a Dirichlet
+    distribution over the clients, drawn for each task anew, and the draw is repeated
+    until every client has a sample. For even shares their released code cuts shuffled
+    samples; here they are dealt class by class, so that chance skews nothing.
     """
     clients, labels = spec.clients, group.source.train.y[samples]
     if len(samples) < clients:
@@ -356,9 +327,6 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     task is every test document of its labels. With all labels of the data set, tasks
     differ in their documents only. The seed decides which client learns which task of
     the pool, and when.
-
-    Raises:
-        ConfigError: the data set has fewer labels, or a label too few documents.
     """
     source, clients, tasks = only_source(spec, "text"), spec.clients, spec.tasks
     if spec.classes_per_task > source.num_classes:
@@ -385,7 +353,6 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
 
 
 def _labels(source: Dataset, count: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Draw labels, ascending, that have a test document among them."""
     while True:
         drawn = rng.choice(source.num_classes, size=count, replace=False)
         if np.isin(source.test.y, drawn).any():
@@ -398,7 +365,6 @@ def _pool_parts(
     labels: Sequence[tuple[int, ...]],
     rng: np.random.Generator,
 ) -> dict[int, Iterator[Indices]]:
-    """Cut the training documents of each label: a part for each task that drew it."""
     parts: dict[int, Iterator[Indices]] = {}
     for label, count in sorted(Counter(n for drawn in labels for n in drawn).items()):
         members = spec.samples(source, "train", (label,))

@@ -67,10 +67,6 @@ def class_incremental_tasks(spec: Spec) -> TaskStreams:
     and each learns the classes that it has samples of. The test samples of all of the
     task's classes are dealt to all clients, class by class, so that the clients
     together test every sample once.
-
-    Raises:
-        ConfigError: the classes do not suffice for the tasks, or the samples for the
-            clients.
     """
     groups = task_groups(spec)
     dealt = [_train_parts(spec, number, group) for number, group in enumerate(groups)]
@@ -124,11 +120,7 @@ def public_tasks(spec: Spec) -> tuple[Task, ...]:
 
 
 def task_groups(spec: Spec) -> list[Group]:
-    """Draw the classes of each task: of one data set in parts, or a data set each.
-
-    Raises:
-        ConfigError: there are not as many tasks as data sets, or too few classes.
-    """
+    """Draw the classes of each task: of one data set in parts, or a data set each."""
     sources, tasks, size = spec.sources, spec.tasks, spec.classes_per_task
     if len(sources) > 1:
         if tasks != len(sources):
@@ -163,7 +155,6 @@ def task_groups(spec: Spec) -> list[Group]:
 
 
 def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:
-    """Draw each client's classes of a task; each class is drawn by somebody."""
     rng = spec.rng("class-share", number)
     count = max(1, round(spec.params.class_fraction * len(group.labels)))
     drawn = [
@@ -210,7 +201,6 @@ def _classes(group: Group, samples: Indices) -> tuple[int, ...]:
 
 
 def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
-    """Cut the training samples of a class into the server's and the clients'."""
     samples = spec.shuffled_class(source, "train", label)
     fraction = 0.0 if spec.public else spec.public_fraction
     count = max(1, round(fraction * len(samples))) if fraction else 0

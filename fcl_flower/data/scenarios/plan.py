@@ -86,8 +86,8 @@ class ScenarioSpec(Generic[P_co]):
 class ConceptStream:
     """The order in which clients have concepts (Jiang et al., 2025, section V.A).
 
-    All follows from the seed, the client and the round, so that server and client
-    know the same, whichever clients take part or fail.
+    All follows from the seed, the client and the round, so that server and client know
+    the same, whichever clients take part or fail.
 
     Attributes:
         concepts: how many there are, at least 1.
@@ -110,11 +110,7 @@ class ConceptStream:
         return (_concept(self, client, server_round),)
 
     def concept_at(self, client: int, server_round: int) -> int:
-        """Look up a client's only concept in a round.
-
-        Raises:
-            ValueError: it has all at once.
-        """
+        """Look up a client's only concept in a round."""
         (concept,) = self.concepts_at(client, server_round)
         return concept
 
@@ -396,15 +392,8 @@ def merged_labels(
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
     """Match classes of one name in different data sets, by (dataset, label id).
 
-    They are one class, that of the first data set of the group that has it.
-
-    Args:
-        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
-        sources: all data sets, those of the server included.
-
-    Raises:
-        ConfigError: a group is not of different data sets of the run, a data set is in
-            two groups, or one has no class name in common with those before it.
+    They are one class, that of the first data set of the group that has it. ``text``
+    has groups of names of data sets, such as ``yelp=amazon,a=b=c``.
     """
     # Settings are chosen on held-out samples of the sets that the text names.
     known = {source.name.removeprefix(HELD_OUT): source for source in sources}

@@ -43,7 +43,6 @@ PUBLIC_FRACTION = 0.1
 
 
 def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
-    """Count the tasks: what is in them only their client knows."""
     none = np.empty(0, np.int64)
     tasks = tuple(
         Task(f"task {number}", "", (), (), none, none, none, group=None)
@@ -147,11 +146,7 @@ SCENARIOS = Registry("scenario", "fcl_flower.scenarios", ScenarioEntry, _SCENARI
 
 
 def scenario_entry(name: str) -> ScenarioEntry:
-    """Look up a scenario by name.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Look up a scenario by name."""
     return SCENARIOS[name]
 
 
@@ -200,11 +195,6 @@ def draw_scenario(
         public_fraction: share of each class's training samples that are the server's,
             in [0, 1), for ``class-incremental``.
         public_dataset: name of a data set that the server has instead; empty for none.
-
-    Raises:
-        ConfigError: a value is out of range, a data set is missing, or the data
-            do not suffice for so many clients and tasks.
-        ContractError: ``params`` are those of another scenario.
     """
     entry = scenario_entry(name)
     params = entry.params() if params is None else params
