@@ -102,11 +102,7 @@ class Analytic(ClientLearner[AnalyticParams]):
         return torch.tensor(logits, dtype=torch.float32, device=x.device)
 
     def features(self, x: Tensor) -> forms.Matrix:
-        """Compute features of inputs, of length 1, shape (N, D).
-
-        Args:
-            x: inputs, shape (N, *input_shape).
-        """
+        """Compute features of inputs, of length 1, shape (N, D)."""
         h = unit_features(self.model, x)
         if self._projection is None:
             return h
@@ -128,12 +124,7 @@ class Analytic(ClientLearner[AnalyticParams]):
 
 @torch.no_grad()
 def unit_features(model: MultiHeadModel, x: Tensor) -> forms.Matrix:
-    """Compute what the body makes of inputs, of length 1, shape (N, D).
-
-    Args:
-        model: is brought into evaluation mode.
-        x: inputs, shape (N, *input_shape).
-    """
+    """Compute what the body, in evaluation mode, makes of inputs: length 1, (N, D)."""
     model.eval()
     body = model.body
 
@@ -149,7 +140,6 @@ _NONE = np.empty(0, np.uint64)
 
 
 def _identity(*data: Examples) -> np.uint64:
-    """Identify the data by a number, the same whenever a client meets them again."""
     found = hashlib.blake2b(digest_size=8)
     for part in (tensor for examples in data for tensor in examples):
         found.update(repr(part.shape).encode())

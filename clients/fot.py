@@ -41,13 +41,7 @@ _WORDS = 8
 
 
 def shared_layers(model: MultiHeadModel) -> dict[str, nn.Module]:
-    """Find the layers whose weights clients share, by name.
-
-    Raises:
-        ConfigError: a shared weight of several axes is not of a linear layer or
-            convolution, or the network does not call that layer as a module, so that
-            nobody can tell what enters it.
-    """
+    """Find the layers whose weights clients share, by name."""
     layers = dict[str, nn.Module]()
     state = model.state_dict()
     for name in model.shared_names():
@@ -91,10 +85,6 @@ def columns(layer: nn.Module, x: Tensor) -> Tensor:
 
     Those of a convolution are patches, in the order of its flattened kernels; each
     group of channels has its own. With a bias the last row is 1.
-
-    Args:
-        layer: linear, or a convolution.
-        x: what enters it, as it takes it.
     """
     if isinstance(layer, nn.Linear):
         rows = x.reshape(-1, x.shape[-1])
@@ -144,12 +134,7 @@ class Sketch:
     """
 
     def __init__(self, basis: Array, columns: int) -> None:
-        """Begin without any sample.
-
-        Args:
-            basis: U, shape (inputs, directions), orthonormal.
-            columns: of the sketch, at least 1.
-        """
+        """Begin without any sample; U, shape (inputs, directions), is orthonormal."""
         self._basis = np.asarray(basis, np.float64)
         self._sum = np.zeros((len(basis), columns))
         self._samples = 0
@@ -194,11 +179,7 @@ class Fot(LocalTraining[FotParams]):
     def __init__(
         self, params: FotParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Find the layers whose updates are projected.
-
-        Raises:
-            ConfigError: of a weight it cannot be told what enters its layer.
-        """
+        """Find the layers whose updates are projected."""
         super().__init__(params, model, context)
         self._layers = shared_layers(model)
 
@@ -239,7 +220,6 @@ class Fot(LocalTraining[FotParams]):
         }
 
     def _inputs(self, examples: Examples, task: int) -> Iterator[tuple[str, Array]]:
-        """Yield what enters each layer, shape (inputs, samples), some at a time."""
         model = self.model
         model.eval()
         x = frozen_features(model, examples.x)

@@ -54,11 +54,7 @@ class Lorm(ClientLearner[LormParams]):
     def __init__(
         self, params: LormParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Find the layers that have a change of low rank.
-
-        Raises:
-            ConfigError: the model has none, or shares more than these and its head.
-        """
+        """Find the layers that have a change of low rank."""
         super().__init__(params, model, context)
         self._layers = adapted_layers(model.shared_names())
         if not isinstance(model.body, LoraTransformer):
@@ -123,7 +119,6 @@ class Lorm(ClientLearner[LormParams]):
         return logits.masked_fill(~known, NEVER)
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        """List the classes among which the loss is, int64, ascending."""
         own: Tensor = torch.unique(labels)
         if self.params.contrast == "own":
             return own
@@ -140,7 +135,6 @@ class Lorm(ClientLearner[LormParams]):
         valid: Examples,
         stage: TaskStage,
     ) -> FitResult:
-        """Train one factor and the rows of some classes; all else stays as it is."""
         model = self.model
         places = torch.full((int(classes.max()) + 1,), -1, device=classes.device)
         places[classes] = torch.arange(len(classes), device=classes.device)
@@ -172,7 +166,6 @@ class Lorm(ClientLearner[LormParams]):
         return fit(job)
 
     def _grams(self, x: Tensor) -> Arrays:
-        """Measure what enters layers and head, as means over tokens and samples."""
         self.model.eval()
         with torch.no_grad(), self._body.observed() as seen:
             parts = [

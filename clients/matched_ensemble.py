@@ -189,7 +189,6 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return self._network(task)
 
     def _network(self, task: int) -> Arrays:
-        """Collect the tensors of the body and of a task's head."""
         head = self._head(task)
         names = {*self.model.shared_names(), *self.model.head_names(task)}
         return {
@@ -198,7 +197,6 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         }
 
     def _tensors(self, network: Arrays, task: int) -> Arrays:
-        """Name a network's tensors as those of a task in the model."""
         head = self._head(task)
         return {
             name.replace(_HEAD, head) if name.startswith(_HEAD) else name: values
@@ -209,7 +207,6 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return f"{HEADS}{self.model.head_index(task)}."
 
     def _logits(self, network: Arrays, task: int, x: Tensor) -> Tensor:
-        """Compute a network's logits, with its head in the place of a task's."""
         self.model.eval()
         device = self.context.device
         tensors = {

@@ -97,11 +97,8 @@ def without_subspace(
 ) -> dict[str, Array]:
     """Take the part in the subspace out of a model's change.
 
-    Args:
-        changed: the model after a round.
-        before: the model before it.
-        subspace: U by layer, shape (inputs, directions); of a layer without any
-            direction, and of what is no layer, the change stays as it is.
+    The subspace has U by layer, shape (inputs, directions); of a layer without any
+    direction, and of what is no layer, the change stays as it is.
     """
     found = {name: np.asarray(tensor) for name, tensor in changed.items()}
     for layer, columns in subspace.items():
@@ -250,7 +247,6 @@ class Fot(ServerStrategy[FotParams]):
         }
 
     def _with_task(self, state: Payload) -> Payload:
-        """Add what was sketched of a task to the bases."""
         counts = state[_COUNTS]
         tasks, examples = (int(np.asarray(counts[n])) for n in ("tasks", "examples"))
         if not examples:

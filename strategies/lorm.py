@@ -104,13 +104,8 @@ def regmean(weights: Sequence[Array], grams: Sequence[Array]) -> Array:
 def merged_up(ups: Sequence[Array], down: Array, grams: Sequence[Array]) -> Array:
     """Merge factors B: ``(sum_k B_k A Gamma_k) A^T (A (sum_k Gamma_k) A^T)^+``.
 
-    Args:
-        ups: B_k, each of shape (outputs, rank).
-        down: A, shape (rank, inputs), the same for all.
-        grams: Gamma_k, all matrices or all diagonals.
-
-    Returns:
-        float64, shape (outputs, rank).
+    B_k has shape (outputs, rank), A, the same for all, (rank, inputs); Gamma_k are all
+    matrices or all diagonals.
     """
     shared = np.asarray(down, np.float64)
     seen = [_times(shared, np.asarray(gram, np.float64)) @ shared.T for gram in grams]
@@ -123,13 +118,6 @@ def merged_change(changes: Sequence[LowRank], grams: Sequence[Array]) -> LowRank
     Its rank is at most the sum of theirs, since it is
     ``sum_t B_t (A_t Gamma_t (sum_t Gamma_t)^+)``: the factors are B_t and what is in
     parentheses, side by side. So no matrix of the layer's own size is ever made.
-
-    Args:
-        changes: dW_t.
-        grams: Gamma_t, all matrices or all diagonals.
-
-    Returns:
-        float64.
     """
     inverse = _inverse(_sum(grams))
     downs = [
@@ -170,7 +158,6 @@ def _times(left: Array, gram: Array) -> Array:
 
 
 def _inverse(gram: Array) -> Array:
-    """Invert a positive semidefinite matrix, or a diagonal, where it can be."""
     if gram.ndim == 1:
         return np.asarray(np.where(gram > 0, 1 / np.where(gram > 0, gram, 1.0), 0.0))
     least = len(gram) * float(np.finfo(np.float32).eps)
@@ -194,14 +181,7 @@ HEAD: Final = "head"
 
 
 def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
-    """List the layers of a model that have a change of low rank.
-
-    Args:
-        names: of all tensors that clients share.
-
-    Raises:
-        ConfigError: there is none, or something else is shared beside a single head.
-    """
+    """List the layers of a model that have a change of low rank."""
     given = tuple(names)
     layers = tuple(name.removesuffix(DOWN) for name in given if name.endswith(DOWN))
     wanted = {layer + factor for layer in layers for factor in (UP, DOWN)}
@@ -220,9 +200,6 @@ def trained_factor(payload: Payload) -> str:
 
     The rounds of the task that the server has aggregated decide, so that a round that
     is repeated, or one without this client, changes nothing.
-
-    Args:
-        payload: the server's state, or what a client has received.
     """
     return DOWN if int(np.asarray(payload[TASK]["rounds"])) % 2 else UP
 
@@ -236,10 +213,7 @@ def diagonals(grams: Arrays, layer: str) -> Array:
 def merged_layer(payload: Payload, layer: str) -> LowRank:
     """Merge a layer's change as the tasks so far have it together.
 
-    Args:
-        payload: with adapters and grams of the finished tasks and of the current one,
-            which counts once a round of it is aggregated.
-        layer: its name.
+    The current task counts once a round of it is aggregated.
     """
     finished = int(np.asarray(payload[TASK]["finished"]))
     tasks = [*map(str, range(finished)), "now"]
@@ -268,10 +242,6 @@ def check_update(state: Payload, update: Update) -> None:
             `strategies.lorm`, and ``head``, the `upper_half` of the mean Gram
             matrix of the features) and ``heads`` (``classes``, int64, ascending, and
             their rows).
-
-    Raises:
-        WireError: a group, name, shape or dtype is another one, the factor is that of
-            another turn, or what should be a Gram matrix cannot be one.
     """
     payload = update.payload
     if payload.keys() != {*GROUPS}:
@@ -302,7 +272,6 @@ def _check_grams(state: Payload, grams: Arrays, examples: int) -> None:
 
 
 def _check_gram(half: Array) -> None:
-    """Refuse what cannot be a Gram matrix; as half of one it is symmetric."""
     gram = symmetric(half.astype(np.float64))
     if not np.isfinite(gram).all() or not (np.diag(gram) >= 0).all():
         raise WireError(f"grams/{HEAD}: expected squares on the diagonal, at least 0")
@@ -410,7 +379,6 @@ class Lorm(ServerStrategy[LormParams]):
         return self._with_next_task(new) if stage.ends_task else new
 
     def _with_next_task(self, state: Payload) -> Payload:
-        """Put the task among the finished ones, and begin a fresh one."""
         number = int(np.asarray(state[TASK]["finished"]))
         adapters, grams = state[ADAPTERS], state[GRAMS]
         shapes = {name: tensor.shape for name, tensor in adapters.items()}
@@ -430,7 +398,6 @@ class Lorm(ServerStrategy[LormParams]):
         }
 
     def _fresh(self, shapes: Mapping[str, tuple[int, ...]], task: int) -> Arrays:
-        """Draw factors whose product is 0: A as LoRA draws it, and B = 0."""
         rng = np.random.default_rng(derive(self.context.seed, "lorm", task))
         made = {}
         for name in sorted(shapes):

@@ -128,7 +128,6 @@ class FedEt(ClientLearner[FedEtParams]):
         return {**kept, "memory": memory}, Update(payload, len(data.train.y), metrics)
 
     def _label_loss(self, trained: int, new: int) -> float:
-        """Compute what a group's noised statistics cost each label; 0 for none."""
         return label_loss(
             trained,
             new,
@@ -185,7 +184,6 @@ class FedEt(ClientLearner[FedEtParams]):
     def _learn(
         self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
     ) -> dict[str, float]:
-        """Train the loaded model as f_t on its new classes alone; return scalars."""
         model = self.model
         places = torch.zeros(int(new.max()) + 1, dtype=torch.int64, device=new.device)
         places[new] = torch.arange(len(new), device=new.device)
@@ -217,7 +215,6 @@ class FedEt(ClientLearner[FedEtParams]):
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int
     ) -> Examples:
-        """Choose U, in which old classes are about as frequent as new ones."""
         of_old = torch.isin(mine.y, old)
         past, present = _at(mine, of_old), _at(mine, ~of_old)
         # The one sample that stays of a class may be another group's.
@@ -232,7 +229,6 @@ class FedEt(ClientLearner[FedEtParams]):
     def _consolidate(
         self, start: Arrays, used: Examples, old: Tensor, new: Tensor, seed: int
     ) -> float:
-        """Make H_new of H_old and the loaded H^t; return the last mean loss."""
         x = frozen_features(self.model, used.x)
         f_t, temporary = (
             predict_logits(self.model, x),
@@ -252,10 +248,8 @@ class FedEt(ClientLearner[FedEtParams]):
 def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:
     """Choose the best of some groups for each sample, int64, shape (N,).
 
-    Args:
-        scores: of `Router.scores`, shape (N, J).
-        allowed: bool, which groups are open: shape (J,), or (N, J) for each sample. A
-            sample for which none is open gets group 0.
+    ``scores`` have shape (N, J). ``allowed`` says which groups are open, shape (J,), or
+    (N, J) for each sample; a sample for which none is open gets group 0.
     """
     return scores.masked_fill(~allowed, -torch.inf).argmax(1)
 
@@ -265,17 +259,9 @@ def distillation_targets(
 ) -> Tensor:
     """Compute the targets of the double distillation (equations 1 and 5).
 
-    The logits of the old classes come from H_old and those of the new ones from H^t,
-    each less its own mean over these classes.
-
-    Args:
-        f_old: logits of H_old, shape (N, classes).
-        f_t: logits of H^t, the same shape.
-        old: places of the m old classes.
-        new: places of the n new classes, none of which is among ``old``.
-
-    Returns:
-        shape (N, classes), 0 for a class of neither.
+    The logits of the m old classes come from H_old and those of the n new ones from
+    H^t, each less its own mean over these classes; 0 for a class of neither. All logits
+    have shape (N, classes); ``old`` and ``new`` are the places of classes, disjoint.
     """
     targets = torch.zeros_like(f_old)
     for logits, classes in ((f_old, old), (f_t, new)):

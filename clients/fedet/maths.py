@@ -41,11 +41,6 @@ def augmented(examples: Examples, copies: int, seed: int) -> Examples:
     - Images (N, C, H, W): moved by up to an eighth of the size in each direction, with
       the edge repeated, and mirrored left to right with probability 1/2.
     - All else: Gaussian noise of a tenth of each feature's standard deviation.
-
-    Args:
-        examples: N samples.
-        copies: variations of each, at least 0.
-        seed: of all of them.
     """
     rng = np.random.default_rng(seed)
     vary: Callable[[Tensor, np.random.Generator], Tensor] = _noisy
@@ -60,7 +55,6 @@ def augmented(examples: Examples, copies: int, seed: int) -> Examples:
 
 
 def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Drop some of the inner words of documents, padded with 0."""
     if not x.numel():
         return x
     places = torch.arange(x.shape[1], device=x.device)
@@ -74,7 +68,6 @@ def _shortened(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def _moved(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Move and mirror images, of the same size."""
     count, channels, *size = x.shape
     rows, columns = (_places(count, length, rng) for length in size)
     mirrored = rng.random((count, 1)) < 0.5
@@ -95,7 +88,6 @@ def _places(count: int, length: int, rng: np.random.Generator) -> Array:
 
 
 def _noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Add noise to numbers, in proportion to what differs between samples."""
     if not len(x):
         return x
     drawn = torch.from_numpy(rng.standard_normal(x.shape)).to(x)

@@ -38,7 +38,7 @@ def discriminants(
     ``S = (1 - s) V + s trace(V) / D I``; ``w_c = S^-1 mean_c`` and
     ``b_c = -mean_c' w_c / 2 + log(n_c / n)``. One head alone is scikit-learn's
     `LinearDiscriminantAnalysis` of solver ``lsqr``, with V the scatter about the means
-    of the classes, by sample.
+    of the classes, by sample, and the shrinkage s in (0, 1].
 
     Of several heads, a mean is over all samples of its class, and n_c / n the share in
     the task, since others may have a class more often. V is the covariance of the tasks
@@ -46,12 +46,6 @@ def discriminants(
     client, and this one towards that of everybody: each time as the mean of a posterior
     under an inverse Wishart prior of D degrees (after Friedman, JASA 1989). So whoever
     has few samples leans on others, and nobody whose samples suffice is disturbed.
-
-    Args:
-        sums: of each head.
-        shrinkages: s of each head, in (0, 1].
-        owners: the client of each head.
-        same: which classes of other heads are the same as its own.
     """
     return [
         _discriminant(cross, inverse(covariance, shrinkage), mine.counts)
@@ -66,10 +60,6 @@ def ridges(sums: Sequence[Sums], penalties: Sequence[float]) -> list[Head]:
 
     ``W = (G_c + gamma I)^-1 Q_c``, the sums centred; the intercept is not penalised.
     Scikit-learn's `Ridge` with ``alpha = gamma = penalty * trace(G_c) / D``.
-
-    Args:
-        sums: of each head.
-        penalties: of each, in mean eigenvalues of the centred Gram matrix, above 0.
     """
     heads = []
     for of_head, penalty in zip(sums, penalties, strict=True):
@@ -163,7 +153,6 @@ def _discriminant(cross: Matrix, factor: tuple[Matrix, bool], counts: Matrix) ->
 
 
 def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
-    """Add D samples that are the prior's to the covariance of some tasks."""
     total = sum(one.total for one in sums)
     trust = total / (total + len(prior))
     drawn: Matrix = trust * covariance_of(sums) + (1 - trust) * prior
@@ -200,12 +189,6 @@ def chosen(
     `LEANING` more, for which all tasks of its client speak alike: few samples choose
     badly by themselves, and what suits a task of many need not suit another. No other
     client has a say.
-
-    Args:
-        held: of each head.
-        kind: of the heads.
-        owners: the client of each head.
-        same: which classes of other heads are the same as its own.
     """
     if kind == "discriminant" and len(held) == 1 and held[0].valid.total:
         return [SHRINKAGES[int(np.argmax(likelihoods(*held[0], SHRINKAGES)))]]

@@ -95,11 +95,8 @@ _NEVER = -1e9
 def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Matrix:
     """Compute the log-likelihood ratio of each pair of classes, shape (C, C).
 
-    Args:
-        one: means of a task, shape (C, directions), and numbers of samples, (C,).
-        other: those of another task.
-        within: variance of a sample about its class, shape (directions,).
-        between: of classes about their mean, likewise.
+    ``within`` is the variance of a sample about its class, ``between`` that of classes
+    about their mean, shape (directions,).
     """
     (a, n), (b, m) = one, other
     known = (n > 0)[:, None] & (m > 0)
@@ -112,12 +109,6 @@ def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Ma
 
 
 def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
-    """Match the classes of two tasks that are the same.
-
-    Args:
-        evidence: of each pair, shape (C, C).
-        others: tasks with which a task could have classes in common.
-    """
     if evidence.max() <= 0:
         return []
     known = evidence > _NEVER
@@ -146,7 +137,6 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
 
 
 def _matched(evidence: Matrix, number: int) -> tuple[Indices, Indices]:
-    """Assign so many pairs of rows and columns with the largest sum."""
     count, other = evidence.shape
     # Whoever is not matched is matched with one that stands for nobody.
     size = count + other - number

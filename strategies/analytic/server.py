@@ -42,19 +42,9 @@ def check(
     features: int,
     rounding: float = _ROUNDING,
 ) -> None:
-    """Refuse what no samples can have made.
+    """Refuse what no samples can have made; its values may be anything.
 
-    Args:
-        group: named in the message.
-        arrays: what came; its values may be anything.
-        params: what was asked for.
-        classes: C.
-        features: D.
-        rounding: how far below zero an eigenvalue of N samples may be, in parts of N.
-
-    Raises:
-        WireError: a tensor is missing, unknown or of another shape or dtype; numbers
-            of samples are none, or features are longer than 1.
+    An eigenvalue of N samples may be ``rounding`` N below zero.
     """
     expected = _expected(arrays, params, classes, features)
     if arrays.keys() != expected.keys():
@@ -83,12 +73,7 @@ def check(
 
 
 def gram_form(classes: int, features: int) -> Mapping[str, Matrix]:
-    """Lay out ``gram``: tensors of its names and shapes, without memory of their own.
-
-    Args:
-        classes: C.
-        features: D.
-    """
+    """Lay out ``gram``: its names and shapes, without memory of their own."""
     return {
         "cross": _shaped(classes, features + 1),
         "gram": _shaped(features * (features + 1) // 2),
@@ -282,7 +267,6 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return {"features": "the network's own, which is not trained"}
 
     def _solved(self, kept: Payload) -> Payload:
-        """Solve for the state of these sums, in an order of their own."""
         keys = _keys(kept)
         by_head: dict[str, list[str]] = {}
         owners: dict[str, int] = {}
@@ -324,7 +308,6 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     def _shares(
         self, kept: Payload, keys: Sequence[tuple[int, int, str]]
     ) -> dict[str, float]:
-        """Compute by key how much of its sums counts: alike for all of a task."""
         totals: Counter[tuple[int, int]] = Counter()
         for client, task, data in keys:
             for group in _GROUPS:
@@ -353,13 +336,11 @@ _NOBODY = -1
 
 
 def _keys(state: Payload) -> list[tuple[int, int, str]]:
-    """List client, task and data of all sums, ascending: the order of adding up."""
     found = [match for group in state if (match := _KEY.fullmatch(group))]
     return sorted((int(m[1]), int(m[2]), m[3]) for m in found)
 
 
 def _kept(state: Payload) -> dict[str, Arrays]:
-    """Select what clients have sent, without what follows from it."""
     return {
         group: arrays
         for group, arrays in state.items()

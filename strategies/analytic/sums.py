@@ -72,13 +72,7 @@ class Sums:
 
 
 def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
-    """Encode the smaller of two forms that lose nothing: ``gram`` and ``within``.
-
-    Args:
-        h: shape (N, D).
-        y: shape (N,), in 0..C-1.
-        classes: C.
-    """
+    """Encode the smaller of two forms that lose nothing: ``gram`` and ``within``."""
     count, width = h.shape
     if 2 * count > width:
         return gram(h, y, classes)
@@ -86,29 +80,17 @@ def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
 
 
 def gram(h: Matrix, y: Labels, classes: int) -> Arrays:
-    """Encode ``gram``, which is of the same shape for all clients.
-
-    Args:
-        h: shape (N, D).
-        y: shape (N,), in 0..C-1.
-        classes: C.
-    """
+    """Encode ``gram``, which is of the same shape for all clients."""
     upper = (h.T @ h)[_upper(h.shape[1])]
     return {"cross": _by_class(h, y, classes), "gram": upper}
 
 
 def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
-    """Encode ``within`` from the largest eigenvalues of the scatter.
+    """Encode ``within`` from the ``rank`` largest eigenvalues of the scatter.
 
     FedRAN (arXiv:2606.11480) sends those of G. Here the means of the classes stay
     exact, so that a discriminant can be solved for, and the server adds up what comes
     without cutting it again.
-
-    Args:
-        h: shape (N, D).
-        y: shape (N,), in 0..C-1.
-        classes: C.
-        rank: most rows of F; N loses nothing.
     """
     cross = _by_class(h, y, classes)
     triangle = np.linalg.qr(h - means_of(cross)[y], mode="r")
@@ -123,12 +105,7 @@ def class_sums(
 ) -> Arrays:
     """Encode ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
 
-    Args:
-        h: shape (N, D).
-        y: shape (N,), in 0..C-1.
-        classes: C.
-        subsets: S, of nearly equal size in each class.
-        rng: deals the samples.
+    The subsets of a class, to which the samples are dealt, are of nearly equal size.
     """
     part = np.empty(len(y), np.int64)
     for label in np.unique(y):
@@ -147,13 +124,9 @@ def add_up(
     features: int,
     shares: Sequence[float] | None = None,
 ) -> Sums:
-    """Add up the sums over all samples behind what clients have sent.
+    """Add up the sums over all samples behind what clients have sent, in any form.
 
-    Args:
-        received: in any of the forms; the order decides the last bits.
-        classes: C.
-        features: D.
-        shares: how much of each counts, in (0, 1]; None for all.
+    The order decides the last bits; ``shares``, in (0, 1], how much of each counts.
     """
     total = np.zeros((features, features))
     cross = np.zeros((classes, features + 1))
@@ -217,22 +190,14 @@ def _estimated(parts: Matrix) -> Sums:
 
 
 def between(cross: Matrix) -> Matrix:
-    """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D).
-
-    Args:
-        cross: shape (C, D + 1).
-    """
+    """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D), of sums (C, D + 1)."""
     roots = cross[:, :-1] / np.sqrt(_divisors(cross))
     product: Matrix = roots.T @ roots
     return product
 
 
 def means_of(cross: Matrix) -> Matrix:
-    """Compute the mean of each class, shape (C, D); zeros of one without samples.
-
-    Args:
-        cross: shape (C, D + 1).
-    """
+    """Compute the mean of each class, shape (C, D); zeros of one without samples."""
     means: Matrix = cross[:, :-1] / _divisors(cross)
     return means
 
@@ -243,13 +208,7 @@ def _divisors(cross: Matrix) -> Matrix:
 
 
 def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:
-    """Shrink a covariance towards a sphere: ``(1 - s) V + s sphere I``.
-
-    Args:
-        covariance: V, shape (D, D).
-        shrinkage: s, in [0, 1].
-        sphere: its variance in every direction.
-    """
+    """Shrink a covariance towards a sphere: ``(1 - s) V + s sphere I``."""
     found: Matrix = (1 - shrinkage) * covariance
     found[np.diag_indices(len(found))] += shrinkage * sphere
     return found

@@ -91,15 +91,8 @@ def wanted_distribution(
 def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Array:
     """Draw ``count`` public samples by class, with repetition only if need be.
 
-    Args:
-        labels: int64, shape (N,): each sample's class; -1 for none that anybody has.
-        distribution: shape (classes,), summing to 1.
-        count: how many, at least 1.
-        seed: of the draw.
-
-    Returns:
-        int64, shape (count,). Where no sample is of a wanted class, they are drawn
-        evenly from all.
+    A label is -1 for a class that nobody has; ``distribution`` sums to 1. Where no
+    sample is of a wanted class, they are drawn evenly from all.
     """
     rng = np.random.default_rng(seed)
     present = np.bincount(labels[labels >= 0], minlength=len(distribution))
@@ -134,20 +127,7 @@ class Scores(NamedTuple):
 
 
 def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
-    """Cluster classes into groups of nearby ones, by k-means on their mean features.
-
-    Args:
-        features: shape (N, D), of any length.
-        classes: int64, shape (N,), from 0, each at least once.
-        count: J, at least 1.
-        seed: of k-means.
-
-    Returns:
-        int64, shape (P,).
-
-    Raises:
-        ConfigError: there are fewer classes than groups.
-    """
+    """Cluster classes into groups of nearby ones, by k-means on their mean features."""
     number = int(classes.max(initial=-1)) + 1
     if number < count:
         raise config_error(

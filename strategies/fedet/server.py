@@ -204,7 +204,6 @@ class FedEt(ServerStrategy[FedEtParams]):
         stage: TaskStage,
         j: int,
     ) -> Arrays:
-        """Consolidate the uploads of one group (equations 6 to 8)."""
         weights = entropy_weights([upload.entropy for upload in uploads])
         sent = [upload.tensors for upload in uploads]
         averaged = self.aggregation.combine(sent, weights, old)
@@ -263,7 +262,6 @@ class FedEt(ServerStrategy[FedEtParams]):
             self._check_entropy(group, float(np.asarray(statistics["entropy"])), values)
 
     def _check_entropy(self, group: str, entropy: float, classes: Array) -> None:
-        """Refuse more than n classes can have, ln n; or than noise makes of that."""
         noised = self.params.entropy == "noised"
         most = np.log(classes.size) + (_NOISE * self.params.noise if noised else 0.0)
         if not 0 <= entropy <= most + _ROUNDING:

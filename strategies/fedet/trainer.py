@@ -36,9 +36,7 @@ class FedEtTrainer(ServerTrainer):
     def train_router(self, groups: Array, epochs: int) -> Arrays:
         """Train a small network to tell groups of classes apart.
 
-        Args:
-            groups: int64, shape (N,), from 0: the group of each public sample.
-            epochs: passes over the public samples.
+        ``groups`` has the group of each public sample, int64, shape (N,).
         """
         x = self.public.x
         count = int(groups.max()) + 1
@@ -104,11 +102,7 @@ class RouterNetwork(nn.Module):
     """
 
     def __init__(self, model: MultiHeadModel, groups: int, seed: int) -> None:
-        """Make an untrained one for what ``model`` takes; the same for the same seed.
-
-        Raises:
-            ContractError: there is no such network for the model's inputs.
-        """
+        """Make an untrained one for the inputs of ``model``, by a seed."""
         super().__init__()
         body = model.body
         # Not registered as a part: it is the model's, and stays as it is.
@@ -143,13 +137,7 @@ class Router:
     """Sends samples to groups; made of what the server has sent."""
 
     def __init__(self, model: MultiHeadModel, arrays: Arrays, groups: int) -> None:
-        """Take up a router.
-
-        Args:
-            model: the run's, of which only frozen parts are used.
-            arrays: of one of the two kinds; none where there is a single group.
-            groups: how many there are.
-        """
+        """Take up a router of either kind; of the model only frozen parts are used."""
         self._model, self._arrays, self._groups = model, arrays, groups
         self._network: RouterNetwork | None = None
         if arrays and "offsets" not in arrays:
@@ -159,11 +147,7 @@ class Router:
 
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
-        """Rate how well each group suits each sample, shape (N, groups).
-
-        Args:
-            x: inputs, shape (N, *input_shape).
-        """
+        """Rate how well each group suits each sample, shape (N, groups)."""
         if not self._arrays:
             return x.new_zeros(len(x), self._groups, dtype=torch.float32)
         parts = [self._scored(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]

@@ -183,11 +183,6 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         return {"networks": float(networks), "same_classes": pairs / 2}
 
     def _check_network(self, state: Payload, group: str, arrays: Arrays) -> None:
-        """Refuse what is no network of the run.
-
-        Raises:
-            WireError: a tensor is missing, unknown or of another shape or dtype.
-        """
         classes, features = self.context.model.classes, self.context.model.features
         body = {n: a for n, a in state["base"].items() if not n.startswith(HEADS)}
         expected = {
@@ -201,7 +196,6 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         fits(group, arrays, expected, sparse=False)
 
     def _matched(self, state: Payload) -> Payload:
-        """Match all tasks of a state anew."""
         tasks = client_tasks(state, "sums")
         received = [state[task.group("sums")] for task in tasks]
         model = self.context.model
@@ -229,12 +223,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
 
 
 def known_classes(cross: Sequence[Array]) -> Same:
-    """Match the classes that tasks have in common where one head serves all.
-
-    Args:
-        cross: of each task, see `strategies.analytic.sums`; a class has the same place
-            in all.
-    """
+    """Match the classes that tasks have in common where one head serves all."""
     present = [set(np.flatnonzero(one[:, -1]).tolist()) for one in cross]
     return [
         {

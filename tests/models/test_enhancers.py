@@ -1,6 +1,5 @@
 """Enhancers: what they add, what stays frozen, and what is computed once."""
 
-
 import numpy as np
 import pytest
 import torch
