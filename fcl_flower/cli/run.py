@@ -266,8 +266,8 @@ def _study(
         return shown(console, backend, jobs)
 
     try:
-        if chosen.choice is not None:
-            trials = candidate_study(chosen.choice)
+        if chosen.candidates:
+            trials = candidate_study(chosen)
             with live_study(port, trials, folder / FOLDER, console):
                 chosen = settle(chosen, folder, run_all, titles)
             if (told := folder / "chosen.md").exists():

@@ -9,7 +9,7 @@ import datetime
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,28 +34,28 @@ _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 
 
 class Certificates(NamedTuple):
-    """The files of one federation, all in one folder."""
+    """The files of one federation, all in one folder; keys are secrets."""
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """Certificate of the authority, by which clients know the server; no secret."""
+        """Certificate of the authority, by which clients know the server."""
         return self.folder / "ca.crt"
 
     @property
     def authority_key(self) -> Path:
-        """Key of the authority; needed to make another certificate alone."""
+        """Needed to make another certificate alone."""
         return self.folder / "ca.key"
 
     @property
     def server(self) -> Path:
-        """The server's certificate; no secret."""
+        """The server's certificate."""
         return self.folder / "server.crt"
 
     @property
     def server_key(self) -> Path:
-        """Key of the server; a secret."""
+        """Key of the server."""
         return self.folder / "server.key"
 
     @property
@@ -64,8 +64,20 @@ class Certificates(NamedTuple):
         return self.folder / "clients"
 
     def client_key(self, number: int) -> Path:
-        """Key of a client; a secret. Its public key lies beside it."""
+        """Key of a client; its public key lies beside it."""
         return self.clients / f"client-{number}.key"
+
+    def require(self, *files: Path) -> None:
+        """Check that files of the folder are there.
+
+        Raises:
+            ConfigError: one is missing.
+        """
+        for path in files:
+            if not path.is_file():
+                name = path.relative_to(self.folder)
+                expected = f"a folder with {name}, as fcl certs makes it"
+                raise config_error("certs", str(self.folder), expected)
 
 
 def make_certificates(
@@ -97,99 +109,85 @@ def make_certificates(
     try:
         files.clients.mkdir(parents=True, exist_ok=True)
         if not certified:
-            made += _certify(files, hosts, days, overwrite)
+            names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
+            if overwrite or not files.authority.exists():
+                made += _make_authority(files)
+            made += _certify_server(files, hosts[0], names, days)
         for number in range(clients):
             key = files.client_key(number)
             if overwrite or not key.exists():
-                made += _client_key(key)
+                made += _make_client_key(key)
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
         raise config_error("certs", str(folder), expected) from error
     return made
 
 
-def _certify(
-    files: Certificates, hosts: Sequence[str], days: int, overwrite: bool
+def _make_authority(files: Certificates) -> list[Path]:
+    key, name = ec.generate_private_key(ec.SECP384R1()), "fcl-flower authority"
+    builder = _builder(name, key.public_key(), AUTHORITY_DAYS, signs=True)
+    certificate = builder.issuer_name(_title(name)).sign(key, hashes.SHA384())
+    _write_secret(files.authority_key, _pem(key))
+    files.authority.write_bytes(certificate.public_bytes(Encoding.PEM))
+    return [files.authority_key, files.authority]
+
+
+def _certify_server(
+    files: Certificates, title: str, names: Iterable[x509.GeneralName], days: int
 ) -> list[Path]:
-    """Write a certificate for the server, and an authority if there is none."""
-    names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
-    made: list[Path] = []
-    if overwrite or not files.authority.exists():
-        key = ec.generate_private_key(ec.SECP384R1())
-        title = _title("fcl-flower authority")
-        usage = _usage(signs_certificates=True)
-        authority = (
-            _certificate(title, key.public_key(), AUTHORITY_DAYS)
-            .issuer_name(title)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
-            .sign(key, hashes.SHA384())
-        )
-        _write_secret(files.authority_key, _pem(key))
-        files.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-        made += [files.authority_key, files.authority]
-    key, authority = _authority(files)
-    of_server = ec.generate_private_key(ec.SECP256R1())
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    server = (
-        _certificate(_title(hosts[0]), of_server.public_key(), days)
-        .issuer_name(authority.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-        )
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(signer, critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    _write_secret(files.server_key, _pem(of_server))
-    files.server.write_bytes(server.public_bytes(Encoding.PEM))
-    return [*made, files.server_key, files.server]
-
-
-def _authority(
-    files: Certificates,
-) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     try:
-        key = load_pem_private_key(files.authority_key.read_bytes(), None)
-        found = x509.load_pem_x509_certificate(files.authority.read_bytes())
+        signer = load_pem_private_key(files.authority_key.read_bytes(), None)
+        authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
     except (OSError, ValueError, TypeError) as error:
         given = f"{files.authority_key} and {files.authority}"
         expected = f"the key and the certificate of an authority ({error})"
         raise config_error("certs", given, expected) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
         expected = "a key on an elliptic curve, as fcl certs makes it"
         raise config_error("certs", str(files.authority_key), expected)
-    return key, found
-
-
-def _certificate(
-    subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    certificate = (
+        _builder(title, key.public_key(), days, signs=False)
+        .issuer_name(authority.subject)
+        .add_extension(usage, critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(signed_by, critical=False)
+        .sign(signer, hashes.SHA384())
     )
+    _write_secret(files.server_key, _pem(key))
+    files.server.write_bytes(certificate.public_bytes(Encoding.PEM))
+    return [files.server_key, files.server]
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+def _builder(
+    title: str, key: ec.EllipticCurvePublicKey, days: int, *, signs: bool
+) -> x509.CertificateBuilder:
+    """Begin a certificate, of an authority if it signs others."""
+    now = datetime.datetime.now(datetime.UTC)
+    constraints = x509.BasicConstraints(ca=signs, path_length=0 if signs else None)
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_title(title))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -209,16 +207,15 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _client_key(path: Path) -> list[Path]:
+def _make_client_key(path: Path) -> list[Path]:
     """Write a pair of keys as SuperNode authentication wants it: P-384, OpenSSH."""
-    key = ec.generate_private_key(ec.SECP384R1())
+    key, public_path = ec.generate_private_key(ec.SECP384R1()), path.with_suffix(".pub")
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write_secret(
-        path,
-        key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     )
-    path.with_suffix(".pub").write_bytes(public + f" {path.stem}\n".encode())
-    return [path, path.with_suffix(".pub")]
+    public_path.write_bytes(public + f" {path.stem}\n".encode())
+    return [path, public_path]
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

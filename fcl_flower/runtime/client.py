@@ -87,11 +87,16 @@ def run_supernode(
         started = with_worker(started)
     authority = certificates and certificates.authority
     env = environment(state / "flower")
+    again = f"trying again every {RETRY_SECONDS:.0f} s"
     once = _Once(report)
     with lock_states(state, report) as lock:
         report(shlex.join(command))
         while True:
-            _await_server(server, authority, once)
+            while obstacle := diagnose_server(server, authority):
+                if not obstacle.passes:
+                    raise RoundError(obstacle.sentence)
+                once(f"{obstacle.sentence}; {again}")
+                time.sleep(RETRY_SECONDS)
             supernode = start_guarded(started, env, subprocess.PIPE, keep_open=[lock])
             try:
                 refused = _follow(supernode, server, authority, once)
@@ -102,30 +107,39 @@ def run_supernode(
                     "the SuperNode ended by itself, with code "
                     f"{supernode.returncode}; the reason is above"
                 )
-            once(_not_let_in(server, number, certificates))
+            reason = "it takes clients with a key alone: give --certs"
+            if certificates is not None:
+                name = certificates.client_key(number).with_suffix(".pub").name
+                reason = (
+                    f"either {name} of this key is not in its folder certs/clients, "
+                    "or a client with this key is connected, or was killed less than a "
+                    "minute ago"
+                )
+            let_in = f"the server at {server} does not let client {number} in"
+            once(f"{let_in}: {reason}; {again}")
             time.sleep(RETRY_SECONDS)
 
 
-def _await_server(
-    server: str, authority: Path | None, report: Callable[[str], None]
-) -> None:
-    """Wait until a server is there.
+class _Once:
+    """Reports a sentence when it is new."""
 
-    Raises:
-        RoundError: there is one, but not ours.
-    """
-    while obstacle := diagnose_server(server, authority):
-        if not obstacle.passes:
-            raise RoundError(obstacle.sentence)
-        report(f"{obstacle.sentence}; trying again every {RETRY_SECONDS:.0f} s")
-        time.sleep(RETRY_SECONDS)
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report, self._last = report, ""
+
+    def __call__(self, sentence: str) -> None:
+        if sentence != self._last:
+            self._report(sentence)
+        self._last = sentence
+
+    def forget(self) -> None:
+        self._last = ""
 
 
 def _follow(
     supernode: subprocess.Popen[bytes],
     server: str,
     authority: Path | None,
-    report: "_Once",
+    report: _Once,
 ) -> bool:
     """Pass on the log of a SuperNode until it ends; tell whether it was refused.
 
@@ -141,24 +155,21 @@ def _follow(
             event = read_supernode_log(line)
             if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
                 continue
-            refused = refused or event is SuperNodeEvent.REFUSED
             if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
-                obstacle = diagnose_server(server, authority)
-                if obstacle is not None:
+                if obstacle := diagnose_server(server, authority):
                     report(f"{obstacle.sentence}; the client goes on when it is back")
                 continue
+            refused = refused or event is SuperNodeEvent.REFUSED
             if event in (SuperNodeEvent.LET_IN, SuperNodeEvent.BACK):
                 let_in = True
                 report.forget()
             held.append(line)
             if let_in:
                 _show(held)
-                held = []
             if event is SuperNodeEvent.FAILED:
                 failure = line[line.index(MESSAGE_FAILED) :]
-            if (
-                event is SuperNodeEvent.ANSWERED and failure
-            ):  # which Flower has buried by now
+            if event is SuperNodeEvent.ANSWERED and failure:
+                # Flower has buried it by now.
                 report.forget()
                 report(f"{failure}; the client waits for the next message")
                 failure = ""
@@ -167,51 +178,17 @@ def _follow(
     return refused
 
 
-def _show(lines: Sequence[str]) -> None:
+def _show(lines: list[str]) -> None:
     for line in lines:
         print(line, flush=True)
-
-
-def _not_let_in(server: str, number: int, certificates: Certificates | None) -> str:
-    if certificates is None:
-        reason = "it takes clients with a key alone: give --certs"
-    else:
-        name = certificates.client_key(number).with_suffix(".pub").name
-        reason = (
-            f"either {name} of this key is not in its folder certs/clients, or a "
-            "client with this key is connected, or was killed less than a minute ago"
-        )
-    return (
-        f"the server at {server} does not let client {number} in: {reason}; trying "
-        f"again every {RETRY_SECONDS:.0f} s"
-    )
-
-
-class _Once:
-    """Reports a sentence when it is new."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
-        self._last = ""
-
-    def __call__(self, sentence: str) -> None:
-        if sentence != self._last:
-            self._last = sentence
-            self._report(sentence)
-
-    def forget(self) -> None:
-        self._last = ""
+    lines.clear()
 
 
 def _security(certificates: Certificates | None, number: int) -> list[str]:
     if certificates is None:
         return ["--insecure"]
     key = certificates.client_key(number)
-    for path in (certificates.authority, key):
-        if not path.is_file():
-            name = path.relative_to(certificates.folder)
-            expected = f"a folder with {name}, as fcl certs makes it"
-            raise config_error("certs", str(certificates.folder), expected)
+    certificates.require(certificates.authority, key)
     try:
         load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -255,10 +232,8 @@ def diagnose_server(
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
-    connection: http.client.HTTPConnection
-    if authority is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
-    else:
+    connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
+    if authority is not None:
         try:
             context = ssl.create_default_context(cafile=authority)
         except ssl.SSLError:
@@ -305,52 +280,44 @@ def _status(connection: http.client.HTTPConnection, path: str) -> int:
 def _obstacle(
     error: Exception, server: str, host: str, authority: Path | None
 ) -> Obstacle:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Obstacle(_distrust(error, server, host, authority), False)
-    if isinstance(error, socket.gaierror):
-        return Obstacle(f"no machine is known as {host!r}: correct --server", True)
-    if isinstance(error, ConnectionRefusedError):
-        return Obstacle(
-            f"no program listens at {server}: start fcl server there, or correct "
-            "--server",
-            True,
-        )
-    if isinstance(error, TimeoutError):
-        return Obstacle(
-            f"nothing answers at {server}: correct --server, or open the port in the "
-            "firewall",
-            True,
-        )
-    garbled = (ssl.SSLError, http.client.HTTPException, ConnectionResetError)
-    if isinstance(error, garbled):
-        instead = "--insecure" if authority else "--certs"
-        return Obstacle(
-            f"what listens at {server} does not speak "
-            f"{'TLS' if authority else 'HTTP without TLS'}: correct --server, or give "
-            f"{instead} if the server was started so",
-            True,
-        )
-    return Obstacle(f"{server} cannot be reached: {error}: correct --server", True)
-
-
-def _distrust(
-    error: ssl.SSLCertVerificationError,
-    server: str,
-    host: str,
-    authority: Path | None,
-) -> str:
-    if error.verify_code in _NOT_FOR_THIS_NAME:
-        return (
-            f"the certificate of the server at {server} is not for {host!r}: use a "
-            f"name that it is for, or make another with fcl certs --host {host}"
-        )
-    if error.verify_code == _EXPIRED:
-        return (
-            f"the certificate of the server at {server} has expired: delete its "
-            "server.crt and make another with fcl certs --host"
-        )
-    return (
-        f"the server at {server} has a certificate of another authority than "
-        f"{authority}, or is an impostor: copy ca.crt from the server's folder of "
-        "certificates"
-    )
+    """Say what an error means; all may pass but a certificate that is not trusted."""
+    certified = f"the certificate of the server at {server}"
+    match error:
+        case ssl.SSLCertVerificationError() if error.verify_code in _NOT_FOR_THIS_NAME:
+            sentence = (
+                f"{certified} is not for {host!r}: use a name that it is for, or make "
+                f"another with fcl certs --host {host}"
+            )
+        case ssl.SSLCertVerificationError() if error.verify_code == _EXPIRED:
+            sentence = (
+                f"{certified} has expired: delete its server.crt and make another with "
+                "fcl certs --host"
+            )
+        case ssl.SSLCertVerificationError():
+            sentence = (
+                f"the server at {server} has a certificate of another authority than "
+                f"{authority}, or is an impostor: copy ca.crt from the server's folder "
+                "of certificates"
+            )
+        case socket.gaierror():
+            sentence = f"no machine is known as {host!r}: correct --server"
+        case ConnectionRefusedError():
+            sentence = (
+                f"no program listens at {server}: start fcl server there, or correct "
+                "--server"
+            )
+        case TimeoutError():
+            sentence = (
+                f"nothing answers at {server}: correct --server, or open the port in "
+                "the firewall"
+            )
+        case ssl.SSLError() | http.client.HTTPException() | ConnectionResetError():
+            spoken = "TLS" if authority else "HTTP without TLS"
+            sentence = (
+                f"what listens at {server} does not speak {spoken}: correct --server, "
+                f"or give {'--insecure' if authority else '--certs'} if the server was "
+                "started so"
+            )
+        case _:
+            sentence = f"{server} cannot be reached: {error}: correct --server"
+    return Obstacle(sentence, not isinstance(error, ssl.SSLCertVerificationError))

@@ -20,66 +20,52 @@ RESERVED = 64
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the reverse proxy allows. Connections are guests until a call is let in.
-
-    Attributes:
-        guests: connections of which no call was let in yet.
-        guests_of_address: of these, of one IP address (IPv6: of one /64 network).
-        members: all other connections; each may take a second one to the SuperLink.
-        members_of_key: of these, of one client's key; without keys of one address. A
-            SuperNode takes about four.
-        head_bytes: of a call without its body.
-        body_bytes: of a call; Flower cuts tensors into pieces of 5 MiB.
-        head_seconds: from accepting a guest to the end of its first call's head,
-            handshake included.
-        idle_seconds: without a byte, between the calls of a member or within one.
-        answer_seconds: for the SuperLink to answer; clients give up after 30.
-    """
+    """What the reverse proxy allows. Connections are guests until a call is let in."""
 
     guests: int = 1024
     guests_of_address: int = 256
+    """Of one IP address, or of one /64 network of IPv6."""
     members: int = 4096
+    """Each may take a second connection, to the SuperLink."""
     members_of_key: int = 16
+    """Of one client; without keys of one address. A SuperNode takes about four."""
     head_bytes: int = 2**14
     body_bytes: int = 2**24
+    """Flower cuts tensors into pieces of 5 MiB."""
     head_seconds: float = 10.0
+    """From accepting a guest, by its handshake, to the end of its first call's head."""
     idle_seconds: float = 60.0
+    """Without a byte, between the calls of a member or within one."""
     answer_seconds: float = 60.0
+    """For the SuperLink to answer; clients give up after 30."""
 
     @classmethod
     def of_descriptors(cls, limit: int, *, keys: bool) -> "Bounds":
-        """Choose bounds that leave enough of a process's descriptors.
+        """Choose bounds for a process that may open so many files, at least 128.
 
-        Args:
-            limit: how many it may open, at least 128.
-            keys: whether clients have any; without, all those of one machine or behind
-                one router look like one.
+        Without keys all clients of one machine, or behind one router, look like one.
         """
         left = limit - RESERVED
         guests = min(cls.guests, left // 4)
-        members = min(cls.members, (left - guests) // 2)
         of_address = max(guests // 4, 1)
         return cls(
             guests=guests,
             guests_of_address=of_address,
-            members=members,
+            members=min(cls.members, (left - guests) // 2),
             members_of_key=cls.members_of_key if keys else of_address,
         )
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process, and what it starts, open as many files as it may.
-
-    Returns:
-        How many that is now.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Let this process open as many files as it may, and what it starts; count them."""
     unlimited = resource.RLIM_INFINITY
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == unlimited else min(hard, MOST_DESCRIPTORS)
-    if soft != unlimited and soft < most:
+    if soft == unlimited:
+        return MOST_DESCRIPTORS
+    if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        return most
-    return MOST_DESCRIPTORS if soft == unlimited else soft
+    return max(soft, most)
 
 
 PIECE = 2**16
@@ -87,16 +73,20 @@ _LINGER_SECONDS = 1.0
 """How long a refused caller may finish what it says, so that it reads the answer."""
 
 
-class TooLargeError(Exception):
-    """A call has a longer body than any of Flower's."""
+class RefusedError(Exception):
+    """A call is answered by a status of our own, and perhaps a JSON document."""
 
-
-class GoneError(Exception):
-    """The caller has hung up, speaks no HTTP, or lets us wait for too long."""
+    def __init__(self, status: int, reason: bytes = b"") -> None:
+        """Keep both."""
+        super().__init__(status)
+        self.status, self.reason = status, reason
 
 
 class Caller:
-    """Reads calls and writes answers, one after the other."""
+    """Reads calls and writes answers, one after the other.
+
+    Whoever hangs up, speaks no HTTP, or lets us wait for too long is an `OSError`.
+    """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bounds: Bounds
@@ -110,72 +100,41 @@ class Caller:
         )
 
     async def call(self, seconds: float) -> h11.Request:
-        """Read the head of the next call.
-
-        Args:
-            seconds: to wait for all of it.
-
-        Raises:
-            GoneError: none came.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                event = await self._event()
-        except TimeoutError as error:
-            raise GoneError from error
-        except h11.RemoteProtocolError as error:
-            if self._http.our_state is h11.IDLE:
-                await self.refuse(error.error_status_hint)
-            raise GoneError from error
+        """Read the head of the next call, which has so many seconds to come."""
+        event = await self._event(seconds)
         if not isinstance(event, h11.Request):
-            raise GoneError
+            raise ConnectionError
         return event
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the body of the call.
 
         Raises:
-            TooLargeError: it is longer than any may be.
-            GoneError: it does not come to its end.
+            RefusedError: it is longer than any of Flower's.
         """
         size = 0
-        while True:
-            try:
-                async with asyncio.timeout(self._bounds.idle_seconds):
-                    event = await self._event()
-            except (TimeoutError, h11.RemoteProtocolError) as error:
-                raise GoneError from error
-            if isinstance(event, h11.EndOfMessage):
-                return
-            if not isinstance(event, h11.Data):
-                raise GoneError
+        while isinstance(
+            event := await self._event(self._bounds.idle_seconds), h11.Data
+        ):
             size += len(event.data)
             if size > self._bounds.body_bytes:
-                raise TooLargeError
+                raise RefusedError(413)
             yield bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise ConnectionError
 
     async def answer(
         self, status: int, headers: Headers, pieces: AsyncIterable[bytes]
     ) -> None:
-        """Send an answer as its pieces come.
-
-        Raises:
-            GoneError: the caller does not take it.
-        """
+        """Send an answer as its pieces come."""
         await self._send(h11.Response(status_code=status, headers=list(headers)))
         async for piece in pieces:
             await self._send(h11.Data(data=piece))
         await self._send(h11.EndOfMessage())
 
     async def refuse(self, status: int, reason: bytes = b"") -> None:
-        """Send an answer of our own, after which the connection ends.
-
-        Args:
-            status: of HTTP.
-            reason: a JSON document, or nothing.
-        """
-        length = b"%d" % len(reason)
-        headers = [(b"content-length", length), (b"connection", b"close")]
+        """Send an answer of our own, after which the connection ends."""
+        headers = [(b"content-length", b"%d" % len(reason)), (b"connection", b"close")]
         if reason:
             headers.append((b"content-type", b"application/json"))
         await self._send(h11.Response(status_code=status, headers=headers))
@@ -194,20 +153,22 @@ class Caller:
             return True
         return False
 
-    async def _event(self) -> h11.Event | type[h11.PAUSED]:
-        event = self._http.next_event()
-        while event is h11.NEED_DATA:
-            self._http.receive_data(await self._reader.read(PIECE))
-            event = self._http.next_event()
-        assert not isinstance(event, type) or event is h11.PAUSED
+    async def _event(self, seconds: float) -> h11.Event:
+        try:
+            async with asyncio.timeout(seconds):
+                while (event := self._http.next_event()) is h11.NEED_DATA:
+                    self._http.receive_data(await self._reader.read(PIECE))
+        except h11.RemoteProtocolError as error:
+            if self._http.our_state is h11.IDLE:
+                await self.refuse(error.error_status_hint)
+            raise ConnectionError from error
+        if isinstance(event, type):  # more than one call at once
+            raise ConnectionError
         return event
 
     async def _send(self, event: h11.Event) -> None:
         # A method that answers no body, HEAD, has none sent; h11 knows of it.
         if data := self._http.send(event):
             self._writer.write(data)
-        try:
-            async with asyncio.timeout(self._bounds.idle_seconds):
-                await self._writer.drain()
-        except TimeoutError as error:
-            raise GoneError from error
+        async with asyncio.timeout(self._bounds.idle_seconds):
+            await self._writer.drain()

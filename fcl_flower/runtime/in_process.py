@@ -1,10 +1,9 @@
 """A grid of one process: its nodes answer when they are asked, one after the other."""
 
-import contextlib
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -13,8 +12,7 @@ from logging import WARNING
 from multiprocessing import get_context
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import torch
@@ -52,13 +50,9 @@ from fcl_flower.runtime.processes import Progress
 from fcl_flower.setup.build import limited_threads
 from fcl_flower.setup.entries import data_root
 
-OnTurn: TypeAlias = Callable[[list[int], int, int], None]
+OnTurn: TypeAlias = Callable[[list[int], int, int], object]
 """Called with the clients at work, how many of the messages sent together are answered,
 and how many were sent."""
-
-
-def tell_nobody(working: list[int], done: int, sent: int) -> None:
-    """Do nothing: an `OnTurn` of who does not want to know."""
 
 
 class InProcessGrid(LocalGrid):
@@ -81,7 +75,7 @@ class InProcessGrid(LocalGrid):
         nodes: Sequence[int],
         run_config: Mapping[str, Scalar],
         node_configs: Sequence[Mapping[str, Scalar]] = (),
-        on_turn: OnTurn = tell_nobody,
+        on_turn: OnTurn = lambda *turn: None,
     ) -> None:
         """Connect the nodes.
 
@@ -92,9 +86,9 @@ class InProcessGrid(LocalGrid):
             on_turn: called before and after a client trains or is evaluated.
         """
         extra = node_configs or [{} for _ in nodes]
-        self._attack = RunConfig.of(run_config).federation.attack
-        attackers = RunConfig.of(run_config).federation.attackers
-        self._hostile = frozenset(nodes[len(nodes) - attackers :])
+        section = RunConfig.of(run_config).federation
+        self._attack = section.attack
+        self._hostile = frozenset(nodes[len(nodes) - section.attackers :])
         # The clients' own code knows no attack, and refuses to hear of one.
         honest = {**run_config, "federation.attack": "", "federation.attackers": 0}
         self.contexts = {
@@ -125,7 +119,9 @@ class InProcessGrid(LocalGrid):
         self._pushed = len(self._queued)
         for message in messages:
             if self._attack and told_run(message.content):
-                message.content = _without_attack(message.content)
+                spec = RunSpec.from_json(told_run(message.content))
+                honest = spec.with_settings(attack="", attackers=0)
+                message.content = greeting(honest.to_json())
             name = str(uuid4())
             name_message(message, name)
             self._queued[name] = message
@@ -137,16 +133,21 @@ class InProcessGrid(LocalGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self._answer(name) for name in message_ids if name in self._queued]
 
-    def _answer(self, message_id: str) -> Message:
-        message = self._queued.pop(message_id)
+    def _answer(self, name: str) -> Message:
+        message = self._queued[name]
         context = self.contexts[message.metadata.dst_node_id]
-        sent, done = self._pushed, self._pushed - len(self._queued)
-        if message.metadata.message_type == MessageType.QUERY:
-            return self.reply(message, context)
-        self._on_turn([int(context.node_config["partition-id"])], done - 1, sent)
+        done = self._pushed - len(self._queued)
+        told = message.metadata.message_type != MessageType.QUERY
+        if told:
+            self._on_turn(self._at_work(context), done, self._pushed)
         reply = self.reply(message, context)
-        self._on_turn([], done, sent)
+        del self._queued[name]
+        if told:
+            self._on_turn(self._at_work(), done + 1, self._pushed)
         return reply
+
+    def _at_work(self, *contexts: Context) -> list[int]:
+        return [int(context.node_config["partition-id"]) for context in contexts]
 
     def reply(self, message: Message, context: Context) -> Message:
         """Run the client app on one message; return its reply, or its error."""
@@ -156,36 +157,24 @@ class InProcessGrid(LocalGrid):
         return self._attack if context.node_id in self._hostile else ""
 
 
-def _without_attack(records: RecordDict) -> RecordDict:
-    """Tell the run as honest clients hear of it: their code refuses to hear of more."""
-    spec = RunSpec.from_json(told_run(records))
-    return greeting(spec.with_settings(attack="", attackers=0).to_json())
-
-
 def answer(message: Message, context: Context, attack: Attack = "") -> Message:
     """Run the client app on one message; return its reply, or its error.
 
-    Args:
-        message: to the client.
-        context: Flower's, of the client; its state may change.
-        attack: what the client does in place of training; empty if it is honest.
+    The state of the context may change. A hostile client attacks in place of training.
     """
     try:
-        if attack and message.metadata.message_type == MessageType.TRAIN:
-            return _hostile_reply(message, context, attack)
-        return client_app(message, context)
+        if not attack or message.metadata.message_type != MessageType.TRAIN:
+            return client_app(message, context)
+        client = Client(context, decode_request(message.content).stage)
+        shared = client.run.algorithm.load_server().kinds("shared")
+        return trained(message, client, HostileTraining(client.learner, attack, shared))
     except Exception as error:
         log(WARNING, "a client failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         return Message(Error(code=0, reason=reason), reply_to=message)
 
 
-def _hostile_reply(message: Message, context: Context, attack: Attack) -> Message:
-    client = Client(context, decode_request(message.content).stage)
-    shared = client.run.algorithm.load_server().kinds("shared")
-    hostile = HostileTraining(client.learner, attack, shared)
-    return trained(message, client, hostile)
-
+# ---- clients in a pool of processes
 
 PREFETCH = 2
 """Messages that are begun before they are asked for, for each process: one in work,
@@ -211,11 +200,9 @@ class WorkerPool:
     """
 
     def __init__(self, workers: int, log_file: Path | None) -> None:
-        """Prepare a pool; its processes are started when they are needed.
+        """Prepare so many processes, which are started when they are needed.
 
-        Args:
-            workers: processes, at least 1.
-            log_file: which they append Flower's log to; None for their console.
+        They append Flower's log to the file; None for their console.
         """
         self.workers = workers
         self._log_file = log_file
@@ -224,18 +211,13 @@ class WorkerPool:
     def __enter__(self) -> "WorkerPool":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._processes.shutdown(cancel_futures=True)
 
     def begin(
         self, message: Message, context: Context, attack: Attack
     ) -> "Future[Answered]":
-        """Begin to answer a message; see `grid.answer`."""
+        """Begin to answer a message; see `answer`."""
         try:
             return self._processes.submit(_answer, message, context, attack)
         except BrokenProcessPool:
@@ -248,93 +230,6 @@ class WorkerPool:
         start.set_forkserver_preload([__name__, "fcl_flower.setup.build"])
         return ProcessPoolExecutor(
             self.workers, start, initializer=_prepare, initargs=(self._log_file,)
-        )
-
-
-class _Begun(NamedTuple):
-    """A message that is being answered, and the node that it went to."""
-
-    node: int
-    future: "Future[Answered]"
-
-
-class PooledGrid(InProcessGrid):
-    """A grid whose nodes answer in a pool of processes, some messages ahead.
-
-    No two messages of one node are answered at the same time.
-    """
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        nodes: Sequence[int],
-        run_config: Mapping[str, Scalar],
-        node_configs: Sequence[Mapping[str, Scalar]] = (),
-        on_turn: OnTurn = tell_nobody,
-    ) -> None:
-        """Connect the nodes; see `InProcessGrid`.
-
-        Args:
-            pool: whose owner ends it.
-            nodes: see there.
-            run_config: likewise.
-            node_configs: likewise.
-            on_turn: likewise, but called with all clients that are at work.
-        """
-        super().__init__(nodes, run_config, node_configs, on_turn)
-        self._pool = pool
-        self._begun: dict[str, _Begun] = {}
-        self._replies: dict[str, Message] = {}
-
-    @override
-    def _answer(self, message_id: str) -> Message:
-        self._begin(message_id)
-        for name in self._queued:
-            if len(self._begun) >= PREFETCH * self._pool.workers:
-                break
-            self._begin(name)
-        quiet = self._queued[message_id].metadata.message_type == MessageType.QUERY
-        done = self._pushed - len(self._queued)
-        if not quiet:
-            self._on_turn(self._working(), done, self._pushed)
-        self._settle(message_id)
-        del self._queued[message_id]
-        if not quiet:
-            self._on_turn(self._working(), done + 1, self._pushed)
-        return self._replies.pop(message_id)
-
-    def _begin(self, name: str) -> None:
-        """Begin to answer a message that is queued, if that has not been begun."""
-        if name in self._begun or name in self._replies:
-            return
-        message = self._queued[name]
-        node = message.metadata.dst_node_id
-        for other in [other for other, b in self._begun.items() if b.node == node]:
-            self._settle(other)
-        context = self.contexts[node]
-        future = self._pool.begin(message, context, self._attack_of(context))
-        self._begun[name] = _Begun(node, future)
-
-    def _settle(self, name: str) -> None:
-        """Wait for the answer to a message, if there is none yet."""
-        if name in self._replies:
-            return
-        node, future = self._begun.pop(name)
-        try:
-            self._replies[name], self.contexts[node].state = future.result()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, BrokenProcessPool):
-                reason = DIED
-            failed = Message(Error(code=0, reason=reason), reply_to=self._queued[name])
-            self._replies[name] = failed
-
-    def _working(self) -> list[int]:
-        """List the clients whose answers are not there."""
-        return sorted(
-            int(self.contexts[begun.node].node_config["partition-id"])
-            for begun in self._begun.values()
-            if not begun.future.done()
         )
 
 
@@ -354,6 +249,69 @@ def _answer(message: Message, context: Context, attack: Attack) -> Answered:
     return answer(message, context, attack), context.state
 
 
+class PooledGrid(InProcessGrid):
+    """A grid whose nodes answer in a pool of processes, some messages ahead.
+
+    No two messages of one node are answered at the same time. A turn is told with all
+    clients that are at work.
+    """
+
+    def __init__(self, pool: WorkerPool, *given: Any, **more: Any) -> None:  # noqa: ANN401
+        """Connect the nodes to a pool, whose owner ends it; see `InProcessGrid`."""
+        super().__init__(*given, **more)
+        self._pool = pool
+        self._begun: dict[str, tuple[int, Future[Answered]]] = {}
+        self._replies: dict[str, Message] = {}
+
+    @override
+    def _answer(self, name: str) -> Message:
+        self._begin(name)
+        for other in self._queued:
+            if len(self._begun) >= PREFETCH * self._pool.workers:
+                break
+            self._begin(other)
+        return super()._answer(name)
+
+    @override
+    def reply(self, message: Message, context: Context) -> Message:
+        name = message.metadata.message_id
+        self._settle(name)
+        return self._replies.pop(name)
+
+    def _begin(self, name: str) -> None:
+        """Begin to answer a message that is queued, if that has not been begun."""
+        if name in self._begun or name in self._replies:
+            return
+        message = self._queued[name]
+        node = message.metadata.dst_node_id
+        for other in [n for n, (known, _) in self._begun.items() if known == node]:
+            self._settle(other)
+        context = self.contexts[node]
+        future = self._pool.begin(message, context, self._attack_of(context))
+        self._begun[name] = node, future
+
+    def _settle(self, name: str) -> None:
+        """Wait for the answer to a message, if there is none yet."""
+        if name in self._replies:
+            return
+        node, future = self._begun.pop(name)
+        try:
+            self._replies[name], self.contexts[node].state = future.result()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, BrokenProcessPool):
+                reason = DIED
+            failed = Message(Error(code=0, reason=reason), reply_to=self._queued[name])
+            self._replies[name] = failed
+
+    @override
+    def _at_work(self, *contexts: Context) -> list[int]:
+        waited = (node for node, future in self._begun.values() if not future.done())
+        return sorted(super()._at_work(*(self.contexts[node] for node in waited)))
+
+
+# ---- runs
+
 FIRST_NODE = 100
 """So that no test passes that takes a node's id for a client's number."""
 
@@ -363,10 +321,6 @@ _ONE_RUN = threading.RLock()
 
 class _WatchError(BaseException):
     """What the caller's own ``watch`` has raised: no client is to blame for it."""
-
-    def __init__(self, raised: Exception) -> None:
-        super().__init__()
-        self.raised = raised
 
 
 def run_in_process(
@@ -395,25 +349,6 @@ def run_in_process(
         FclError: the configuration is refused, or the run failed.
     """
     log_file = None if verbose else folder / "flower.log"
-    with (
-        _ONE_RUN,
-        prepared_folder(config, folder, data_root(config), local_data) as prepared,
-        log_to(log_file, mode="w"),
-    ):
-        if workers == 1:
-            return _run(prepared, folder, watch, local_data, InProcessGrid)
-        with WorkerPool(workers, log_file) as pool:
-            grid = partial(PooledGrid, pool)
-            return _run(prepared, folder, watch, local_data, grid)
-
-
-def _run(
-    config: RunConfig,
-    folder: Path,
-    watch: Callable[[Progress], None],
-    local_data: Sequence[Path],
-    make_grid: Callable[..., InProcessGrid],
-) -> dict[str, Any]:
     path, seen = folder / "progress.json", Progress()
 
     def report(**changes: object) -> None:
@@ -426,20 +361,27 @@ def _run(
             except Exception as error:
                 raise _WatchError(error) from error
 
-    grid = make_grid(
-        range(FIRST_NODE, FIRST_NODE + config.scenario.clients),
-        config.flat(),
-        [{"data-path": str(path.absolute())} for path in local_data],
-        on_turn=lambda working, done, sent: report(
-            working=working, clients_done=done, clients=sent
-        ),
-    )
-    try:
-        run_apps(grid, config)
-        report()
-    except _WatchError as error:
-        raise error.raised from None
-    return close_folder(folder, keep_clients=config.run.keep_clients)
+    def on_turn(working: list[int], done: int, sent: int) -> None:
+        report(working=working, clients_done=done, clients=sent)
+
+    with (
+        _ONE_RUN,
+        prepared_folder(config, folder, data_root(config), local_data) as prepared,
+        log_to(log_file, mode="w"),
+        ExitStack() as stack,
+    ):
+        grid: Callable[..., InProcessGrid] = InProcessGrid
+        if workers > 1:
+            pool = stack.enter_context(WorkerPool(workers, log_file))
+            grid = partial(PooledGrid, pool)
+        nodes = range(FIRST_NODE, FIRST_NODE + prepared.scenario.clients)
+        places = [{"data-path": str(place.absolute())} for place in local_data]
+        try:
+            run_apps(grid(nodes, prepared.flat(), places, on_turn), prepared)
+            report()
+        except _WatchError as error:
+            raise error.args[0] from None
+        return close_folder(folder, keep_clients=prepared.run.keep_clients)
 
 
 def run_apps(grid: Grid, config: RunConfig) -> None:
@@ -451,32 +393,14 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         state=RecordDict(),
         run_config=dict(config.flat()),
     )
-    with (
-        simulated(),
-        flower_identity(),
-        _same_threads(),
-        limited_threads(algorithm(config.strategy.name), config.training.threads),
-        _own_parts(),
-        zero_copy(),
-    ):
-        run_server(grid, context)
-
-
-@contextlib.contextmanager
-def _own_parts() -> Iterator[None]:
-    """Let no run of this process find what another has built: all have one number."""
-    forget_runs()
+    threads = torch.get_num_threads()  # which every client sets
+    forget_runs()  # no run may find what another has built: all have one number
     try:
-        yield
+        limits = limited_threads(
+            algorithm(config.strategy.name), config.training.threads
+        )
+        with simulated(), flower_identity(), limits, zero_copy():
+            run_server(grid, context)
     finally:
         forget_runs()
-
-
-@contextlib.contextmanager
-def _same_threads() -> Iterator[None]:
-    """Give torch its number of threads back, which every client sets."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
         torch.set_num_threads(threads)

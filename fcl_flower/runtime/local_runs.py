@@ -8,6 +8,7 @@ import json
 import os
 import select
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -71,15 +72,10 @@ def run_all(
     jobs: Sequence[Job],
     watch: Watch = lambda job, progress: None,
 ) -> Generator[tuple[Job, RunResult]]:
-    """Do some runs; yield each with its result when it is over.
+    """Do some runs in this order; yield each with its result when it is over.
 
     What was started for the first serves the others, too. One that fails takes no
-    other with it.
-
-    Args:
-        backend: where.
-        jobs: in the order in which they begin.
-        watch: called with the progress of a run when it changes.
+    other with it. The progress of a run is watched when it changes.
 
     Raises:
         ConfigError: a folder cannot be made.
@@ -93,19 +89,18 @@ def run_all(
 def _run_here(
     jobs: Sequence[Job], backend: Backend, watch: Watch
 ) -> Generator[tuple[Job, RunResult]]:
-    """Run one after the other in this process."""
     for job in jobs:
         # Imported here as it loads torch.
         from fcl_flower.runtime.in_process import run_in_process
-
-        def show(progress: Progress, job: Job = job) -> None:
-            watch(job, progress)
 
         make_folder(job.folder, "output")
         result: RunResult
         try:
             result = run_in_process(
-                job.run.config, job.folder, local_data=backend.local_data, watch=show
+                job.run.config,
+                job.folder,
+                local_data=backend.local_data,
+                watch=partial(watch, job),
             )
         except FclError as error:
             result = error
@@ -118,57 +113,39 @@ def _run_beside(
     """Run in processes beside this one, which serve one run after another."""
     waiting = iter(jobs)
     options: dict[str, str | float] = {"backend": backend.name}
+    options["workers"] = backend.workers or 1
     if backend.name == "flower":
         options["workers"] = backend.workers or len(os.sched_getaffinity(0))
         options["gpus_per_client"] = backend.gpus_per_client
-    else:
-        options["workers"] = backend.workers or 1
+    seen: dict[Path, Progress] = {}
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(Runner(options)) for _ in range(backend.processes)]
-        busy: dict[Runner, _Watched] = {}
+        busy: dict[Runner, Job] = {}
         while True:
             while idle and (job := next(waiting, None)):
                 if backend.name == "flower":
                     refuse_attack(job.run.config)
                 make_folder(job.folder, "output")
-                busy[idle[-1]] = _Watched(job, watch)
+                seen[job.folder] = _read(job.folder / "progress.json")  # an earlier run
                 idle[-1].begin(job.run.config, job.folder, backend.local_data)
-                idle.pop()
+                busy[idle.pop()] = job
             if not busy:
                 return
             over, _, _ = select.select([*busy], [], [], POLL_SECONDS)
-            for watched in busy.values():
-                watched.look()
+            for job in busy.values():
+                now = _read(job.folder / "progress.json")
+                if now and now != seen[job.folder]:
+                    seen[job.folder] = now
+                    watch(job, now)
             for runner in over:
-                job = busy.pop(runner).job
-                yield job, runner.result() or _summary(job.folder)
+                job = busy.pop(runner)
+                yield job, runner.result() or _read(job.folder / "summary.json")
                 idle.append(runner)
 
 
-class _Watched:
-    """A run of another process, and what was last seen of its progress."""
-
-    def __init__(self, job: Job, watch: Watch) -> None:
-        self.job = job
-        self._watch = watch
-        self._seen = self._read()  # by an earlier run
-
-    def look(self) -> None:
-        """Report how far the run is, if that has changed."""
-        now = self._read()
-        if now and now != self._seen:
-            self._seen = now
-            self._watch(self.job, now)
-
-    def _read(self) -> Progress:
-        with contextlib.suppress(FileNotFoundError):
-            found: Progress = json.loads(
-                (self.job.folder / "progress.json").read_text()
-            )
-            return found
+def _read(path: Path) -> dict[str, Any]:
+    """Read a file of a run; {} where there is none yet."""
+    if not path.exists():
         return {}
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
     return found

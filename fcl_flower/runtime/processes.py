@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,19 +77,58 @@ def stop_guarded(guardian: subprocess.Popen[bytes]) -> None:
     guardian.wait()
 
 
+@contextlib.contextmanager
+def lasting_process(
+    name: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    report: Callable[[str], None],
+    *,
+    keep_open: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for as long as the context lasts, which it is to outlive.
+
+    Raises:
+        RoundError: it ended by itself: the context was left without an error.
+    """
+    report(shlex.join(command))
+    process = start_guarded(command, env, keep_open=keep_open)
+    try:
+        yield process
+    finally:
+        stop_guarded(process)
+    raise RoundError(f"the {name} ended by itself, with code {process.returncode}")
+
+
+def follow(
+    run: subprocess.Popen[bytes], path: Path, watch: Callable[[Progress], None]
+) -> None:
+    """Report what ``progress.json`` says when it changes, until the run ends."""
+    seen: Progress = {}
+    while True:
+        ended = run.poll() is not None
+        if path.exists():
+            now: Progress = json.loads(path.read_text())
+            if now != seen:
+                seen = now
+                watch(now)
+        if ended or seen.get("state") == "finished":
+            return
+        time.sleep(POLL_SECONDS)
+
+
+# ---- ports of this machine
+
+
 def free_port() -> int:
-    """Find a port of this machine on which no program listens now."""
+    """Find a port on which no program listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def refuse_used_port(port: int, key: str) -> None:
-    """Check that no program listens on a port of this machine.
-
-    Args:
-        port: of 127.0.0.1.
-        key: the setting that names it, for the message of an error.
+    """Check that no program listens on the port that a setting names.
 
     Raises:
         ConfigError: it cannot be listened at.
@@ -102,11 +141,7 @@ def refuse_used_port(port: int, key: str) -> None:
 
 
 def await_port(process: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until a program listens on a port of this machine.
-
-    Args:
-        process: Flower's SuperLink, which should listen there.
-        port: of 127.0.0.1.
+    """Wait until Flower's SuperLink listens on a port.
 
     Raises:
         RoundError: the process ended, or did not listen in time.
@@ -122,13 +157,11 @@ def await_port(process: subprocess.Popen[bytes], port: int) -> None:
     raise RoundError("Flower's SuperLink did not start")
 
 
-def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
-    """Make a folder if it is not there.
+# ---- folders
 
-    Args:
-        folder: to be made, with those above it.
-        key: the setting that names it, for the message of an error.
-        private: nobody but its owner may look into it.
+
+def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
+    """Make the folder that a setting names, if need be for its owner alone.
 
     Raises:
         ConfigError: it cannot be made, or cannot be written to.
@@ -145,67 +178,11 @@ def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def lasting_process(
-    name: str,
-    command: Sequence[str],
-    env: Mapping[str, str],
-    report: Callable[[str], None],
-    *,
-    keep_open: Sequence[int] = (),
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for as long as the context lasts, which it is to outlive.
-
-    Args:
-        name: what an error calls it.
-        command: the program with its arguments.
-        env: its environment.
-        report: called with the command line.
-        keep_open: descriptors that the program holds as long as it runs.
-
-    Raises:
-        RoundError: it ended by itself: the context was left without an error.
-    """
-    report(shlex.join(command))
-    process = start_guarded(command, env, keep_open=keep_open)
-    try:
-        yield process
-    finally:
-        stop_guarded(process)
-    raise RoundError(f"the {name} ended by itself, with code {process.returncode}")
-
-
-def follow(
-    run: subprocess.Popen[bytes], path: Path, watch: Callable[[Progress], None]
-) -> str:
-    """Report progress until the run ends; return the last state seen.
-
-    Args:
-        run: the command that runs it.
-        path: of ``progress.json``, where a run says how far it is.
-        watch: called with the file's contents when they change.
-    """
-    seen: Progress = {}
-    while True:
-        ended = run.poll() is not None
-        if path.exists():
-            now: Progress = json.loads(path.read_text())
-            if now != seen:
-                seen = now
-                watch(now)
-        if ended or seen.get("state") == "finished":
-            return str(seen.get("state", ""))
-        time.sleep(POLL_SECONDS)
-
-
-@contextmanager
 def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
     """Keep a folder of states for this process, and for those that get the descriptor.
 
     The system gives the folder back when the last of them has ended, however it did.
-
-    Args:
-        folder: exists.
-        report: called with a line when another program is there and may be ending.
+    Where another program is there, and may be ending, a line is reported.
 
     Yields:
         the descriptor; a program that holds it keeps the folder, too.
@@ -241,17 +218,13 @@ def _holder(path: Path) -> str:
         try:
             opened = {Path(file.path) for file in process.open_files()}
             if process.pid != os.getpid() and path.resolve() in opened:
-                return f"process {process.pid} ({_title(process)})"
+                # What was started, without the interpreter and its options.
+                words = [Path(word).name for word in process.cmdline()[:4]]
+                ours = (w for w in words if w.startswith(("fcl", "flower", "flwr")))
+                return f"process {process.pid} ({next(ours, process.name())})"
         except psutil.Error:  # it has ended, or is another user's
             continue
     return "a process of another user"
-
-
-def _title(process: psutil.Process) -> str:
-    """Name what was started, without the interpreter and its options."""
-    words = [Path(word).name for word in process.cmdline()[:4]]
-    ours = (word for word in words if word.startswith(("fcl", "flower", "flwr")))
-    return next(ours, process.name())
 
 
 # ---- the guardian, a process of its own
@@ -264,13 +237,13 @@ def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> in
     _prctl(_SUBREAPER, 1)
     code = None
     try:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         # By the main thread: a parent's death is in truth that of its thread.
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=keep_open,
-            preexec_fn=_end_with_guardian,
+            preexec_fn=partial(_prctl, _PARENT_DEATH_SIGNAL, signal.SIGTERM),
         )
         threading.Thread(target=_await_release, daemon=True).start()
         while code is None:
@@ -290,41 +263,24 @@ def _await_release() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _leave(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
 def _end_family() -> None:
     """End all that this process has started, and what that has, by force at last."""
     this, deadline = psutil.Process(), time.monotonic() + GRACE
-    family = set[psutil.Process]()
+    family, asked = set[psutil.Process](), set[psutil.Process]()
     while True:
-        _reap()
-        new = set(this.children(recursive=True)) - family
-        family = {one for one in family | new if one.is_running()}
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        family.update(this.children(recursive=True))
+        family = {one for one in family if one.is_running()}
         if not family:
             return
-        if time.monotonic() > deadline:
-            _tell(family, psutil.Process.kill)
-        else:
-            _tell(new, psutil.Process.terminate)
+        late = time.monotonic() > deadline
+        for process in family if late else family - asked:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
+        asked |= family
         time.sleep(0.02)
-
-
-def _tell(processes: set[psutil.Process], to: Callable[[psutil.Process], None]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            to(process)
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _end_with_guardian() -> None:
-    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,9 +1,11 @@
 """How runs are watched: bars in a terminal, plain lines elsewhere."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
@@ -46,12 +48,6 @@ def describe(progress: Progress, since: float = 0.0) -> str:
     return "  ".join(parts)
 
 
-def rounds_done(progress: Progress) -> int:
-    """Count the complete rounds of a run."""
-    finished: int = progress["round"] - (progress["state"] != "finished")
-    return max(0, finished)
-
-
 def time_done(progress: Progress) -> float:
     """Estimate the share of a run's time that is over."""
     if progress["state"] == "finished":
@@ -62,12 +58,10 @@ def time_done(progress: Progress) -> float:
 
 
 class _Description(ProgressColumn):
-    """Where the run of a bar stands, as the clock goes on."""
-
     @override
     def render(self, task: Task) -> Text:
-        seen: Progress = task.fields["seen"]
-        return Text(describe(seen, task.get_time() - task.fields["at"]))
+        since = task.get_time() - task.fields["at"]
+        return Text(describe(task.fields["seen"], since))
 
 
 class _Screen(Bars):
@@ -109,21 +103,14 @@ class Display:
         processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Show runs.
-
-        Args:
-            console: where.
-            jobs: all that are to be done.
-            processes: runs at the same time.
-            clock: returns seconds since some moment.
-        """
-        self._console, self._jobs, self._clock = console, jobs, clock
+        """Show runs of which so many are done at the same time."""
+        self._console, self._clock = console, clock
         self._estimate = Estimate([j.run.config.title for j in jobs], processes, clock)
         self._index = {job.folder: index for index, job in enumerate(jobs)}
         self._total = jobs[0].of if jobs else 0
         # Those of earlier commands, too.
         self._done, self._failed = self._total - len(jobs), 0
-        self._lines: dict[str, tuple[object, ...]] = {}
+        self._lines: dict[Path, tuple[object, ...]] = {}
         """What the latest line of each run has told."""
         self._working: dict[int, float] = {}
         """Since when each client that works has done so."""
@@ -144,7 +131,7 @@ class Display:
 
     def show(self, job: Job, progress: Progress) -> None:
         """Show where a run stands; a plain line only when a round is complete."""
-        now = self._clock()
+        now, finished = self._clock(), progress["state"] == "finished"
         self._estimate.progress(self._index[job.folder], time_done(progress))
         self._working = {
             client: self._working.get(client, now) for client in progress["working"]
@@ -152,15 +139,15 @@ class Display:
         self._screen.update(
             self._bars[job.folder],
             total=progress["rounds"],
-            completed=rounds_done(progress),
+            completed=max(0, progress["round"] - (not finished)),
             visible=True,
             seen=progress,
             at=now,
         )
         complete = progress["clients_done"] == progress["clients"]
         mark = (progress["round"], progress["state"])
-        if self._screen.disable and complete and mark != self._lines.get(_label(job)):
-            self._lines[_label(job)] = mark
+        if self._screen.disable and complete and mark != self._lines.get(job.folder):
+            self._lines[job.folder] = mark
             self.write(f"{_label(job)}: {describe(progress)}")
 
     def over(self, job: Job, error: FclError | None = None) -> None:
@@ -168,7 +155,6 @@ class Display:
         if self._total == 1:
             return  # whose bar stays, and whose error is that of the command
         bar = self._screen.tasks[self._screen.task_ids.index(self._bars[job.folder])]
-        last: Progress = bar.fields["seen"]
         self._screen.remove_task(bar.id)
         self._estimate.over(self._index[job.folder])
         if error is not None:
@@ -178,8 +164,8 @@ class Display:
             self._done += 1
         if self._screen.disable:
             self.write(self.below())
-        elif last and error is None:
-            self.write(f"{_label(job)}: {describe(last)}")
+        elif bar.fields["seen"] and error is None:
+            self.write(f"{_label(job)}: {describe(bar.fields['seen'])}")
 
     def write(self, line: str) -> None:
         """Write a line above the bars."""
@@ -188,7 +174,14 @@ class Display:
     def below(self) -> str:
         """Tell which clients of a single run work, or what is left of several."""
         if self._total == 1:
-            return "\n".join(self._at_work())
+            now, working = self._clock(), [*self._working.items()]
+            lines = [
+                f"  client {client}  at work for {duration(now - since)}"
+                for client, since in working[:WORKING]
+            ]
+            if (more := len(working) - WORKING) > 0:
+                lines.append(f"  and {more} more at work")
+            return "\n".join(lines)
         text = f"{self._done} of {self._total} runs done" if self._total else ""
         if self._failed:
             text += f", {self._failed} failed"
@@ -196,13 +189,6 @@ class Display:
         if self._done + self._failed == self._total or left is None:
             return text
         return f"{text}, about {duration(left)} left"
-
-    def _at_work(self) -> Iterable[str]:
-        now = self._clock()
-        for client, since in [*self._working.items()][:WORKING]:
-            yield f"  client {client}  at work for {duration(now - since)}"
-        if (more := len(self._working) - WORKING) > 0:
-            yield f"  and {more} more at work"
 
 
 def write_line(console: Console, line: str) -> None:
@@ -280,30 +266,20 @@ class Estimate:
         """Estimate the seconds until all are over, None if nothing is known yet."""
         known = list[float]()
         for run in {*range(len(self._variants))} - self._over:
-            if (seconds := self._left(run)) is None:
+            whole, seen = self._whole(self._variants[run]), self._seen.get(run)
+            if whole is None:
                 return None
-            known.append(seconds)
+            if seen is not None:
+                taken = self._clock() - seen.began
+                whole = max(0.0, whole * (1 - seen.first) - taken)
+            known.append(whole)
         return max([sum(known) / self._processes, *known], default=0.0)
-
-    def _left(self, run: int) -> float | None:
-        whole = self._whole(self._variants[run])
-        if whole is None or run not in self._seen:
-            return whole
-        seen = self._seen[run]
-        return max(0.0, whole * (1 - seen.first) - (self._clock() - seen.began))
 
     def _whole(self, variant: Hashable) -> float | None:
         """Estimate the seconds that a whole run of a variant takes."""
-        of_variant = [
-            seen for run, seen in self._seen.items() if self._variants[run] == variant
-        ]
-        for runs in (of_variant, [*self._seen.values()]):
-            for finished in (True, False):
-                known = [
-                    seen.whole
-                    for seen in runs
-                    if (seen.share == 1) == finished and seen.whole is not None
-                ]
-                if known:
-                    return fmean(known)
-        return None
+        known = defaultdict[tuple[bool, bool], list[float]](list)
+        for run, seen in self._seen.items():
+            if seen.whole is not None:
+                other = self._variants[run] != variant
+                known[other, seen.share < 1].append(seen.whole)
+        return fmean(known[min(known)]) if known else None

@@ -19,12 +19,9 @@ import socket
 import ssl
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import httpx
 
@@ -36,25 +33,18 @@ from fcl_flower.flower.commands import (
     FLEET,
 )
 from fcl_flower.flower.node_auth import NodeKeys
-from fcl_flower.runtime.http import (
-    PIECE,
-    Bounds,
-    Caller,
-    GoneError,
-    Headers,
-    TooLargeError,
-)
+from fcl_flower.runtime.certificates import Certificates
+from fcl_flower.runtime.http import PIECE, Bounds, Caller, Headers, RefusedError
 
 with require_extra("deploy", "the server's reverse proxy"):
     import h11
 
 REPORT_SECONDS = 60.0
 """Between two reports of calls without a known key: anybody can make any number."""
-
-_CLOSE_SECONDS = 1.0
-_BACKLOG = 1024
 HEALTH_SECONDS = 1.0
 """For which an answer to the health check is good: anybody may ask, at any rate."""
+_BACKLOG = 1024
+_CLOSE_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 # The SuperLink closes an idle connection after 5 seconds: never use it at that moment.
 _KEEP_SECONDS = 2.0
@@ -67,168 +57,58 @@ _HOP_HEADERS = {
     *(b"transfer-encoding", b"upgrade"),
 }
 
-
-Task = asyncio.Task[None]
-
-
-class UnansweredError(Exception):
-    """The SuperLink has no answer; ``status`` says so in HTTP."""
-
-    def __init__(self, status: int) -> None:
-        """Keep the status."""
-        super().__init__(status)
-        self.status = status
-
-
-class Upstream:
-    """Hands calls to the SuperLink, as their bodies come in."""
-
-    def __init__(
-        self, superlink: str, tls: ssl.SSLContext | None, bounds: Bounds
-    ) -> None:
-        """Prepare connections; none is opened before the first call.
-
-        Args:
-            superlink: where it listens, HOST:PORT.
-            tls: knows its authority; None without TLS.
-            bounds: of time, and of the number of calls at once.
-        """
-        self._url = f"{'http' if tls is None else 'https'}://{superlink}"
-        self._client = httpx.AsyncClient(
-            verify=tls or False,
-            limits=httpx.Limits(
-                max_connections=bounds.members + 1,  # and one for its health
-                max_keepalive_connections=_KEEP_CONNECTIONS,
-                keepalive_expiry=_KEEP_SECONDS,
-            ),
-            timeout=httpx.Timeout(bounds.answer_seconds, connect=_CONNECT_SECONDS),
-            trust_env=False,  # no proxy between two programs of one machine
-        )
-        self._health = (0.0, 0)
-        self._asking = asyncio.Lock()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
-
-    @asynccontextmanager
-    async def answer(
-        self, method: str, path: str, headers: Headers, body: AsyncIterable[bytes]
-    ) -> AsyncIterator[tuple[int, Headers, AsyncIterable[bytes]]]:
-        """Yield status, headers and body of the SuperLink's answer.
-
-        Raises:
-            UnansweredError: there is none.
-        """
-        # Not the client's build_request, which would add headers of its own.
-        request = httpx.Request(
-            method,
-            self._url + path,
-            headers=[pair for pair in headers if pair[0] not in _HOP_HEADERS],
-            content=body,
-        )
-        try:
-            response = await self._client.send(request, stream=True)
-        except httpx.ReadTimeout as error:
-            raise UnansweredError(504) from error  # it may have been handled
-        # The group is anyio's, where no descriptor is left for a connection.
-        except (httpx.TransportError, ExceptionGroup) as error:
-            raise UnansweredError(502) from error
-        try:
-            found = [
-                pair
-                for pair in response.headers.raw
-                if pair[0].lower() not in _HOP_HEADERS
-            ]
-            yield response.status_code, found, response.aiter_raw()
-        finally:
-            await response.aclose()
-
-    async def health(self) -> int:
-        """Ask for the status of the SuperLink's health check, once a second."""
-        async with self._asking:
-            asked, status = self._health
-            if not status or time.monotonic() - asked > HEALTH_SECONDS:
-                try:
-                    status = (await self._client.get(f"{self._url}/health")).status_code
-                except (httpx.TransportError, ExceptionGroup):
-                    status = 502
-                self._health = (time.monotonic(), status)
-            return status
+Task: TypeAlias = asyncio.Task[None]
 
 
 class Connections:
-    """The open connections, each by the task that serves it."""
+    """The open connections, each by the task that serves it, in order of arrival."""
 
     def __init__(self, bounds: Bounds) -> None:
         """Start without any."""
         self._bounds = bounds
-        # Both in the order of arrival, as dictionaries are.
-        self._guests: dict[Task, str] = {}
-        self._at_address: defaultdict[str, dict[Task, None]] = defaultdict(dict)
-        self._members: dict[Task, str] = {}
-        self._of_key: Counter[str] = Counter()
+        self._guests: dict[Task, str] = {}  # with their addresses
+        self._members: dict[Task, str] = {}  # with their keys
 
     def __len__(self) -> int:
         """Count the open connections."""
         return len(self._guests) + len(self._members)
 
     def admit(self, guest: Task, address: str) -> None:
-        """Take in a new guest, in the place of the oldest one if there is no other.
-
-        Args:
-            guest: serves the connection; cancelled if it must go.
-            address: the `network` that it comes from.
-        """
-        neighbours = self._at_address[address]
+        """Take in a guest from a `network`, in the place of the oldest if need be."""
+        neighbours = [one for one, other in self._guests.items() if other == address]
         if len(neighbours) >= self._bounds.guests_of_address:
-            self._send_away(next(iter(neighbours)))
+            self._send_away(neighbours[0])
         elif len(self._guests) >= self._bounds.guests:
-            self._send_away(next(iter(self._guests)))
+            self.send_away_oldest_guest()
         self._guests[guest] = address
-        self._at_address[address][guest] = None
 
     def promote(self, task: Task, key: str) -> bool:
-        """Make a connection that of a client; return False if there are too many.
-
-        Args:
-            task: serves the connection.
-            key: of the client whose call came on it.
-        """
+        """Make a connection that of a client; return False if there are too many."""
         if task in self._members:
             return True
+        of_key = [*self._members.values()].count(key)
         if (
             len(self._members) >= self._bounds.members
-            or self._of_key[key] >= self._bounds.members_of_key
+            or of_key >= self._bounds.members_of_key
         ):
             return False
-        self._forget_guest(task)
+        self._guests.pop(task, None)
         self._members[task] = key
-        self._of_key[key] += 1
         return True
 
     def leave(self, task: Task) -> None:
         """Forget a connection that has ended."""
-        self._forget_guest(task)
-        if (key := self._members.pop(task, None)) is not None:
-            self._of_key[key] -= 1
-            if not self._of_key[key]:
-                del self._of_key[key]
+        self._guests.pop(task, None)
+        self._members.pop(task, None)
 
     def send_away_oldest_guest(self) -> None:
-        """Make room, where the machine has less of it than was thought."""
+        """Make room, also where the machine has less of it than was thought."""
         if self._guests:
             self._send_away(next(iter(self._guests)))
 
     def _send_away(self, guest: Task) -> None:
-        self._forget_guest(guest)
+        del self._guests[guest]
         guest.cancel()
-
-    def _forget_guest(self, task: Task) -> None:
-        if (address := self._guests.pop(task, None)) is not None:
-            del self._at_address[address][task]
-            if not self._at_address[address]:
-                del self._at_address[address]
 
 
 def network(address: str) -> str:
@@ -244,40 +124,22 @@ def network(address: str) -> str:
     return str(ipaddress.ip_network((int(found), 64), strict=False))
 
 
-class ServerFiles(NamedTuple):
-    """What a server with TLS needs: authority, own certificate and its key."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-
 class Listener(NamedTuple):
-    """Where callers arrive; those who call before the proxy runs wait for it.
-
-    Attributes:
-        socket: listens.
-        tls: for the callers; None without TLS.
-        superlink: for the SuperLink; None without TLS.
-    """
+    """Where callers arrive; those who call before the proxy runs wait for it."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None
+    """For the callers; None without TLS."""
     superlink: ssl.SSLContext | None
+    """For the SuperLink; None without TLS."""
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int, files: ServerFiles | None) -> Iterator[Listener]:
-    """Listen while the context lasts.
-
-    Args:
-        host: address of this machine to listen at.
-        port: to listen at.
-        files: None without TLS.
+def listening(host: str, port: int, files: Certificates | None) -> Iterator[Listener]:
+    """Listen at an address of this machine while the context lasts.
 
     Raises:
-        ConfigError: the address cannot be listened at, or the files do not go
-            together.
+        ConfigError: it cannot be listened at, or the files do not go together.
     """
     tls, superlink = (None, None) if files is None else _contexts(files)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -292,6 +154,20 @@ def listening(host: str, port: int, files: ServerFiles | None) -> Iterator[Liste
         yield Listener(listener, tls, superlink)
 
 
+def _contexts(files: Certificates) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Make the TLS of a server with these files, and of one who calls it."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.server, files.server_key)
+        return context, ssl.create_default_context(cafile=files.authority)
+    except OSError as error:
+        given = f"{files.authority}, {files.server}, {files.server_key}"
+        expected = (
+            f"certificates of an authority and of a server with its key ({error})"
+        )
+        raise config_error("certs", given, expected) from error
+
+
 @contextlib.contextmanager
 def run_proxy(
     listener: Listener,
@@ -300,22 +176,14 @@ def run_proxy(
     bounds: Bounds,
     report: Callable[[str], None],
 ) -> Iterator[threading.Thread]:
-    """Let calls of clients through while the context lasts.
-
-    Args:
-        listener: from `listening`.
-        superlink: where the SuperLink listens, HOST:PORT.
-        keys: of the clients; None if any program may call as a client.
-        bounds: what callers may hold.
-        report: called from another thread with each line for the user.
+    """Let calls of clients through while the context lasts; see `ReverseProxy`.
 
     Yields:
         The thread that does it, which ends before the context by an error alone.
     """
-    upstream = Upstream(superlink, listener.superlink, bounds)
-    proxy = ReverseProxy(upstream, listener.tls, keys, bounds, report)
     loop = asyncio.new_event_loop()
-    serving = loop.create_task(proxy.serve(listener.socket))
+    proxy = ReverseProxy(listener, superlink, keys, bounds, report)
+    serving = loop.create_task(proxy.serve())
 
     def serve() -> None:
         with contextlib.closing(loop), contextlib.suppress(asyncio.CancelledError):
@@ -336,30 +204,51 @@ class ReverseProxy:
 
     def __init__(
         self,
-        upstream: Upstream,
-        tls: ssl.SSLContext | None,
+        listener: Listener,
+        superlink: str,
         keys: NodeKeys | None,
         bounds: Bounds,
         report: Callable[[str], None],
     ) -> None:
-        """Start without connections; see `run_proxy`."""
-        self._upstream = upstream
-        self._tls = tls
+        """Start without connections.
+
+        Args:
+            listener: from `listening`.
+            superlink: where the SuperLink listens, HOST:PORT.
+            keys: of the clients; None if any program may call as a client.
+            bounds: what callers may hold.
+            report: called from the proxy's thread with each line for the user.
+        """
+        self._listener = listener
         self._keys = keys
         self._bounds = bounds
         self._report = report
         self._reported = -REPORT_SECONDS
         self._unreported = 0
         self._connections = Connections(bounds)
+        scheme = "http" if listener.superlink is None else "https"
+        self._superlink = f"{scheme}://{superlink}"
+        self._client = httpx.AsyncClient(
+            verify=listener.superlink or False,
+            limits=httpx.Limits(
+                max_connections=bounds.members + 1,  # and one for its health
+                max_keepalive_connections=_KEEP_CONNECTIONS,
+                keepalive_expiry=_KEEP_SECONDS,
+            ),
+            timeout=httpx.Timeout(bounds.answer_seconds, connect=_CONNECT_SECONDS),
+            trust_env=False,  # no proxy between two programs of one machine
+        )
+        self._health = (0.0, 0)
+        self._asking = asyncio.Lock()
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self) -> None:
         """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: set[Task] = set()
         try:
             while True:
                 try:
-                    connection, place = await loop.sock_accept(listener)
+                    connection, place = await loop.sock_accept(self._listener.socket)
                 except OSError:
                     # The caller has gone again, or there are no descriptors left.
                     self._connections.send_away_oldest_guest()
@@ -379,29 +268,33 @@ class ReverseProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._upstream.close()
+            await self._client.aclose()
 
     async def _serve(self, connection: socket.socket, address: str) -> None:
         """Answer the calls of one connection until it ends."""
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), self._listener.tls
         begun = loop.time()
         reader = asyncio.StreamReader(PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
         seconds = self._bounds.head_seconds
-        with contextlib.suppress(GoneError, OSError, TimeoutError):
+        with contextlib.suppress(OSError, httpx.TransportError):
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=seconds if self._tls else None,
-                ssl_shutdown_timeout=_CLOSE_SECONDS if self._tls else None,
+                ssl=tls,
+                ssl_handshake_timeout=seconds if tls else None,
+                ssl_shutdown_timeout=_CLOSE_SECONDS if tls else None,
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             caller = Caller(reader, writer, self._bounds)
             seconds -= loop.time() - begun
             try:
                 while True:
-                    await self._answer(caller, await caller.call(seconds), address)
+                    call = await caller.call(seconds)
+                    try:
+                        await self._answer(caller, call, address)
+                    except RefusedError as refused:
+                        await caller.refuse(refused.status, refused.reason)
                     if not caller.goes_on():
                         break
                     seconds = self._bounds.idle_seconds
@@ -412,75 +305,85 @@ class ReverseProxy:
                 transport.abort()
 
     async def _answer(self, caller: Caller, call: h11.Request, address: str) -> None:
-        """Answer one call: as the SuperLink does, or by a status of our own."""
+        """Answer one call as the SuperLink does.
+
+        Raises:
+            RefusedError: it is not handed on, or has no answer.
+        """
         # Latin-1, which has a sign for every byte; what follows ? stays outside.
         method, target = call.method.decode("latin-1"), call.target.decode("latin-1")
         path = target.partition("?")[0]
         if path == "/health" and method in {"GET", "HEAD"}:
-            await caller.refuse(await self._upstream.health())
-            return
+            raise RefusedError(await self._ask_health())
         if method != "POST" or not FLEET.fullmatch(path):
-            await caller.refuse(404)
-            return
+            raise RefusedError(404)
         headers = dict(call.headers)
-        try:
-            key = self._keys.client(headers) if self._keys else address
-        except WireError as error:
-            self._note(address, error)
-            await caller.refuse(*_unauthorized(path, str(error)))
-            return
+        key = self._authenticate(path, headers, address)
         if {b"content-length", b"transfer-encoding"} <= headers.keys():
-            await caller.refuse(400)  # two lengths: whom should one believe?
-            return
+            raise RefusedError(400)  # two lengths: whom should one believe?
         if int(headers.get(b"content-length", 0)) > self._bounds.body_bytes:
-            await caller.refuse(413)
-            return
+            raise RefusedError(413)
         task = asyncio.current_task()
         assert task is not None
         if not self._connections.promote(task, key):
-            await caller.refuse(503)  # clients try again
-            return
-        try:
-            async with self._upstream.answer(
-                method, path, call.headers, caller.body()
-            ) as (status, answered, pieces):
-                await caller.answer(status, answered, pieces)
-        except TooLargeError:
-            await caller.refuse(413)
-        except UnansweredError as error:
-            await caller.refuse(error.status)
-
-    def _note(self, address: str, error: WireError) -> None:
-        """Report a call that is not let in, now and then."""
-        self._unreported += 1
-        if time.monotonic() - self._reported > REPORT_SECONDS:
-            self._report(f"not let in: {error}, from {address} ({self._unreported})")
-            self._reported, self._unreported = time.monotonic(), 0
-
-
-def _close(connection: socket.socket, task: asyncio.Task[None]) -> None:
-    connection.close()
-
-
-def _contexts(files: ServerFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Make the TLS of a server with these files, and of one who calls it."""
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.certificate, files.key)
-        return context, ssl.create_default_context(cafile=files.authority)
-    except OSError as error:
-        expected = (
-            f"certificates of an authority and of a server with its key ({error})"
+            raise RefusedError(503)  # clients try again
+        # Not the client's build_request, which would add headers of its own.
+        request = httpx.Request(
+            method,
+            self._superlink + path,
+            headers=_end_to_end(call.headers),
+            content=caller.body(),
         )
-        raise config_error("certs", ", ".join(map(str, files)), expected) from error
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.ReadTimeout as error:
+            raise RefusedError(504) from error  # it may have been handled
+        # The group is anyio's, where no descriptor is left for a connection.
+        except (httpx.TransportError, ExceptionGroup) as error:
+            raise RefusedError(502) from error
+        async with contextlib.aclosing(response):
+            answered = _end_to_end(response.headers.raw)
+            await caller.answer(response.status_code, answered, response.aiter_raw())
+
+    async def _ask_health(self) -> int:
+        """Ask for the status of the SuperLink's health check, once a second."""
+        async with self._asking:
+            asked, status = self._health
+            if not status or time.monotonic() - asked > HEALTH_SECONDS:
+                try:
+                    found = await self._client.get(f"{self._superlink}/health")
+                    status = found.status_code
+                except (httpx.TransportError, ExceptionGroup):
+                    status = 502
+                self._health = (time.monotonic(), status)
+            return status
+
+    def _authenticate(
+        self, path: str, headers: Mapping[bytes, bytes], address: str
+    ) -> str:
+        """Name whose call it is: a client, or without keys an address.
+
+        A SuperNode that joins is told why it is not let in, as Flower would; of later
+        calls Flower reads the status alone.
+        """
+        try:
+            return self._keys.client(headers) if self._keys else address
+        except WireError as error:
+            self._unreported += 1
+            if time.monotonic() - self._reported > REPORT_SECONDS:
+                times = self._unreported
+                self._report(f"not let in: {error}, from {address} ({times})")
+                self._reported, self._unreported = time.monotonic(), 0
+            if path != ACTIVATE:
+                raise RefusedError(401) from error
+            detail = {"code": ACTIVATION_FAILED, "detail": ACTIVATION_REFUSED}
+            reason = json.dumps({**detail, "extra": str(error)})
+            raise RefusedError(412, reason.encode()) from error
 
 
-def _unauthorized(path: str, reason: str) -> tuple[int, bytes]:
-    """Answer a client that is not let in as Flower would.
+def _end_to_end(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [pair for pair in headers if pair[0].lower() not in _HOP_HEADERS]
 
-    A SuperNode that joins is told why; of later ones Flower reads the status alone.
-    """
-    if path != ACTIVATE:
-        return 401, b""
-    detail = {"code": ACTIVATION_FAILED, "detail": ACTIVATION_REFUSED}
-    return 412, json.dumps({**detail, "extra": reason}).encode()
+
+def _close(connection: socket.socket, task: Task) -> None:
+    connection.close()

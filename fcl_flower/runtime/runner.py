@@ -1,4 +1,4 @@
-"""What a command holds of a process that runs one run after another for it."""
+"""A process that runs one run after another for a command, and both ends of it."""
 
 import json
 import os
@@ -8,6 +8,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,14 +35,11 @@ class Runner:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Prepare to run; nothing is started yet.
-
-        Args:
-            options: ``backend`` and ``workers``, of ``flower`` also
-                ``gpus_per_client``.
-        """
+        """Prepare to run, by ``backend`` and what its runs are made with."""
         self._options = options
-        self._process: _Process | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket
+        self._answers: TextIOWrapper
         self._folder = Path()
 
     def __enter__(self) -> "Runner":
@@ -52,54 +51,42 @@ class Runner:
     def begin(
         self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
     ) -> None:
-        """Begin a run; that before it is over.
-
-        Args:
-            config: with a number of clients.
-            folder: of the run; exists and can be written.
-            local_data: but in Flower's runtime, each client's folder of local data.
-        """
-        if self._process is None:
-            self._process = _Process(self._options)
+        """Begin a run in a folder that is there; that before it is over."""
+        if self._guardian is None:
+            self._start()
         self._folder = folder
-        self._process.send(
-            {
-                "config": config.flat(),
-                "folder": str(folder.absolute()),
-                "local_data": [str(data.absolute()) for data in local_data],
-            }
-        )
+        request = {
+            "config": config.flat(),
+            "folder": str(folder.absolute()),
+            "local_data": [str(data.absolute()) for data in local_data],
+        }
+        try:
+            self._channel.sendall(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:
+            return  # that the process has died is found when it is to answer
 
     def fileno(self) -> int:
         """Descriptor that can be read when the run is over, for `select.select`."""
-        assert self._process is not None  # a run has begun
-        return self._process.channel.fileno()
+        return self._channel.fileno()
 
     def result(self) -> FclError | None:
         """Wait until the run is over; return why it has failed, None if it has not."""
-        assert self._process is not None  # a run has begun
-        answer = self._process.receive()
-        if answer is None:
+        try:
+            line = self._answers.readline()
+        except ConnectionResetError:
+            line = ""
+        if not line:
             self._end()
             log = self._folder / "flower.log"
             return RoundError(f"the run did not finish; the reason stands in {log}")
-        if not answer:
+        if not (answer := json.loads(line)):
             return None
         kind = ConfigError if answer["kind"] == "ConfigError" else RoundError
         return kind(answer["error"])
 
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
-
-class _Process:
-    """The process, under a guardian, and this end of the socket to it."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def _start(self) -> None:
         home = Path(tempfile.mkdtemp(prefix="fcl-flower-"))
-        self.channel, its = socket.socketpair()
+        self._channel, its = socket.socketpair()
         env = {
             **environment(home),
             SIMULATION: "1",
@@ -109,58 +96,40 @@ class _Process:
         }
         with its:
             command = [sys.executable, "-P", "-m", PROGRAM, str(its.fileno())]
-            self.guardian: subprocess.Popen[bytes] = start_guarded(
-                [*command, json.dumps(options)],
+            self._guardian = start_guarded(
+                [*command, json.dumps(self._options)],
                 env,
                 keep_open=[its.fileno()],
                 scratch=home,
             )
-        self._answers = self.channel.makefile("r")
+        self._answers = self._channel.makefile("r")
 
-    def send(self, request: Mapping[str, Any]) -> None:
-        """Ask for a run; that the process has died is found when it is to answer."""
-        try:
-            self.channel.sendall(json.dumps(request).encode() + b"\n")
-        except BrokenPipeError:
-            return
+    def _end(self) -> None:
+        if self._guardian is not None:
+            stop_guarded(self._guardian)
+            self._answers.close()
+            self._channel.close()
+            self._guardian = None
 
-    def receive(self) -> dict[str, str] | None:
-        """Wait for an answer; return None if the process has died instead."""
-        try:
-            line = self._answers.readline()
-        except ConnectionResetError:
-            return None
-        found: dict[str, str] | None = json.loads(line) if line else None
-        return found
 
-    def end(self) -> None:
-        stop_guarded(self.guardian)
-        self._answers.close()
-        self.channel.close()
+# ---- in the process
+
+Run: TypeAlias = Callable[[RunConfig, Path, Sequence[Path]], None]
+"""Runs a configuration into its folder, with each client's folder of local data."""
 
 
 class FlowerRuns:
     """Runs in Flower's simulation runtime, which is kept where that is sound."""
 
     def __init__(self, workers: int, gpus_per_client: float) -> None:
-        """Prepare for runs; Ray is started for the first.
-
-        Args:
-            workers: clients that train at the same time, one CPU core each.
-            gpus_per_client: share of a GPU that a client is given, 0 for none.
-        """
+        """Prepare for clients of one CPU core and a share of a GPU each."""
         self._workers, self._gpus_per_client = workers, gpus_per_client
         self._actors: KeptActors | None = None
 
     def __call__(
         self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
     ) -> None:
-        """Run one configuration into its folder.
-
-        Args:
-            config: with a number of clients.
-            folder: of the run.
-            local_data: none.
+        """Run a configuration into its folder.
 
         Raises:
             FclError: it is refused, or did not finish.
@@ -188,30 +157,19 @@ class FlowerRuns:
                     f"the run did not finish; the reason stands in {log_file}"
                 ) from error
             finally:
-                self._let_go()
+                # One of the actors may be dead, or still at work.
+                if self._actors is not None and not self._actors.can_go_on:
+                    self._actors.close()
+                    self._actors = None
             close_folder(folder, keep_clients=config.run.keep_clients)
 
-    def _let_go(self) -> None:
-        """End the actors if one of them is dead or still at work."""
-        if self._actors is not None and not self._actors.can_go_on:
-            self._actors.close()
-            self._actors = None
 
+def _run_in_process(
+    config: RunConfig, folder: Path, local_data: Sequence[Path], *, workers: int
+) -> None:
+    from fcl_flower.runtime.in_process import run_in_process
 
-class InProcessRuns:
-    """Runs in this process, or in a pool of processes for each."""
-
-    def __init__(self, workers: int) -> None:
-        """Prepare for runs, each of whose clients are in so many processes."""
-        self._workers = workers
-
-    def __call__(
-        self, config: RunConfig, folder: Path, local_data: Sequence[Path]
-    ) -> None:
-        """Run one configuration into its folder; see `run_in_process`."""
-        from fcl_flower.runtime.in_process import run_in_process
-
-        run_in_process(config, folder, local_data=local_data, workers=self._workers)
+    run_in_process(config, folder, local_data=local_data, workers=workers)
 
 
 def _speak_to(path: Path) -> None:
@@ -224,9 +182,6 @@ def _speak_to(path: Path) -> None:
     os.close(file)
 
 
-Run: TypeAlias = Callable[[RunConfig, Path, Sequence[Path]], None]
-
-
 def _answer(run: Run, line: str) -> dict[str, str]:
     """Run what a line asks for; return the error, empty if there is none."""
     asked = json.loads(line)
@@ -234,19 +189,14 @@ def _answer(run: Run, line: str) -> dict[str, str]:
         local_data = [Path(data) for data in asked["local_data"]]
         run(RunConfig.of(asked["config"]), Path(asked["folder"]), local_data)
     except FclError as error:
-        kind = ConfigError if isinstance(error, ConfigError) else RoundError
-        return {"error": str(error), "kind": kind.__name__}
+        kind = "ConfigError" if isinstance(error, ConfigError) else "RoundError"
+        return {"error": str(error), "kind": kind}
     return {}
 
 
-RUNS: Mapping[str, Callable[..., Run]] = {
-    "flower": FlowerRuns,
-    "in-process": InProcessRuns,
-}
-
-
 def _serve(channel: socket.socket, options: dict[str, Any]) -> None:
-    run = RUNS[options.pop("backend")](**options)
+    flower = options.pop("backend") == "flower"
+    run = FlowerRuns(**options) if flower else partial(_run_in_process, **options)
     with channel.makefile("rw") as lines:
         for line in lines:
             lines.write(json.dumps(_answer(run, line)) + "\n")
@@ -254,6 +204,6 @@ def _serve(channel: socket.socket, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _channel = socket.socket(fileno=int(sys.argv[1]))
-    _channel.set_inheritable(False)
-    _serve(_channel, json.loads(sys.argv[2]))
+    _own = socket.socket(fileno=int(sys.argv[1]))
+    _own.set_inheritable(False)
+    _serve(_own, json.loads(sys.argv[2]))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fcl_flower.core.errors import RoundError, config_error
+from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.clients import VARIABLE, ClientNumbers
 from fcl_flower.flower.commands import (
     KEY_IN_USE,
@@ -25,7 +25,7 @@ from fcl_flower.runtime.processes import (
     make_folder,
     refuse_used_port,
 )
-from fcl_flower.runtime.proxy import ServerFiles, listening, run_proxy
+from fcl_flower.runtime.proxy import listening, run_proxy
 
 LOOK_SECONDS = 1.0
 
@@ -65,8 +65,15 @@ def run_superlink(
             program works in it, or the address is taken.
         RoundError: the SuperLink did not start, or ended by itself.
     """
-    files = None if certificates is None else _server_files(certificates)
-    keys = NodeKeys() if certificates else None
+    security, keys = ["--insecure"], None
+    if certificates is not None:
+        files = certificates.authority, certificates.server, certificates.server_key
+        certificates.require(*files)
+        options = ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile")
+        named = zip(options, map(str, files), strict=True)
+        security = [*(word for pair in named for word in pair)]
+        security.append("--enable-supernode-auth")
+        keys = NodeKeys()
     bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
     home, path = state / "flower", (state / "client-numbers.json").absolute()
     numbers = ClientNumbers(path)
@@ -76,7 +83,7 @@ def run_superlink(
         program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
         *("--database", str((state / "superlink.db").absolute())),
-        *_security(files),
+        *security,
         *more,
     ]
     env = {**environment(home), VARIABLE: str(path)}
@@ -84,19 +91,17 @@ def run_superlink(
         # What listens there already would be taken for our SuperLink.
         refuse_used_port(addresses.control_port, "control-port")
         with (
-            listening(addresses.host, addresses.port, files) as listener,
+            listening(addresses.host, addresses.port, certificates) as listener,
             lasting_process(
                 "SuperLink", command, env, report, keep_open=[lock]
             ) as superlink,
         ):
             await_port(superlink, addresses.control_port)
             # Before the proxy runs: a client that is not let in goes for good.
-            folder = (
-                _KeyFolder(certificates.clients, keys, report)
-                if certificates and keys
-                else None
-            )
-            new = folder.look() if folder else []
+            folder, new = None, list[Path]()
+            if certificates and keys:
+                folder = _KeyFolder(certificates.clients, keys, report)
+                new = folder.look()
             # Within the context of the SuperLink: stopping that takes descriptors,
             # which there are again once the proxy has closed its connections.
             with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
@@ -117,37 +122,13 @@ def run_superlink(
                     time.sleep(LOOK_SECONDS)
 
 
-def _security(files: ServerFiles | None) -> list[str]:
-    if files is None:
-        return ["--insecure"]
-    return [
-        *("--ssl-ca-certfile", str(files.authority)),
-        *("--ssl-certfile", str(files.certificate)),
-        *("--ssl-keyfile", str(files.key)),
-        "--enable-supernode-auth",
-    ]
-
-
-def _server_files(certificates: Certificates) -> ServerFiles:
-    files = ServerFiles(
-        certificates.authority, certificates.server, certificates.server_key
-    )
-    for path in files:
-        if not path.is_file():
-            expected = f"a folder with {path.name}, as fcl certs makes it"
-            raise config_error("certs", str(certificates.folder), expected)
-    return files
-
-
 class _KeyFolder:
     """Clients' public keys in a folder: those that are in it now are let in."""
 
     def __init__(
         self, folder: Path, keys: NodeKeys, report: Callable[[str], None]
     ) -> None:
-        self._folder = folder
-        self._keys = keys
-        self._report = report
+        self._folder, self._keys, self._report = folder, keys, report
         self._seen: dict[Path, bytes] = {}
 
     def look(self) -> list[Path]:
@@ -157,23 +138,22 @@ class _KeyFolder:
             OSError: a file has gone meanwhile, or there are no descriptors left.
         """
         found = {p: p.read_bytes() for p in sorted(self._folder.glob("*.pub"))}
-        changed = [p for p, text in found.items() if self._seen.get(p) != text]
-        gone = sorted(self._seen.keys() - found.keys())
-        if not changed and not gone:
+        if found == self._seen:
             return []
-        known, broken = {}, dict[Path, ValueError]()
+        new, known = list[Path](), {}
+        for path in sorted(self._seen.keys() - found.keys()):
+            self._report(f"{path.name} is gone: its client is not let in any more")
         for path, text in found.items():
+            changed = self._seen.get(path) != text
             try:
                 known[path.stem] = public_key(text)
+                new += [path] if changed else []
             except ValueError as error:
-                broken[path] = error
+                if changed:
+                    self._report(f"could not register {path.name}: {error}")
         self._keys.replace(known)
         self._seen = found
-        for path in gone:
-            self._report(f"{path.name} is gone: its client is not let in any more")
-        for path in broken.keys() & set(changed):
-            self._report(f"could not register {path.name}: {broken[path]}")
-        return [path for path in changed if path not in broken]
+        return new
 
 
 def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:

@@ -1,10 +1,10 @@
 """A study's TOML file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,55 +13,10 @@ from fcl_flower.config.parsing import Scalar, flatten, read_toml, validate_param
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 
-Variants = tuple[RunConfig, ...]
+Variants: TypeAlias = tuple[RunConfig, ...]
 """One configuration for each row of a table, at seed 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a study's file.
-
-    Attributes:
-        config: what is run, with the first candidate's values.
-        candidates: settings by ``section.key``, of which the best are chosen before
-            the table is made; none where nothing is open.
-    """
-
-    config: RunConfig
-    candidates: tuple[Mapping[str, Scalar], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a study leaves open until its candidates were compared.
-
-    Attributes:
-        rows: those of the file, of which some have candidates.
-        seeds: every candidate runs once with each of them; none of them is the table's.
-        counterparts: whether local-only counterparts are added to the table.
-    """
-
-    rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    counterparts: bool
-
-    def settled(self, chosen: Mapping[str, Mapping[str, Scalar]]) -> Variants:
-        """Fill in the chosen values; list the rows of the table.
-
-        Args:
-            chosen: settings by the title of a row with candidates; one that is missing
-                has no row yet.
-        """
-        rows = tuple(
-            row.config.replace(**chosen.get(row.config.title, {}))
-            for row in self.rows
-            if not row.candidates or row.config.title in chosen
-        )
-        return with_local_only(rows) if self.counterparts else rows
-
-    def of(self, row: Row) -> Variants:
-        """List what the table has of a row: it, and perhaps its counterpart."""
-        return with_local_only([row.config]) if self.counterparts else (row.config,)
+Values: TypeAlias = Mapping[str, Scalar]
+"""Settings by ``section.key``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +24,32 @@ class Study:
     """What is compared.
 
     Attributes:
-        variants: one configuration for each row of the table, at seed 0.
-        seeds: every variant runs once with each of them; at least one.
-        choice: what is settled before the table is made; None where nothing is open.
+        rows: of the file, at seed 0; of those with candidates with the first's values.
+        seeds: every row runs once with each of them; at least one.
+        candidates: values by the title of a row, of which the best are chosen before
+            the table is made; none where nothing is open.
+        choice_seeds: every candidate runs once with each of them; none is the table's.
+        counterparts: whether local-only counterparts are added to the table.
     """
 
-    variants: Variants
+    rows: Variants
     seeds: tuple[int, ...]
-    choice: Choice | None = None
+    candidates: Mapping[str, tuple[Values, ...]] = field(default_factory=dict)
+    choice_seeds: tuple[int, ...] = ()
+    counterparts: bool = False
+
+    @property
+    def variants(self) -> Variants:
+        """The rows of the table."""
+        return with_local_only(self.rows) if self.counterparts else self.rows
 
     def runs(self) -> list[RunConfig]:
         """List every run, seed by seed, so that early results are comparable."""
-        return [
-            variant.replace(seed=seed)
-            for seed in self.seeds
-            for variant in self.variants
-        ]
+        return [row.replace(seed=seed) for seed in self.seeds for row in self.variants]
 
     def mapped(self, change: Callable[[RunConfig], RunConfig]) -> Self:
-        """Change the settings of all rows."""
-        variants = tuple(map(change, self.variants))
-        choice = self.choice
-        if choice is not None:
-            rows = (replace(row, config=change(row.config)) for row in choice.rows)
-            choice = replace(choice, rows=tuple(rows))
-        return replace(self, variants=variants, choice=choice)
+        """Change the settings of all rows, whose titles stay."""
+        return replace(self, rows=tuple(map(change, self.rows)))
 
 
 def with_local_only(variants: Iterable[RunConfig]) -> Variants:
@@ -116,13 +72,8 @@ def variants_of(
     """List the variants that a comparison of strategies consists of.
 
     All get the data set and the scenario of the first that has some of its own, unless
-    ``shared`` names them.
-
-    Args:
-        names: of the strategies.
-        shared: what all runs have in common.
-        params: parameters by ``strategy.key``; each goes to those that know it.
-        counterparts: add the local-only counterparts.
+    ``shared`` names them. Each parameter, by ``strategy.key``, goes to those that know
+    it.
 
     Raises:
         ConfigError: a strategy is unknown, or none knows a parameter.
@@ -134,27 +85,20 @@ def variants_of(
     }
     for key in params:
         if not any(key in known for known in keys.values()):
-            every = sorted(set().union(*keys.values()))
-            raise unknown_name(key, key, every)
+            raise unknown_name(key, key, sorted(set().union(*keys.values())))
     common = {}
     usually = {"data.datasets": DATASET, "scenario.name": ""}
     if shared.scenario.name == "local-data":  # whose samples are the clients'
         usually = {}
     for key, usual in usually.items():
-        own = (str(method.defaults.get(key, usual)) for method in methods)
-        chosen = next((value for value in own if value != usual), usual)
         if not shared.flat()[key]:
-            common[key] = chosen
-    variants = [
-        shared.replace(
-            **{
-                **common,
-                "strategy.name": method.name,
-                **{k: v for k, v in params.items() if k in keys[method.name]},
-            }
-        )
-        for method in methods
-    ]
+            own = (str(method.defaults.get(key, usual)) for method in methods)
+            common[key] = next((value for value in own if value != usual), usual)
+    variants = []
+    for method in methods:
+        own_params = {k: v for k, v in params.items() if k in keys[method.name]}
+        changes = {**common, "strategy.name": method.name, **own_params}
+        variants.append(shared.replace(**changes))
     return with_local_only(variants) if counterparts else tuple(variants)
 
 
@@ -182,35 +126,37 @@ def read_study(path: Path) -> Study:
     """
     found = read_toml(path, "study")
     try:
-        checked = validate_params(_StudyFile, found, f"study {path.name}: ")
-        _check_sections(checked.run)
-        for variant in checked.variant:
+        file = validate_params(_StudyFile, found, f"study {path.name}: ")
+        _check_sections(file.run)
+        for variant in file.variant:
             _check_sections({k: v for k, v in variant.items() if k != CANDIDATES})
     except ConfigError as error:
         raise ConfigError(f"{error}; this is {FORMAT}") from error
-    rows = tuple(_row(checked.run, variant) for variant in checked.variant)
+    rows, candidates = [], {}
+    for variant in file.variant:
+        own = dict(variant)
+        lists = _lists(own.pop(CANDIDATES, {}))
+        every = [dict(zip(lists, v, strict=True)) for v in product(*lists.values())]
+        row = RunConfig.of({**flatten(file.run), **flatten(own), **every[0]})
+        rows.append(row)
+        if lists:
+            candidates[row.title] = tuple(every)
     for row in rows:
-        if row.config.run.output:
+        if row.run.output:
             expected = "none in a study, whose --output holds a folder for each run"
-            raise config_error("run.output", row.config.run.output, expected)
-        if "," in row.config.title:
+            raise config_error("run.output", row.run.output, expected)
+        if "," in row.title:
             expected = "one without a comma, which separates the rows of --only"
-            raise config_error("run.title", row.config.title, expected)
-    choice = Choice(rows, tuple(checked.choice_seeds), checked.local_only_counterparts)
-    variants = choice.settled({row.config.title: {} for row in rows})
-    open_rows = [row for row in rows if row.candidates]
-    _check_choice(checked, open_rows)
-    return Study(variants, tuple(checked.seeds), choice if open_rows else None)
-
-
-def _row(shared: Mapping[str, object], variant: Mapping[str, object]) -> Row:
-    own = dict(variant)
-    listed = _lists(own.pop(CANDIDATES, {}))
-    every = [
-        dict(zip(listed, values, strict=True)) for values in product(*listed.values())
-    ]
-    config = RunConfig.of({**flatten(shared), **flatten(own), **every[0]})
-    return Row(config, tuple(every) if listed else ())
+            raise config_error("run.title", row.title, expected)
+        algorithm(row.strategy.name)  # an unknown one is refused now
+    _check_choice(file, {title: len(values) for title, values in candidates.items()})
+    return Study(
+        tuple(rows),
+        tuple(file.seeds),
+        candidates,
+        tuple(file.choice_seeds),
+        file.local_only_counterparts,
+    )
 
 
 def _lists(value: object) -> dict[str, list[Scalar]]:
@@ -219,30 +165,25 @@ def _lists(value: object) -> dict[str, list[Scalar]]:
     found = {}
     for key, values in flatten(value).items():
         if not (isinstance(values, list) and len(values) > 1):
-            raise config_error(
-                f"{CANDIDATES}.{key}", values, "a list of two values or more"
-            )
+            expected = "a list of two values or more"
+            raise config_error(f"{CANDIDATES}.{key}", values, expected)
         found[key] = values
     return found
 
 
-def _check_choice(checked: "_StudyFile", rows: list[Row]) -> None:
+def _check_choice(file: "_StudyFile", budgets: Mapping[str, int]) -> None:
     """Refuse a choice that would favour a row, or look at what the table shows."""
-    if bool(rows) != bool(checked.choice_seeds):
-        expected = (
-            "seeds to compare candidates with" if rows else "none, without candidates"
-        )
-        raise config_error("choice_seeds", checked.choice_seeds, expected)
-    for seed in checked.choice_seeds:
-        if seed in checked.seeds:
-            raise config_error(
-                "choice_seeds", seed, "a seed that is none of the table's"
-            )
-    budgets = {row.config.title: len(row.candidates) for row in rows}
+    if bool(budgets) != bool(file.choice_seeds):
+        expected = "seeds to compare candidates with"
+        expected = expected if budgets else "none, without candidates"
+        raise config_error("choice_seeds", file.choice_seeds, expected)
+    for seed in file.choice_seeds:
+        if seed in file.seeds:
+            expected = "a seed that is none of the table's"
+            raise config_error("choice_seeds", seed, expected)
     if len(set(budgets.values())) > 1:
-        raise config_error(
-            CANDIDATES, budgets, "equally many for each row that has some"
-        )
+        expected = "equally many for each row that has some"
+        raise config_error(CANDIDATES, budgets, expected)
 
 
 def _check_sections(table: Mapping[str, object]) -> None:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
-from fcl_flower.config.parsing import Scalar, read_toml, toml
+from fcl_flower.config.parsing import read_toml, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, config_error
@@ -15,7 +16,7 @@ from fcl_flower.data.datasets import HELD_OUT
 from fcl_flower.results.run_folder import check_local_data, resumable
 from fcl_flower.results.tables import Summary, rows, table
 from fcl_flower.runtime.local_runs import Job, RunResult
-from fcl_flower.runtime.study import Choice, Row, Study
+from fcl_flower.runtime.study import Study, Values, with_local_only
 from fcl_flower.setup.resolve import resolve
 
 RunAll = Callable[[Sequence[Job]], Generator[tuple[Job, RunResult]]]
@@ -47,19 +48,19 @@ def run_study(
             made with other settings or of other local data.
         RoundError: some runs failed; all others are finished.
     """
-    runs = checked(study)
-    folders = {run_folder(folder, one.config): one for one in runs}
+    folders = {run_folder(folder, one.config): one for one in checked(study)}
+    kept: dict[Path, Summary | None] = {}
     for place, one in folders.items():
-        if (place / "summary.json").exists() or resumable(place):
+        summary = place / "summary.json"
+        if summary.exists() or resumable(place):
             _check_same(place, one.config)
             check_local_data(place, one.config, local_data)
-    kept = {place: _finished(place) for place in folders}
+        kept[place] = json.loads(summary.read_text()) if summary.exists() else None
     chosen = [place for place, one in folders.items() if wanted(one.config)]
     jobs = []
     for number, place in enumerate(chosen, 1):
         if kept[place] is None:
-            one = folders[place]
-            begun = one.with_settings(resume=resumable(place))
+            begun = folders[place].with_settings(resume=resumable(place))
             jobs.append(Job(begun, place, number, len(chosen)))
     failed = {}
     with closing(run_all(jobs)) as done:
@@ -79,9 +80,14 @@ def checked(study: Study) -> list[RunSpec]:
     """Resolve and validate all runs of a study.
 
     Raises:
-        ConfigError: a configuration is refused, or two rows have one title.
+        ConfigError: a configuration is refused, or two rows have one title, and so
+            would have one folder.
     """
-    _check_titles(study.variants)
+    folders = [run_folder(Path(), variant) for variant in study.variants]
+    for variant, folder in zip(study.variants, folders, strict=True):
+        if folders.count(folder) > 1:
+            expected = "another title for each row of a study"
+            raise config_error("run.title", variant.title, expected)
     runs = [resolve(config) for config in study.runs()]
     # After the names have been looked up, since it loads torch.
     from fcl_flower.setup.build import validate
@@ -89,15 +95,6 @@ def checked(study: Study) -> list[RunSpec]:
     for one in runs:  # a scenario may fail for one seed alone
         validate(one)
     return runs
-
-
-def _check_titles(variants: Sequence[RunConfig]) -> None:
-    """Refuse two rows of one title, of which one folder could hold but one."""
-    folders = [run_folder(Path(), variant) for variant in variants]
-    for variant, folder in zip(variants, folders, strict=True):
-        if folders.count(folder) > 1:
-            expected = "another title for each row of a study"
-            raise config_error("run.title", variant.title, expected)
 
 
 def run_folder(folder: Path, config: RunConfig) -> Path:
@@ -118,13 +115,6 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
     return summaries
 
 
-def _finished(place: Path) -> Summary | None:
-    if not (place / "summary.json").exists():
-        return None
-    found: Summary = json.loads((place / "summary.json").read_text())
-    return found
-
-
 def _check_same(place: Path, config: RunConfig) -> None:
     """Refuse a folder with a run of other settings."""
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
@@ -140,30 +130,22 @@ def _check_same(place: Path, config: RunConfig) -> None:
         )
 
 
+# ---- the choice among candidates
+
 FOLDER = "choice"
 """Where the candidates' runs are, below the folder of the study."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """Values that a row may get.
-
-    Attributes:
-        row: the title of the row.
-        values: by ``section.key``.
-        config: a run with them on held-out samples, at seed 0.
-    """
+class _Candidate(NamedTuple):
+    """Values that a row may get, and a run with them on held-out samples, at seed 0."""
 
     row: str
-    values: Mapping[str, Scalar]
+    values: Values
     config: RunConfig
 
 
 def settle(
-    study: Study,
-    folder: Path,
-    run_all: RunAll,
-    wanted: Collection[str],
+    study: Study, folder: Path, run_all: RunAll, wanted: Collection[str]
 ) -> Study:
     """Choose the best candidates of each row of a study.
 
@@ -187,67 +169,69 @@ def settle(
         RoundError: some runs failed, or had no accuracy at their end, so that nothing
             can be chosen.
     """
-    choice = study.choice
-    if choice is None:
+    if not study.candidates:
         return study
-    candidates = [found for row in choice.rows for found in _candidates(row)]
+    candidates = _candidates(study)
     # Now, as nobody wants to hear of a wrong row when all candidates have run.
     checked(study)
     for found in candidates:
         if not found.config.privacy.scores:
             expected = "true, as candidates are compared by their accuracy"
             raise config_error("privacy.scores", False, expected)
-    needed = {
-        found.config.title
-        for row in choice.rows
-        if any(one.title in wanted for one in choice.of(row))
-        for found in candidates
-        if found.row == row.config.title
-    }
+    needed = set()
+    for row in study.rows:
+        of_row = with_local_only([row]) if study.counterparts else [row]
+        if any(one.title in wanted for one in of_row):
+            needed |= {one.config.title for one in candidates if one.row == row.title}
     summaries = run_study(
-        candidate_study(choice),
+        candidate_study(study),
         folder / FOLDER,
         run_all,
         lambda config: config.title in needed,
     )
-    chosen = _chosen(choice, candidates, summaries, folder)
-    return replace(study, variants=choice.settled(chosen), choice=None)
+    chosen = _choose(study, candidates, summaries, folder)
+    settled = tuple(
+        row.replace(**chosen.get(row.title, {}))
+        for row in study.rows
+        if row.title not in study.candidates or row.title in chosen
+    )
+    return replace(study, rows=settled, candidates={})
 
 
-def candidate_study(choice: Choice) -> Study:
-    """Make the study of all candidates."""
-    every = (found.config for row in choice.rows for found in _candidates(row))
-    return Study(tuple(every), choice.seeds)
+def candidate_study(study: Study) -> Study:
+    """Make the study of all candidates of another."""
+    every = tuple(found.config for found in _candidates(study))
+    return Study(every, study.choice_seeds)
 
 
-def _candidates(row: Row) -> list[_Candidate]:
-    """List what a row may get, each with a run on held-out samples."""
+def _candidates(study: Study) -> list[_Candidate]:
     found = []
-    for values in row.candidates:
-        # All that is left open is decided by the set that the table has.
-        config = resolve(row.config.replace(**values)).config
-        if not config.data.names:
-            expected = "data sets, of which training samples can be held out"
-            raise config_error("data.datasets", config.data.datasets, expected)
-        said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
-        title = f"{row.config.run.title or row.config.strategy.name} {said}"
-        held_out = ",".join(f"{HELD_OUT}{name}" for name in config.data.names)
-        config = config.replace(**{"run.title": title, "data.datasets": held_out})
-        found.append(_Candidate(row.config.title, values, config))
+    for row in study.rows:
+        for values in study.candidates.get(row.title, ()):
+            # All that is left open is decided by the set that the table has.
+            config = resolve(row.replace(**values)).config
+            if not config.data.names:
+                expected = "data sets, of which training samples can be held out"
+                raise config_error("data.datasets", config.data.datasets, expected)
+            said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
+            title = f"{row.run.title or row.strategy.name} {said}"
+            held_out = ",".join(f"{HELD_OUT}{name}" for name in config.data.names)
+            changes = {"run.title": title, "data.datasets": held_out}
+            found.append(_Candidate(row.title, values, config.replace(**changes)))
     return found
 
 
-def _chosen(
-    choice: Choice,
-    candidates: list[_Candidate],
-    summaries: list[Summary],
+def _choose(
+    study: Study,
+    candidates: Sequence[_Candidate],
+    summaries: Sequence[Summary],
     folder: Path,
-) -> dict[str, Mapping[str, Scalar]]:
+) -> dict[str, Values]:
     """Find the best values of each row whose candidates all ran; write them down.
 
     Where there is no such row nothing is written.
     """
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for summary in summaries:
         label, accuracy = summary["label"], summary["average_accuracy"]
         if accuracy is None:
@@ -255,32 +239,31 @@ def _chosen(
                 f"{label} seed {summary['seed']} ended without an accuracy, so that "
                 "nothing can be chosen"
             )
-        found.setdefault(label, []).append(accuracy)
-    chosen: dict[str, Mapping[str, Scalar]] = {}
-    told, lines = [], []
-    for row in choice.rows:
-        own = [one for one in candidates if one.row == row.config.title]
-        scores = [found.get(one.config.title, []) for one in own]
-        if not own or any(len(score) < len(choice.seeds) for score in scores):
-            continue
-        best = max(range(len(own)), key=lambda at: fmean(scores[at]))
-        chosen[row.config.title] = own[best].values
-        for at, one in enumerate(own):
-            said = {"row": one.row, "values": dict(one.values), "accuracy": scores[at]}
-            told.append({**said, "chosen": at == best})
-            values = ", ".join(f"`{k} = {toml(v)}`" for k, v in one.values.items())
-            mark = "chosen" if at == best else ""
-            mean = fmean(scores[at])
-            lines.append(f"| {one.row} | {values} | {mean:.3f} | {mark} |")
-    head = [
+        accuracies.setdefault(label, []).append(accuracy)
+    chosen: dict[str, Values] = {}
+    seeds = ", ".join(map(str, study.choice_seeds))
+    told = []
+    lines = [
         "Mean accuracy after the last round on training samples that were held out, "
-        f"seeds {', '.join(map(str, choice.seeds))}.",
+        f"seeds {seeds}.",
         "",
         "| method | values | accuracy | |",
         "| --- | --- | --- | --- |",
     ]
-    if not chosen:
-        return {}
-    (folder / "chosen.md").write_text("\n".join([*head, *lines]) + "\n")
-    (folder / "chosen.json").write_text(json.dumps(told, indent=1) + "\n")
+    for row in study.candidates:
+        own = [one for one in candidates if one.row == row]
+        scores = [accuracies.get(one.config.title, []) for one in own]
+        if any(len(score) < len(study.choice_seeds) for score in scores):
+            continue
+        best = max(range(len(own)), key=lambda at: fmean(scores[at]))
+        chosen[row] = own[best].values
+        for at, (one, score) in enumerate(zip(own, scores, strict=True)):
+            said = {"row": row, "values": dict(one.values), "accuracy": score}
+            told.append({**said, "chosen": at == best})
+            values = ", ".join(f"`{k} = {toml(v)}`" for k, v in one.values.items())
+            mark = "chosen" if at == best else ""
+            lines.append(f"| {row} | {values} | {fmean(score):.3f} | {mark} |")
+    if chosen:
+        (folder / "chosen.md").write_text("\n".join(lines) + "\n")
+        (folder / "chosen.json").write_text(json.dumps(told, indent=1) + "\n")
     return chosen

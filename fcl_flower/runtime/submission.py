@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fcl_flower import __version__
 from fcl_flower.config.run_config import RunConfig, refuse_attack
@@ -33,14 +33,10 @@ OURS = "fcl_flower.federation.server_app:app", "fcl_flower.federation.client_app
 
 
 def write_app(folder: Path, config: RunConfig, apps: tuple[str, str] = OURS) -> None:
-    """Make ``folder`` a Flower app that runs ``config``.
+    """Make a new folder a Flower app that runs ``config``.
 
-    It holds no code: every machine runs the one that is installed there.
-
-    Args:
-        folder: not there yet.
-        config: of the run.
-        apps: the app of the server and that of the clients, each as module:name.
+    It holds no code: every machine runs the apps of the server and of the clients, each
+    given as module:name, that are installed there.
 
     Raises:
         ConfigError: the run has hostile clients.
@@ -74,12 +70,7 @@ class SuperLink:
     """Flower's own commands, for one SuperLink."""
 
     def __init__(self, address: str, root_certificate: Path | None) -> None:
-        """Prepare to talk to a SuperLink.
-
-        Args:
-            address: of what starts runs, HOST:PORT.
-            root_certificate: what proves that it is the SuperLink; None without TLS.
-        """
+        """Prepare to talk to what starts runs at HOST:PORT; without TLS by no proof."""
         self._address = address
         self._root_certificate = root_certificate
 
@@ -110,7 +101,20 @@ class SuperLink:
         Raises:
             RoundError: the run could not be started, or did not finish.
         """
-        started, reasons = list[str](), list[str]()
+        started, reason = "", "the reason stands above"
+
+        def read() -> None:
+            nonlocal started, reason
+            assert process.stdout is not None  # it is a pipe
+            with process.stdout as log:
+                for line in log:
+                    text = line.decode(errors="replace").rstrip()
+                    report(text)
+                    if found := STARTED_RUN.search(text):
+                        started = started or found[1]
+                    if found := _REASON.match(text):
+                        reason = found[1]
+
         with self._home() as home:
             app = home / "app"
             write_app(app, config)
@@ -120,28 +124,24 @@ class SuperLink:
             process = start_guarded(
                 command, environment(home / "flower"), subprocess.PIPE, scratch=home
             )
-            assert process.stdout is not None  # it is a pipe
-            reader = threading.Thread(
-                target=_read, args=(process.stdout, report, started, reasons)
-            )
+            reader = threading.Thread(target=read)
             reader.start()
             try:
                 follow(process, Path(config.run.output) / "progress.json", watch)
                 process.wait()
             except BaseException:  # an interrupt above all
                 if started:
-                    report(f"stopping run {started[0]}")
+                    report(f"stopping run {started}")
                     with suppress(RoundError):  # it may have ended by itself
-                        self._ask("stop", started[0])
+                        self._ask("stop", started)
                 raise
             finally:
                 stop_guarded(process)
                 reader.join()
         if not started:
             raise RoundError("the run could not be started; the reason is above")
-        (run,) = self._ask("list", "--run-id", started[0])["runs"]
+        (run,) = self._ask("list", "--run-id", started)["runs"]
         if run["status"] != COMPLETED:
-            reason = reasons[-1] if reasons else "the reason stands above"
             raise RoundError(
                 f"the run did not finish, but ended as {run['status']}: {reason}"
             )
@@ -159,24 +159,6 @@ class SuperLink:
     def _home(self) -> Iterator[Path]:
         """Make a folder that tells Flower's commands where the SuperLink is."""
         with tempfile.TemporaryDirectory(prefix="fcl-run-") as folder:
-            write_superlink(
-                Path(folder) / "flower", self._address, self._root_certificate
-            )
+            home = Path(folder) / "flower"
+            write_superlink(home, self._address, self._root_certificate)
             yield Path(folder)
-
-
-def _read(
-    log: IO[bytes],
-    report: Callable[[str], None],
-    runs: list[str],
-    reasons: list[str],
-) -> None:
-    """Pass on the log; add the number of the run, and what ended it, to the lists."""
-    with log:
-        for line in log:
-            text = line.decode(errors="replace").rstrip()
-            report(text)
-            if found := STARTED_RUN.search(text):
-                runs.append(found[1])
-            if found := _REASON.match(text):
-                reasons.append(found[1])

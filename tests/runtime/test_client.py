@@ -16,8 +16,7 @@ from fcl_flower.runtime.processes import free_port
 
 
 class Health(http.server.BaseHTTPRequestHandler):
-    status = 200
-    place = 500
+    status, place = 200, 500
 
     def do_GET(self):
         self.send_response(self.status if self.path == "/health" else self.place)
@@ -46,7 +45,7 @@ def serving(folder=None, status=200, host="localhost", place=500):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"{host}:{server.server_port}"
@@ -56,43 +55,54 @@ def serving(folder=None, status=200, host="localhost", place=500):
         server.server_close()
 
 
-def test_a_server_that_can_be_used_has_no_obstacle(certs):
-    with serving(certs / "ours") as server:
-        assert diagnose_server(server, certs / "ours" / "ca.crt") is None
-    with serving() as server:
-        assert diagnose_server(server, None) is None
+NO_TLS = (
+    "what listens at {server} does not speak TLS: correct --server, or give "
+    "--insecure if the server was started so"
+)
+ONLY_TLS = (
+    "what listens at {server} does not speak HTTP without TLS: correct --server, or "
+    "give --certs if the server was started so"
+)
+OTHER_AUTHORITY = (
+    "the server at {server} has a certificate of another authority than {ca}, or is an "
+    "impostor: copy ca.crt from the server's folder of certificates"
+)
+OTHER_NAME = (
+    "the certificate of the server at {server} is not for '127.0.0.2': use a name that "
+    "it is for, or make another with fcl certs --host 127.0.0.2"
+)
+NOT_READY = (
+    "the server at {server} is there, but not ready (HTTP status 502): its own log "
+    "says why, if it stays so"
+)
+NO_SERVER = (
+    "what listens at {server} is no fcl server (HTTP status 404): correct --server"
+)
 
 
-def test_a_server_of_another_authority_is_not_trusted(certs):
-    authority = certs / "ours" / "ca.crt"
-    with serving(certs / "theirs") as server:
+@pytest.mark.parametrize(
+    ("has", "trusts", "how", "passes", "sentence"),
+    [
+        ("ours", "ours", {}, None, None),
+        ("", "", {}, None, None),
+        ("theirs", "ours", {}, False, OTHER_AUTHORITY),
+        ("ours", "ours", {"host": "127.0.0.2"}, False, OTHER_NAME),
+        ("", "ours", {}, True, NO_TLS),
+        ("ours", "", {}, True, ONLY_TLS),
+        ("", "", {"status": 404}, False, NO_SERVER),
+        ("", "", {"status": 502}, True, NOT_READY),
+    ],
+)
+def test_what_listens_is_found_out(certs, has, trusts, how, passes, sentence):
+    authority = certs / trusts / "ca.crt" if trusts else None
+    with serving(certs / has if has else None, **how) as server:
         found = diagnose_server(server, authority)
 
-    assert found.sentence == (
-        f"the server at {server} has a certificate of another authority than "
-        f"{authority}, or is an impostor: copy ca.crt from the server's folder of "
-        "certificates"
-    )
-    assert not found.passes
-
-
-def test_a_certificate_for_another_name_is_not_trusted(certs):
-    with serving(certs / "ours", host="127.0.0.2") as server:
-        found = diagnose_server(server, certs / "ours" / "ca.crt")
-
-    assert f"of the server at {server} is not for '127.0.0.2'" in found.sentence
-    assert "fcl certs --host 127.0.0.2" in found.sentence
-    assert not found.passes
-
-
-def test_an_expired_certificate_is_named_as_such():
-    error = ssl.SSLCertVerificationError()
-    error.verify_code = 10
-
-    found = client._obstacle(error, "a:1", "a", None)
-
-    assert "has expired: delete its server.crt" in found.sentence
-    assert not found.passes
+    if sentence is None:
+        assert found is None
+    else:
+        assert found.sentence == sentence.format(server=server, ca=authority)
+        assert found.passes is passes
 
 
 @pytest.mark.parametrize("tls", [True, False])
@@ -101,17 +111,9 @@ def test_a_port_where_nobody_listens_is_tried_again(certs, tls):
 
     found = diagnose_server(server, certs / "ours" / "ca.crt" if tls else None)
 
-    assert found.sentence == (
-        f"no program listens at {server}: start fcl server there, or correct --server"
-    )
-    assert found.passes
-
-
-def test_a_host_that_nobody_knows_is_named(certs):
-    found = diagnose_server("no-such-host.invalid:9092", None)
-
-    assert found.sentence == (
-        "no machine is known as 'no-such-host.invalid': correct --server"
+    assert found == (
+        f"no program listens at {server}: start fcl server there, or correct --server",
+        True,
     )
 
 
@@ -125,28 +127,6 @@ def test_a_silent_port_is_not_waited_for_without_end(monkeypatch):
     assert found.passes
 
 
-def test_a_server_without_tls_is_no_server_with_it_and_the_other_way(certs):
-    with serving() as server:
-        found = diagnose_server(server, certs / "ours" / "ca.crt")
-    assert f"listens at {server} does not speak TLS" in found.sentence
-    assert "give --insecure if the server" in found.sentence
-
-    with serving(certs / "ours") as server:
-        found = diagnose_server(server, None)
-    assert f"listens at {server} does not speak HTTP without TLS" in found.sentence
-    assert "give --certs if the server" in found.sentence
-
-
-def test_another_web_server_is_no_server_of_ours():
-    with serving(status=404) as server:
-        found = diagnose_server(server, None)
-
-    assert f"what listens at {server} is no fcl server (HTTP status 404)" in (
-        found.sentence
-    )
-    assert not found.passes
-
-
 def test_runs_are_not_started_where_clients_come_in(certs):
     authority = certs / "ours" / "ca.crt"
     with serving(certs / "ours", place=404) as server:
@@ -155,20 +135,11 @@ def test_runs_are_not_started_where_clients_come_in(certs):
     with serving(place=405) as other:  # no method of that place
         assert diagnose_server(other, None, START_RUN) is None
 
-    assert found.sentence == (
+    assert found == (
         f"at {server} clients come in, and no runs: give --server the --control-port "
-        "of fcl server"
+        "of fcl server",
+        False,
     )
-    assert not found.passes
-
-
-@pytest.mark.parametrize("status", [500, 502])
-def test_a_server_that_is_starting_is_waited_for(status):
-    with serving(status=status) as server:
-        found = diagnose_server(server, None)
-
-    assert f"the server at {server} is there, but not ready" in found.sentence
-    assert found.passes
 
 
 def test_a_file_that_is_no_certificate_is_named(tmp_path):
@@ -180,27 +151,25 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path):
     assert not found.passes
 
 
+def distrust(code):
+    error = ssl.SSLCertVerificationError()
+    error.verify_code = code
+    return error
+
+
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "passes", "said"),
     [
-        (ConnectionResetError(), "a:1 does not speak HTTP without TLS"),
-        (OSError("no route to host"), "a:1 cannot be reached: no route to host: "),
-        (socket.gaierror(), "no machine is known as 'a'"),
+        (ConnectionResetError(), True, "a:1 does not speak HTTP without TLS"),
+        (OSError("no route"), True, "a:1 cannot be reached: no route: correct --serv"),
+        (socket.gaierror(), True, "no machine is known as 'a': correct --server"),
+        (distrust(10), False, "has expired: delete its server.crt and make another"),
+        (distrust(62), False, "is not for 'a'"),
+        (distrust(64), False, "is not for 'a'"),
     ],
 )
-def test_what_may_pass_by_itself_is_tried_again(error, said):
+def test_all_but_distrust_is_tried_again(error, passes, said):
     found = client._obstacle(error, "a:1", "a", None)
 
     assert said in found.sentence
-    assert found.passes
-
-
-@pytest.mark.parametrize("code", [62, 64])  # of a name, and of an address
-def test_a_name_and_an_address_that_do_not_match_are_told_alike(code):
-    error = ssl.SSLCertVerificationError()
-    error.verify_code = code
-
-    found = client._obstacle(error, "a:1", "a", None)
-
-    assert "is not for 'a'" in found.sentence
-    assert not found.passes
+    assert found.passes is passes

@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.flower.identity import FLOWER_LOG, flower_identity
+from fcl_flower.flower.identity import FLOWER_LOG
 from fcl_flower.runtime.in_process import InProcessGrid, run_in_process
 from strategies.fedavg import FedAvg
 
@@ -73,17 +72,13 @@ def test_who_trains_is_reported_and_each_reply_with_the_round_it_belongs_to(run)
     assert seen[-1]["state"] == "finished"
 
 
-def test_flowers_log_goes_to_the_folder_unless_asked_for(run, capsys):
-    before = list(FLOWER_LOG.handlers)
+def test_flowers_log_goes_to_the_folder_unless_asked_for(run, capsys, monkeypatch):
+    before, lines = list(FLOWER_LOG.handlers), []
     folder, _ = run("quiet")
     assert "round 2 of 2" in (folder / "flower.log").read_text()
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", "")
+    assert capsys.readouterr() == ("", "")
     assert FLOWER_LOG.handlers == before
 
-
-def test_a_verbose_run_keeps_flowers_own_log(run, monkeypatch):
-    lines = []
     monkeypatch.setattr(FLOWER_LOG.handlers[0], "emit", lines.append)
     folder, _ = run("loud", verbose=True)
     assert any("round 2 of 2" in line.getMessage() for line in lines)
@@ -134,20 +129,6 @@ def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
         seen.clear()
 
 
-def test_flower_builds_messages_only_where_there_is_an_identity(monkeypatch):
-    monkeypatch.setattr(TaskIdentity, "_run_id", None)
-
-    def build():
-        return Message(RecordDict(), dst_node_id=5, message_type="query")
-
-    with pytest.raises(RuntimeError):
-        build()
-    with flower_identity():
-        assert build().metadata.dst_node_id == 5
-    with pytest.raises(RuntimeError):
-        build()
-
-
 def test_an_interrupted_run_is_resumed_to_the_same_numbers(run):
     whole, _ = run("whole", clients=3, strategy="fedweit")
 
@@ -163,8 +144,6 @@ def test_an_interrupted_run_is_resumed_to_the_same_numbers(run):
 
 
 def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path):
-    from fcl_flower.algorithms.local_training import LocalTraining
-
     def broken(*_):
         raise ValueError("no gradient today")
 
@@ -207,38 +186,20 @@ def to_all(grid):
     ]
 
 
-def test_each_message_is_answered_when_it_is_pulled():
-    with flower_identity():
-        grid = Listening([7, 8, 9])
-        names = grid.push_messages(to_all(grid))
-        assert grid.asked == []
+def test_each_message_is_answered_when_it_is_pulled_and_then_forgotten():
+    grid = Listening([7, 8, 9])
+    asked = to_all(grid)
+    contents = [weakref.ref(message.content) for message in asked]
+    names = grid.push_messages(asked)
+    del asked
+    assert grid.asked == []
 
-        (reply,) = grid.pull_messages([names[1]])
+    (reply,) = grid.pull_messages([names[1]])
+    gc.collect()
 
-        assert grid.asked == [8]
-        assert reply.metadata.src_node_id == 8
-        assert grid.pull_messages([names[1]]) == []
-        grid.pull_messages([names[2], names[0]])
-        assert grid.asked == [8, 9, 7]
-
-
-def test_the_next_client_trains_after_the_reply_before_it_is_used():
-    with flower_identity():
-        grid = Listening([7, 8, 9])
-        used = [
-            (reply.metadata.src_node_id, list(grid.asked))
-            for reply in ask(Mailbox(grid, timeout=5), to_all(grid), wait_for_all)
-        ]
-    assert used == [(7, [7]), (8, [7, 8]), (9, [7, 8, 9])]
-
-
-def test_nothing_of_an_answered_message_is_kept():
-    with flower_identity():
-        grid = Listening([7, 8])
-        asked = to_all(grid)
-        contents = [weakref.ref(message.content) for message in asked]
-        names = grid.push_messages(asked)
-        del asked
-        grid.pull_messages(names[:1])
-        gc.collect()
-    assert [content() is None for content in contents] == [True, False]
+    assert grid.asked == [8]
+    assert reply.metadata.src_node_id == 8
+    assert [content() is None for content in contents] == [False, True, False]
+    assert grid.pull_messages([names[1]]) == []
+    grid.pull_messages([names[2], names[0]])
+    assert grid.asked == [8, 9, 7]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -77,22 +76,20 @@ def quick(monkeypatch, tmp_path):
     return env
 
 
-def family(quick, note):
-    """Start a program with an orphan, a deaf child, and one in its own session."""
-    command = [sys.executable, "-c", FAMILY, str(note)]
-    return processes.start_guarded(command, quick), started(note)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
-    note = tmp_path / "pids"
+    note, scratch = tmp_path / "pids", tmp_path / "scratch"
+    (scratch / "deep").mkdir(parents=True)
+    (scratch / "deep" / "file").touch()
     wants = textwrap.dedent(
         f"""
         import os, sys, time
+        from pathlib import Path
         from fcl_flower.runtime import processes as guardian
         guardian.__name__ = "short_guardian"
         command = [sys.executable, "-c", {FAMILY!r}, {str(note)!r}]
-        kept = guardian.start_guarded(command, os.environ)
+        scratch = Path({str(scratch)!r})
+        kept = guardian.start_guarded(command, os.environ, scratch=scratch)
         print(kept.pid, flush=True)
         time.sleep(600)
         """
@@ -103,51 +100,23 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
     with process.stdout as said:
         pids = [int(said.readline()), *started(note)]
         assert len(alive(pids)) == 4  # all but the one that left an orphan
+        assert scratch.exists()
 
         process.send_signal(number)
         process.wait()
 
-    await_true(lambda: not alive(pids))
+    await_true(lambda: not alive(pids) and not scratch.exists())
 
 
 def test_all_end_when_they_are_released(quick, tmp_path):
-    process, pids = family(quick, tmp_path / "pids")
+    note = tmp_path / "pids"
+    command = [sys.executable, "-c", FAMILY, str(note)]
+    process, pids = processes.start_guarded(command, quick), started(note)
 
     processes.stop_guarded(process)
 
     assert alive(pids) == []
     assert process.returncode == 128 + signal.SIGTERM
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_scratch_folder_stays_behind_whoever_ends(tmp_path, number):
-    note, scratch = tmp_path / "pids", tmp_path / "scratch"
-    (scratch / "deep").mkdir(parents=True)
-    (scratch / "deep" / "file").touch()
-    says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
-    wants = textwrap.dedent(
-        f"""
-        import os, sys, time
-        from pathlib import Path
-        from fcl_flower.runtime.processes import start_guarded
-        command = [sys.executable, "-c", {says + "time.sleep(600)"!r}, {str(note)!r}]
-        kept = start_guarded(command, os.environ, scratch=Path({str(scratch)!r}))
-        time.sleep(600)
-        """
-    )
-    with subprocess.Popen([sys.executable, "-c", wants], env=ENV) as process:
-        (pid,) = started(note, 1)
-        assert scratch.exists()
-        process.send_signal(number)
-
-    await_true(lambda: not alive([pid]) and not scratch.exists())
-
-
-def test_a_scratch_folder_that_is_gone_is_no_error(tmp_path):
-    scratch = tmp_path / "scratch"
-    process = processes.start_guarded([sys.executable, "-c", ""], ENV, scratch=scratch)
-    assert process.wait() == 0
-    processes.stop_guarded(process)
 
 
 def test_the_program_ends_with_its_guardian(tmp_path):
@@ -182,11 +151,16 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
     processes.stop_guarded(process)
 
 
-def test_a_program_that_was_killed_says_so_by_its_code():
-    dies = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    process = processes.start_guarded([sys.executable, "-c", dies], ENV)
+@pytest.mark.parametrize(
+    ("does", "code"), [("", 0), ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)]
+)
+def test_the_code_says_how_a_program_ended_and_a_scratch_folder_may_be_gone(
+    tmp_path, does, code
+):
+    command = [sys.executable, "-c", f"import os; {does}"]
+    process = processes.start_guarded(command, ENV, scratch=tmp_path / "gone")
 
-    assert process.wait(60) == 128 + signal.SIGKILL
+    assert process.wait(60) == code
     processes.stop_guarded(process)
 
 
@@ -282,16 +256,7 @@ def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(
         os.kill(int(left), 9)
 
 
-# ---- ports
-
-
-def test_each_call_finds_a_port_of_its_own():
-    ports = set()
-    for _ in range(5):
-        port = processes.free_port()
-        with socket.create_server(("127.0.0.1", port)):
-            ports.add(port)
-    assert all(1024 < port < 65536 for port in ports)
+# ---- programs
 
 
 def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):

@@ -130,8 +130,9 @@ def test_elsewhere_than_in_a_terminal_there_is_one_line_a_complete_round():
 def test_a_terminal_has_a_bar_and_a_line_for_each_client_that_works():
     watched = terminal(ALONE)
     assert watched.picture()[0].split()[-1] == "starting"
-    watched.show(round=7, task=1, clients_done=1, working=[2, 5])
-    watched.show(after=3.0, round=7, task=1, clients_done=1, working=[3, 5])
+    watched.show(round=7, working=[3, 5])
+    watched.show(after=1.0, round=7, working=[2, 5])
+    watched.show(after=2.0, round=7, task=1, clients_done=1, working=[3, 5])
 
     head, *working = watched.picture(2.0)
 
@@ -154,14 +155,6 @@ def test_of_many_that_work_some_have_a_line():
     assert lines[-1] == "  and 92 more at work"
     watched.show(working=[*range(8)])
     assert "more" not in watched.picture()[-1]
-
-
-def test_who_begins_anew_works_since_then():
-    watched = terminal(ALONE)
-    watched.show(working=[1])
-    watched.show(after=4.0, working=[])
-    watched.show(after=1.0, working=[1])
-    assert watched.picture(2.0)[-1].endswith("at work for 2.0 s")
 
 
 @pytest.mark.parametrize("where", [{}, {"force_terminal": True}])
@@ -249,96 +242,56 @@ def test_a_study_of_which_all_is_finished_shows_nothing():
 # ---- how long several runs take
 
 
-class Clock:
+def begun(run, share, seconds):
+    """A run whose share of the rounds is done after some seconds."""
+    return [(0, run, 0.0), (seconds, run, share)]
+
+
+def finished(run, seconds):
+    return [*begun(run, 1.0, seconds), (0, run, None)]
+
+
+@pytest.mark.parametrize(
+    ("variants", "processes", "events", "wait", "left"),
+    [
+        ("aa", 1, [], 0, None),
+        ("aa", 1, [(0, 0, 0.0)], 7, None),
+        # 40 s a run, of which 10 are over, and then 16.
+        ("aaa", 1, begun(0, 0.25, 10), 0, 30 + 40 + 40),
+        ("aaa", 1, begun(0, 0.25, 10), 6, 24 + 40 + 40),
+        # A finished run of the variant counts before this one's pace.
+        ("aba", 1, finished(0, 100) + begun(2, 0.5, 10), 0, 90 + 100),
+        ("abaac", 1, finished(0, 100) + finished(2, 200), 0, 150 + 150 + 150),
+        (
+            "abaac",
+            1,
+            finished(0, 100) + finished(2, 200) + finished(1, 60),
+            *(0, 150 + 120),
+        ),
+        ("aaaaa", 2, finished(0, 100), 0, 400 / 2),
+        # The last one cannot be shared.
+        ("aaa", 2, finished(0, 100) + finished(1, 100), 0, 100),
+        # Resumed: a tenth takes 10 s, 40 s for this one, 100 s for a whole one.
+        ("aa", 1, [(0, 0, 0.5), (10, 0, 0.6)], 0, 40 + 100),
+        ("aa", 1, [(0, 0, 0.5), (50, 0, 1.0), (0, 0, None)], 0, 100),
+        # Longer than expected.
+        ("aa", 1, [*finished(0, 10), (0, 1, 0.0)], 15, 0),
+        # A failed run says nothing of the others.
+        ("aaa", 1, [(0, 0, 0.0), (0, 0, None)], 0, None),
+        ("aaa", 1, [(0, 0, 0.0), (0, 0, None), *finished(1, 10)], 0, 10),
+    ],
+)
+def test_what_is_left_of_several_runs_is_estimated(
+    variants, processes, events, wait, left
+):
     now = 1000.0
+    estimate = Estimate(variants, processes, lambda: now)
+    for seconds, run, share in events:
+        now += seconds
+        if share is None:
+            estimate.over(run)
+        else:
+            estimate.progress(run, share)
+    now += wait
 
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def finish(estimate, clock, run, seconds):
-    estimate.progress(run, 0.0)
-    clock.now += seconds
-    estimate.progress(run, 1.0)
-    estimate.over(run)
-
-
-def test_nothing_is_known_before_a_round_is_done(clock):
-    estimate = Estimate(["a", "a"], 1, clock)
-    assert estimate.left() is None
-    estimate.progress(0, 0.0)
-    clock.now += 7
-    assert estimate.left() is None
-
-
-def test_the_share_of_the_rounds_says_what_a_run_takes(clock):
-    estimate = Estimate(["a", "a", "a"], 1, clock)
-    estimate.progress(0, 0.0)
-    clock.now += 10
-    estimate.progress(0, 0.25)
-    # 40 s a run, of which 10 are over.
-    assert estimate.left() == pytest.approx(30 + 40 + 40)
-    clock.now += 6
-    assert estimate.left() == pytest.approx(24 + 40 + 40)
-
-
-def test_a_finished_run_of_the_same_variant_counts_before_the_share_of_rounds(clock):
-    estimate = Estimate(["a", "b", "a"], 1, clock)
-    finish(estimate, clock, 0, 100)
-    estimate.progress(2, 0.0)
-    clock.now += 10
-    estimate.progress(2, 0.5)  # 20 s at this pace
-    assert estimate.left() == pytest.approx(90 + 100)
-
-
-def test_finished_runs_are_averaged_over_a_variant_or_over_all(clock):
-    estimate = Estimate(["a", "b", "a", "a", "c"], 1, clock)
-    finish(estimate, clock, 0, 100)
-    finish(estimate, clock, 2, 200)
-    assert estimate.left() == pytest.approx(150 + 150 + 150)
-    finish(estimate, clock, 1, 60)
-    assert estimate.left() == pytest.approx(150 + 120)
-
-
-def test_runs_at_the_same_time_share_what_is_left(clock):
-    estimate = Estimate(["a", "a", "a", "a", "a"], 2, clock)
-    finish(estimate, clock, 0, 100)
-    assert estimate.left() == pytest.approx(200)
-    for run in (1, 2, 3):
-        finish(estimate, clock, run, 100)
-    assert estimate.left() == pytest.approx(100)  # one cannot be shared
-
-
-def test_a_resumed_run_has_only_its_own_rounds_to_do(clock):
-    estimate = Estimate(["a", "a"], 1, clock)
-    estimate.progress(0, 0.5)
-    clock.now += 10
-    estimate.progress(0, 0.6)
-    # A tenth takes 10 s: 40 s for this one, 100 s for a whole one.
-    assert estimate.left() == pytest.approx(40 + 100)
-    clock.now += 40
-    estimate.progress(0, 1.0)
-    estimate.over(0)
-    assert estimate.left() == pytest.approx(100)
-
-
-def test_a_run_that_takes_longer_than_expected_has_nothing_left(clock):
-    estimate = Estimate(["a", "a"], 1, clock)
-    finish(estimate, clock, 0, 10)
-    estimate.progress(1, 0.0)
-    clock.now += 15
-    assert estimate.left() == 0
-
-
-def test_a_failed_run_is_over_and_says_nothing_of_the_others(clock):
-    estimate = Estimate(["a", "a", "a"], 1, clock)
-    estimate.progress(0, 0.0)
-    estimate.over(0)
-    assert estimate.left() is None
-    finish(estimate, clock, 1, 10)
-    assert estimate.left() == 10
+    assert estimate.left() == (left if left is None else pytest.approx(left))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import http.client
 import json
@@ -25,19 +24,18 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.http import RESERVED, Bounds, Caller, GoneError
+from fcl_flower.runtime.http import RESERVED, Bounds, Caller
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.proxy import (
     Connections,
     ReverseProxy,
-    ServerFiles,
-    Upstream,
     listening,
     network,
     run_proxy,
 )
 
-BOUNDS = Bounds(head_seconds=2, idle_seconds=2, answer_seconds=2, body_bytes=2**23)
+BOUNDS = Bounds(head_seconds=1, idle_seconds=1, answer_seconds=2, body_bytes=2**23)
+POST = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\n"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,7 +57,8 @@ class Handler(BaseHTTPRequestHandler):
             body = self.rfile.read(size)
             if len(body) < size:
                 return  # the sender was cut off
-        self.server.seen.append((self.command, self.path, dict(self.headers), body))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.seen.append((self.command, self.path, headers, body))
         time.sleep(self.server.pause)
         answer = b"answer to " + body[:10]
         self.send_response(418)
@@ -78,8 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def superlink():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.seen = []
-    server.pause = 0
+    server.seen, server.pause = [], 0
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -91,16 +89,10 @@ def superlink():
 @contextlib.contextmanager
 def proxy(superlink, keys=None, files=None, **bounds):
     """Yield the port of a reverse proxy before a SuperLink, given by its port."""
-    port = free_port()
+    port, place = free_port(), f"127.0.0.1:{superlink}"
     with (
         listening("127.0.0.1", port, files) as listener,
-        run_proxy(
-            listener,
-            f"127.0.0.1:{superlink}",
-            keys,
-            dataclasses.replace(BOUNDS, **bounds),
-            print,
-        ),
+        run_proxy(listener, place, keys, replace(BOUNDS, **bounds), print),
     ):
         yield port
 
@@ -111,7 +103,14 @@ def door(superlink):
         yield port
 
 
-def ask(port, method, path, body=None, headers=None):
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certs")
+    make_certificates(folder, ["localhost"], 0, 1, overwrite=False)
+    return Certificates(folder)
+
+
+def ask(port, method="POST", path="/v1/fleet/get-run", body=b"x", headers=None):
     # Closed even where the call is refused before all of it was sent.
     with contextlib.closing(
         http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -121,6 +120,14 @@ def ask(port, method, path, body=None, headers=None):
         return answer.status, answer.read(), dict(answer.getheaders())
 
 
+def status(*given, **more):
+    return ask(*given, **more)[0]
+
+
+def connected(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
 def closed(connection):
     """Whether the other side ends a connection, by whatever way."""
     with contextlib.suppress(ConnectionError):
@@ -128,99 +135,91 @@ def closed(connection):
     return True
 
 
+def said_of(port, *parts):
+    """Say parts with pauses; return all that is answered until the connection ends."""
+    with connected(port) as connection:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.1)
+            while piece := connection.recv(2**16):
+                answer += piece
+    return answer
+
+
+# ---- calls of clients
+
+
 def test_a_clients_call_passes_whole_and_so_does_its_answer(superlink, door):
     body = bytes(range(256)) * 4000
     headers = {"content-type": "application/x-protobuf", "x-signature": "of mine"}
+    path = "/v1/fleet/push-object"
 
-    status, answer, answered = ask(door, "POST", "/v1/fleet/push-object", body, headers)
+    found, answer, answered = ask(door, "POST", path + "?x=1", body, headers)
 
-    assert (status, answer) == (418, b"answer to " + body[:10])
+    assert (found, answer) == (418, b"answer to " + body[:10])
     assert answered["x-answer"] == "yes"
-    ((method, path, seen, received),) = superlink.seen
-    assert (method, path, received) == ("POST", "/v1/fleet/push-object", body)
-    assert seen["x-signature"] == "of mine"
-    assert seen["content-type"] == "application/x-protobuf"
-    assert seen["Host"] == f"127.0.0.1:{superlink.server_port}"
+    ((method, seen_path, seen, received),) = superlink.seen
+    assert (method, seen_path, received) == ("POST", path, body)
+    assert seen.items() >= headers.items()
+    assert seen["host"] == f"127.0.0.1:{superlink.server_port}"
     assert seen["accept-encoding"] == "identity"  # what http.client says, alone
 
 
 def test_a_call_of_unknown_length_passes(superlink, door):
-    status, _, _ = ask(
-        door, "POST", "/v1/fleet/push-object", iter([b"ab", b"cd"]), {"x": "y"}
-    )
-
-    assert status == 418
+    assert status(door, body=iter([b"ab", b"cd"])) == 418
     assert superlink.seen[0][3] == b"abcd"
 
 
+def test_many_calls_pass_on_one_connection(superlink, door):
+    connection = http.client.HTTPConnection("127.0.0.1", door, timeout=5)
+    for number in range(30):
+        connection.request("POST", "/v1/fleet/get-run", b"%d" % number)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (418, b"answer to %d" % number)
+    connection.close()
+
+
 def test_the_health_check_is_the_superlinks_and_made_once_a_second(superlink, door):
-    for _ in range(20):
-        assert ask(door, "GET", "/health")[0] == 418
-        assert ask(door, "HEAD", "/health")[0] == 418
-    assert ask(door, "POST", "/health")[0] == 404
+    for _ in range(10):
+        assert status(door, "GET", "/health") == 418
+        assert status(door, "HEAD", "/health") == 418
+    assert status(door, "POST", "/health") == 404
     assert {seen[:2] for seen in superlink.seen} == {("GET", "/health")}
-    assert len(superlink.seen) < 10
+    assert len(superlink.seen) < 5
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/v1/control/start-run", "/v1/control/register-node", "/docs", "/", ""),
-        *("/v1/runtime/acquire-task", "/openapi.json", "/v1/fleet/", "/v1/fleet"),
-        *("/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run"),
-        *("/v1/fleet/x/../../control/start-run", "//v1/control/start-run"),
-        *("/v1/fleet/x%2f..%2f..%2fcontrol%2fstart-run", "/v1/fleet/x%0a", "/health/x"),
-        *("/v1/fleet/a@evil", "/V1/FLEET/pull-messages"),
-    ],
-)
-def test_nothing_else_gets_in(superlink, door, path):
-    assert ask(door, "POST", path, b"x")[0] == 404
+PATHS = [
+    *("/v1/control/start-run", "/v1/control/register-node", "/docs", "/", ""),
+    *("/v1/runtime/acquire-task", "/openapi.json", "/v1/fleet/", "/v1/fleet"),
+    *("/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run"),
+    *("/v1/fleet/x/../../control/start-run", "//v1/control/start-run"),
+    *("/v1/fleet/x%2f..%2f..%2fcontrol%2fstart-run", "/v1/fleet/x%0a", "/health/x"),
+    *("/v1/fleet/a@evil", "/V1/FLEET/pull-messages"),
+]
+METHODS = ["GET", "PUT", "DELETE", "CONNECT", "OPTIONS"]
+
+
+def test_nothing_else_gets_in(superlink, door):
+    calls = [("POST", path) for path in PATHS]
+    calls += [(method, "/v1/fleet/pull-messages") for method in METHODS]
+
+    found = {call: status(door, *call) for call in calls}
+
+    assert found == dict.fromkeys(calls, 404)
     assert superlink.seen == []
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "CONNECT", "OPTIONS"])
-def test_a_call_of_another_kind_does_not_get_in(superlink, door, method):
-    assert ask(door, method, "/v1/fleet/pull-messages")[0] == 404
-    assert superlink.seen == []
-
-
-def test_what_follows_a_question_mark_stays_outside(superlink, door):
-    assert ask(door, "POST", "/v1/fleet/get-run?x=1")[0] == 418
-    assert superlink.seen[0][1] == "/v1/fleet/get-run"
-
-
-def test_a_call_that_is_too_long_is_cut_off(superlink):
-    with proxy(superlink.server_port, body_bytes=1000) as door:
-        assert ask(door, "POST", "/v1/fleet/push-object", bytes(1000))[0] == 418
-        assert ask(door, "POST", "/v1/fleet/push-object", bytes(1001))[0] == 413
-        pieces = iter([bytes(500), bytes(501)])
-        assert ask(door, "POST", "/v1/fleet/push-object", pieces)[0] == 413
-    assert len(superlink.seen) == 1
-
-
-def test_a_call_that_says_it_is_too_long_is_refused_before_its_body(superlink, door):
-    size = BOUNDS.body_bytes + 1
-
-    answer = said_of(door, POST + b"content-length: %d\r\n\r\n" % size)
-
-    assert answer.startswith(b"HTTP/1.1 413 "), "a body that is waited for has none"
-    assert superlink.seen == []
-
-
-def test_one_who_hangs_up_does_no_harm(superlink, door):
-    for _ in range(3):
-        with socket.create_connection(("127.0.0.1", door)) as connection:
-            connection.sendall(
-                b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\n"
-                b"content-length: 100\r\n\r\nabc"
-            )
-
-    assert ask(door, "POST", "/v1/fleet/get-run", b"after")[0] == 418
 
 
 def test_a_superlink_that_is_away_is_no_crash():
     with proxy(free_port()) as port:
-        assert ask(port, "POST", "/v1/fleet/pull-messages")[0] == 502
+        assert status(port) == 502
+
+
+def test_an_answer_that_does_not_come_may_have_been_handled(superlink):
+    superlink.pause = 1
+    with proxy(superlink.server_port, answer_seconds=0.2) as door:
+        assert status(door) == 504
 
 
 def test_an_address_that_is_taken_is_named(superlink):
@@ -234,43 +233,36 @@ def test_an_address_that_is_taken_is_named(superlink):
         pass
 
 
-def test_a_key_of_another_certificate_is_refused(tmp_path):
-    for name in ("one", "other"):
-        make_certificates(tmp_path / name, ["localhost"], 0, 1, overwrite=False)
-    one, other = Certificates(tmp_path / "one"), Certificates(tmp_path / "other")
-    files = ServerFiles(one.authority, one.server, other.server_key)
+def test_a_key_of_another_certificate_is_refused(files, tmp_path):
+    make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
+    (tmp_path / "server.key").write_bytes(files.server_key.read_bytes())
 
     with (
-        pytest.raises(
-            ConfigError, match=r"certs: .*other/server\.key', expected certificates"
-        ),
-        listening("127.0.0.1", free_port(), files),
+        pytest.raises(ConfigError, match=r"certs: .*server\.key', expected certificat"),
+        listening("127.0.0.1", free_port(), Certificates(tmp_path)),
     ):
         pass
 
 
 def test_the_proxy_closes():
     with proxy(1) as port:
-        silent = socket.create_connection(("127.0.0.1", port), timeout=5)
-        assert ask(port, "GET", "/")[0] == 404
+        silent = connected(port)
+        assert status(port, "GET", "/") == 404
 
     with silent:
         assert closed(silent)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+        connected(port)
 
 
-def test_both_ends_of_the_proxy_are_authenticated(superlink, tmp_path):
-    make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
-    files = Certificates(tmp_path)
+def test_both_ends_of_the_proxy_are_authenticated(superlink, files):
     of_superlink = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     of_superlink.load_cert_chain(files.server, files.server_key)
     superlink.socket = of_superlink.wrap_socket(superlink.socket, server_side=True)
-    tls = ServerFiles(files.authority, files.server, files.server_key)
     trusting = ssl.create_default_context(cafile=files.authority)
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT
 
-    with proxy(superlink.server_port, files=tls) as port:
+    with proxy(superlink.server_port, files=files) as port:
         connection = http.client.HTTPSConnection("localhost", port, context=trusting)
         connection.request("POST", "/v1/fleet/get-run", b"")
         assert connection.getresponse().status == 418
@@ -283,20 +275,14 @@ def test_both_ends_of_the_proxy_are_authenticated(superlink, tmp_path):
 # ---- callers who mean no good
 
 
-def said_of(port, *parts, pause=0.3):
-    """Say parts with pauses; return all that is answered until the connection ends."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            for part in parts:
-                connection.sendall(part)
-                time.sleep(pause)
-            while piece := connection.recv(2**16):
-                answer += piece
-    return answer
-
-
-POST = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\n"
+def test_a_call_that_is_too_long_is_cut_off(superlink):
+    with proxy(superlink.server_port, body_bytes=1000) as door:
+        assert status(door, body=bytes(1000)) == 418
+        assert status(door, body=bytes(1001)) == 413
+        assert status(door, body=iter([bytes(500), bytes(501)])) == 413
+        answer = said_of(door, POST + b"content-length: 1001\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 "), "a body that is waited for has none"
+    assert len(superlink.seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,7 +297,7 @@ def test_a_websocket_is_refused_without_a_traceback(superlink, door, head, capfd
     answer = said_of(door, head + upgrade)
 
     assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 418"))
-    assert all("upgrade" not in map(str.lower, s[2]) for s in superlink.seen)
+    assert all("upgrade" not in headers for _, _, headers, _ in superlink.seen)
     assert capfd.readouterr() == ("", "")
 
 
@@ -319,16 +305,14 @@ def test_a_websocket_is_refused_without_a_traceback(superlink, door, head, capfd
     "said",
     [
         b"\x16\x03\x01\x02\x00\x01",
-        b"GET",
         b"no http at all\r\n\r\n",
         POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\n",
         POST + b"content-length: -1\r\n\r\n",
-        POST + b"content-length: x\r\n\r\n",
         POST + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
         POST + b"x: " + bytes(10) + b"\r\n\r\n",
         POST + b"x: " + b"x" * 2**17 + b"\r\n\r\n",
-        POST + b"x: y\r\n" * 2**14,
+        POST + b"content-length: 9\r\n\r\nx",
     ],
     ids=lambda said: repr(said[-30:]),
 )
@@ -340,68 +324,37 @@ def test_what_is_no_call_is_refused_or_cut_off(superlink, door, said, capfd):
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     assert time.monotonic() - begun < 8
     assert superlink.seen == []
-    assert ask(door, "POST", "/v1/fleet/get-run", b"x")[0] == 418
+    assert status(door) == 418
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("said", [b"", POST], ids=["nothing", "half a head"])
-def test_a_guest_has_some_seconds_to_say_what_it_wants(superlink, door, said):
+@pytest.mark.parametrize(
+    ("said", "tls"),
+    [(b"", False), (POST, False), (b"\x16\x03\x01\x02\x00\x01", True)],
+    ids=["nothing", "half a head", "half a handshake"],
+)
+def test_a_guest_has_some_seconds_to_say_what_it_wants(superlink, files, said, tls):
     begun = time.monotonic()
-    with socket.create_connection(("127.0.0.1", door), timeout=10) as connection:
-        with contextlib.suppress(ConnectionError):
-            for _ in range(20):  # a byte now and then is no excuse
-                connection.sendall(said or b"G")
-                said = b"x"
-                time.sleep(0.2)
-        assert closed(connection)
-    assert 1 < time.monotonic() - begun < 8
-
-
-def test_a_body_that_does_not_come_ends_the_call(superlink, door):
-    begun = time.monotonic()
-
-    said_of(door, POST + b"content-length: 9\r\n\r\n", b"x")
-
-    assert 1.5 < time.monotonic() - begun < 8
-    assert superlink.seen == []
-
-
-def test_a_handshake_has_an_end(superlink, tmp_path):
-    make_certificates(tmp_path, ["localhost"], 0, 1, overwrite=False)
-    files = Certificates(tmp_path)
-    tls = ServerFiles(files.authority, files.server, files.server_key)
     with (
-        proxy(superlink.server_port, files=tls) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        proxy(superlink.server_port, files=files if tls else None) as door,
+        connected(door) as connection,
+        contextlib.suppress(ConnectionError),
     ):
-        connection.sendall(b"\x16\x03\x01\x02\x00\x01")
-        begun = time.monotonic()
+        connection.sendall(said)
+        while not tls and time.monotonic() - begun < 0.8:
+            connection.sendall(b"x")  # a byte now and then is no excuse
+            time.sleep(0.1)
         assert closed(connection)
-    assert 1 < time.monotonic() - begun < 8
-
-
-def test_an_answer_that_takes_long_is_waited_for(superlink):
-    superlink.pause = 6  # what httpx would not
-    with proxy(superlink.server_port, answer_seconds=60) as door:
-        connection = http.client.HTTPConnection("127.0.0.1", door, timeout=20)
-        connection.request("POST", "/v1/fleet/push-messages", b"x")
-        assert connection.getresponse().status == 418
-        connection.close()
-
-
-def test_an_answer_that_does_not_come_may_have_been_handled(superlink):
-    superlink.pause = 2
-    with proxy(superlink.server_port, answer_seconds=0.2) as door:
-        assert ask(door, "POST", "/v1/fleet/push-messages", b"x")[0] == 504
+    assert 0.5 < time.monotonic() - begun < 8
 
 
 def test_one_address_holds_so_many_connections_and_a_newcomer_gets_in(superlink):
     with proxy(superlink.server_port, guests_of_address=5, head_seconds=60) as door:
-        silent = [socket.create_connection(("127.0.0.1", door)) for _ in range(12)]
-        assert ask(door, "GET", "/")[0] == 404
+        silent = [connected(door) for _ in range(12)]
+        assert status(door, "GET", "/") == 404
         gone = []
         for connection in silent:
-            connection.settimeout(0.2)
+            connection.settimeout(0.1)
             with contextlib.suppress(TimeoutError):
                 gone.append(closed(connection))
             connection.close()
@@ -423,15 +376,14 @@ def test_a_burst_of_connections_does_not_take_more_descriptors(monkeypatch):
             return accepted[-1], ("127.0.0.1", 1)
 
         monkeypatch.setattr(loop, "sock_accept", counted)
-        upstream = Upstream("127.0.0.1:1", None, bounds)
-        proxy = ReverseProxy(upstream, None, None, bounds, print)
+        proxy = ReverseProxy(listener, "127.0.0.1:1", None, bounds, print)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(proxy.serve(listener), 1)
+            await asyncio.wait_for(proxy.serve(), 1)
 
     with listening("127.0.0.1", port, None) as listener, contextlib.ExitStack() as all_:
         for _ in range(60):
-            all_.enter_context(socket.create_connection(("127.0.0.1", port)))
-        asyncio.run(serve(listener.socket))
+            all_.enter_context(connected(port))
+        asyncio.run(serve(listener))
     assert len(accepted) == 60
     assert most < 12
 
@@ -450,22 +402,17 @@ def test_the_oldest_guest_goes_where_a_newcomer_cannot_be_accepted(
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accepting)
     with proxy(superlink.server_port, head_seconds=60) as port:
-        address = ("127.0.0.1", port)
-        with socket.create_connection(address, timeout=10) as guest:
+        with connected(port) as guest:
             assert closed(guest)
-        assert ask(port, "POST", "/v1/fleet/get-run", b"x")[0] == 418
+        assert status(port) == 418
 
 
 def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
-    superlink.pause = 1.5
+    superlink.pause = 0.7
     with proxy(superlink.server_port, members_of_key=3) as door:
         found = []
         threads = [
-            threading.Thread(
-                target=lambda: found.append(
-                    ask(door, "POST", "/v1/fleet/pull-messages", b"x")[0]
-                )
-            )
+            threading.Thread(target=lambda: found.append(status(door)))
             for _ in range(5)
         ]
         for thread in threads:
@@ -473,16 +420,28 @@ def test_calls_beyond_what_one_may_have_at_once_shall_come_again(superlink):
         for thread in threads:
             thread.join()
         assert sorted(found) == [418, 418, 418, 503, 503]
-        assert ask(door, "POST", "/v1/fleet/pull-messages", b"x")[0] == 418
+        superlink.pause = 0
+        assert status(door) == 418
 
 
-def test_many_calls_pass_on_one_connection(superlink, door):
-    connection = http.client.HTTPConnection("127.0.0.1", door, timeout=5)
-    for number in range(30):
-        connection.request("POST", "/v1/fleet/get-run", b"%d" % number)
-        answer = connection.getresponse()
-        assert (answer.status, answer.read()) == (418, b"answer to %d" % number)
-    connection.close()
+def test_one_who_takes_no_answer_is_waited_for_some_seconds():
+    class Stuck:
+        def write(self, data):
+            pass
+
+        async def drain(self):
+            await asyncio.Event().wait()
+
+    async def refuse():
+        caller = Caller(asyncio.StreamReader(), Stuck(), Bounds(idle_seconds=0.05))
+        async with asyncio.timeout(10) as longest:
+            try:
+                await caller.refuse(503)
+            finally:
+                assert not longest.expired()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(refuse())
 
 
 # ---- whose calls they are
@@ -500,14 +459,14 @@ def signed(pair):
     return {name: request.headers[name] for name in names}
 
 
-def test_a_signed_call_passes_with_its_signature(superlink):
-    headers = signed(OURS)
-    with proxy(superlink.server_port, KEYS) as door:
-        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 418
+def test_a_signed_call_passes_with_its_signature_until_its_key_is_taken_away(superlink):
+    keys, headers = NodeKeys({"client-0": OURS[1]}), signed(OURS)
+    with proxy(superlink.server_port, keys) as door:
+        assert status(door, headers=headers) == 418
+        keys.replace({})
+        assert status(door, headers=headers) == 401
     ((_, _, seen, _),) = superlink.seen
-    assert {name.lower(): value for name, value in seen.items()}.items() >= (
-        headers.items()
-    )
+    assert seen.items() >= headers.items()
 
 
 @pytest.mark.parametrize("headers", [{}, signed(STRANGE)], ids=["none", "strange"])
@@ -515,12 +474,13 @@ def test_a_call_of_nobody_known_reaches_nothing(superlink, headers, capfd):
     large = iter([bytes(2**16)] * 16)
     with proxy(superlink.server_port, KEYS) as door:
         for path in ("get-run", "register-node"):
-            assert ask(door, "POST", f"/v1/fleet/{path}", b"x", headers)[0] == 401
-        status, answer, _ = ask(door, "POST", "/v1/fleet/activate-node", b"x", headers)
+            assert status(door, path=f"/v1/fleet/{path}", headers=headers) == 401
+        path = "/v1/fleet/activate-node"
+        found, answer, _ = ask(door, path=path, headers=headers)
         with contextlib.suppress(ConnectionError):
-            assert ask(door, "POST", "/v1/fleet/push-object", large, headers)[0] == 401
+            assert status(door, body=large, headers=headers) == 401
     assert superlink.seen == []
-    assert status == 412
+    assert found == 412
     reason = json.loads(answer)
     assert (reason["code"], reason["detail"]) == (2004, "Failed to activate SuperNode.")
     (line,) = capfd.readouterr().out.splitlines()  # of four calls in one minute
@@ -528,7 +488,7 @@ def test_a_call_of_nobody_known_reaches_nothing(superlink, headers, capfd):
 
 
 def test_a_member_that_is_silent_between_two_calls_is_let_go(superlink):
-    with proxy(superlink.server_port, KEYS) as door:
+    with proxy(superlink.server_port, KEYS, head_seconds=60) as door:
         connection = http.client.HTTPConnection("127.0.0.1", door, timeout=10)
         connection.request("POST", "/v1/fleet/get-run", b"x", signed(OURS))
         assert connection.getresponse().read() == b"answer to x"
@@ -536,16 +496,8 @@ def test_a_member_that_is_silent_between_two_calls_is_let_go(superlink):
 
         assert closed(connection.sock)
 
-    assert 1.5 < time.monotonic() - begun < 8
+    assert 0.5 < time.monotonic() - begun < 8
     connection.close()
-
-
-def test_a_key_that_is_taken_away_is_no_key_any_more(superlink):
-    keys, headers = NodeKeys({"client-0": OURS[1]}), signed(OURS)
-    with proxy(superlink.server_port, keys) as door:
-        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 418
-        keys.replace({})
-        assert ask(door, "POST", "/v1/fleet/get-run", b"x", headers)[0] == 401
 
 
 def test_a_client_is_served_beside_many_who_are_silent(superlink):
@@ -569,11 +521,11 @@ def test_a_client_is_served_beside_many_who_are_silent(superlink):
         threads = [threading.Thread(target=hostile, args=(door,)) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(1)
+        time.sleep(0.5)
         try:
             for number in range(10):  # each on a connection of its own
                 body = b"%d" % number
-                found = ask(door, "POST", "/v1/fleet/get-run", body, signed(OURS))
+                found = ask(door, body=body, headers=signed(OURS))
                 assert found[:2] == (418, b"answer to " + body)
         finally:
             over.set()
@@ -586,18 +538,13 @@ def test_a_client_is_served_beside_many_who_are_silent(superlink):
 
 
 @pytest.mark.parametrize("keys", [True, False])
-@pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 2**16])
+@pytest.mark.parametrize("limit", [128, 256, 4096])
 def test_connections_and_all_else_stay_within_the_descriptors(limit, keys):
     bounds = Bounds.of_descriptors(limit, keys=keys)
     # A member may take a second one, to the SuperLink.
     assert bounds.guests + 2 * bounds.members + RESERVED <= limit
-    assert 1 <= bounds.guests_of_address <= bounds.guests
+    assert 1 <= bounds.guests_of_address <= bounds.guests <= Bounds.guests
     assert bounds.members_of_key >= 1
-    assert bounds.guests <= Bounds.guests
-    assert bounds.members <= Bounds.members
-
-
-def test_many_descriptors_give_all_that_is_meant_to_be():
     assert Bounds.of_descriptors(2**16, keys=True) == Bounds()
 
 
@@ -630,23 +577,6 @@ def test_the_limit_of_descriptors_is_raised_as_far_as_allowed(soft, hard, found)
     assert tuple(map(int, said.stdout.split())) == found
 
 
-def test_one_who_takes_no_answer_is_waited_for_some_seconds():
-    class Stuck:
-        def write(self, data):
-            pass
-
-        async def drain(self):
-            await asyncio.Event().wait()
-
-    async def refuse():
-        caller = Caller(asyncio.StreamReader(), Stuck(), Bounds(idle_seconds=0.05))
-        async with asyncio.timeout(10):
-            await caller.refuse(503)
-
-    with pytest.raises(GoneError):
-        asyncio.run(refuse())
-
-
 # ---- who has to go
 
 
@@ -669,22 +599,14 @@ def arrived(connections, *addresses):
     return guests
 
 
-def gone(guests):
-    return [guest.cancelled for guest in guests]
-
-
-def test_the_oldest_of_all_guests_makes_room_for_one_too_many():
+@pytest.mark.parametrize(
+    ("addresses", "gone"), [("abcde", "ab"), ("abbb", "b"), ("abcc", "a"), ("aa", "")]
+)
+def test_the_oldest_of_all_or_of_its_address_makes_room(addresses, gone):
     connections = Connections(FEW)
-    guests = arrived(connections, "a", "b", "c", "d", "e")
-    assert gone(guests) == [True, True, False, False, False]
-    assert len(connections) == FEW.guests
-
-
-def test_the_oldest_of_an_address_makes_room_for_one_too_many_of_it():
-    connections = Connections(FEW)
-    guests = arrived(connections, "a", "b", "b", "b")
-    assert gone(guests) == [False, True, False, False]
-    assert len(connections) == 3
+    guests = zip(addresses, arrived(connections, *addresses), strict=True)
+    assert "".join(a for a, guest in guests if guest.cancelled) == gone
+    assert len(connections) == len(addresses) - len(gone)
 
 
 def test_members_make_no_room_and_are_none_too_many():
@@ -695,15 +617,15 @@ def test_members_make_no_room_and_are_none_too_many():
     assert connections.promote(guests[2], "y")
     more = arrived(connections, "a", "a", "b", "b", "c")
     assert not connections.promote(more[-1], "z"), "three members are all"
-    assert not any(gone(guests))
+    assert not any(guest.cancelled for guest in guests)
     assert len(connections) == FEW.members + FEW.guests
 
 
 def test_who_leaves_gives_its_place_to_others():
     connections = Connections(replace(FEW, guests=1))
-    first, second = arrived(connections, "a")[0], Served()
+    (first,) = arrived(connections, "a")
     connections.leave(first)
-    connections.admit(second, "a")
+    arrived(connections, "a")
     assert not first.cancelled
     for _ in range(3):  # each of the key's two places is free again
         members = [Served() for _ in range(FEW.members_of_key)]
@@ -718,7 +640,6 @@ def test_who_leaves_gives_its_place_to_others():
     [
         ("10.1.2.3", "10.1.2.3"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2:ffff::9", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
         ("::ffff:10.1.2.3", "10.1.2.3"),
     ],

@@ -15,7 +15,6 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.flower import simulation
 from fcl_flower.flower.simulation import KeptActors
 from fcl_flower.runtime import runner
-from fcl_flower.runtime import runner as handle
 from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.runtime.runner import FlowerRuns, Runner
 from fcl_flower.setup.resolve import resolve
@@ -63,7 +62,7 @@ def ours(tmp_path, monkeypatch):
     """Put a program of our own in the runner's place; see that nothing is left."""
     (tmp_path / "our_runner.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(handle, "PROGRAM", "our_runner")
+    monkeypatch.setattr(runner, "PROGRAM", "our_runner")
     monkeypatch.setenv(MARK, str(tmp_path))
     yield
     assert vanished(tmp_path, seconds=60)
@@ -132,16 +131,16 @@ def test_a_process_that_was_killed_between_two_runs_is_an_error_of_one(ours, tmp
     one, two, three = jobs_of(tmp_path, 0, 0, 0)
     for job in (one, two, three):
         job.folder.mkdir()
-    with Runner({}) as runner:
-        runner.begin(one.run.config, one.folder)
-        assert runner.result() is None
+    with Runner({}) as beside:
+        beside.begin(one.run.config, one.folder)
+        assert beside.result() is None
         pid = json.loads((one.folder / "summary.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        runner._process.guardian.wait(60)
-        runner.begin(two.run.config, two.folder)
-        assert isinstance(runner.result(), RoundError)
-        runner.begin(three.run.config, three.folder)
-        assert runner.result() is None
+        beside._guardian.wait(60)
+        beside.begin(two.run.config, two.folder)
+        assert isinstance(beside.result(), RoundError)
+        beside.begin(three.run.config, three.folder)
+        assert beside.result() is None
 
 
 def test_an_interrupt_ends_all_that_was_started(ours, tmp_path):

@@ -13,9 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from descendants import MARK, marked, vanished
-from encoders import saved, saved_tokenizer
 from fakes import rounds_of, run_in_process, summary_of, tiny
-from text_sets import write_topics
 
 from fcl_flower.api import compare
 from fcl_flower.core.errors import RoundError
@@ -81,18 +79,27 @@ def real_runs(tmp_path_factory):
     return folders, out, shown.getvalue()
 
 
-def test_the_number_of_workers_changes_nothing(real_runs):
-    (one, two, _), *_ = real_runs
-    assert numbers(one) == numbers(two)
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_each_run_of_one_runtime_gives_the_numbers_of_the_same_run_in_one_process(
     real_runs, tmp_path, number
 ):
-    folder = real_runs[0][number]
+    (command, *python), *_ = real_runs
     run_in_process(tiny(tmp_path, clients=3, seed=6 + number))
-    assert numbers(tmp_path) == numbers(folder)
+    assert numbers(tmp_path) == numbers(python[number - 1])
+    if number == 1:  # with another number of workers
+        assert numbers(tmp_path) == numbers(command)
+
+
+def test_secure_sums_are_those_of_one_process(tmp_path):
+    settings = {"strategy": "fedavg", "clients": 3, "tasks": 1, "seed": 7}
+    config = tiny(tmp_path / "usual", **settings, secure_aggregation=True)
+    run_in_process(config)
+    job = Job(resolve(config.replace(output="")), tmp_path / "run")
+
+    ((_, found),) = run_all(Backend("flower", 1), [job])
+
+    assert found["bytes_by_kind"]["up"].keys() >= {"masked"}
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "usual")
 
 
 def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
@@ -166,31 +173,3 @@ def test_a_run_that_loses_its_actors_takes_no_other_run_with_it(tmp_path, monkey
 
 def is_actor(process):
     return "ClientAppActor" in " ".join(process.cmdline())
-
-
-def test_fedet_sends_groups_of_enhancers_and_what_it_says_of_them(tmp_path):
-    write_topics(tmp_path)
-    encoder = saved(tmp_path / "encoder", "bert")
-    words = [f"w{label}x{n}" for label in range(4) for n in range(6)]
-    saved_tokenizer(encoder, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])
-    process = fcl(
-        tmp_path,
-        *("simulate", "--strategy", "fedet", "--clients", 2, "--tasks", 2),
-        *("--rounds", 1, "--dataset", "tiny", "--data-root", tmp_path),
-        *("--set", f"model.encoder={encoder}", "--set", "model.max_tokens=12"),
-        *("--set", "groups=2", "--set", "auxiliary=8", "--backend", "flower"),
-        *("--output", tmp_path / "run"),
-    )
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, f"{out}\n{err}"
-
-    found = summary_of(tmp_path / "run")
-    # A tenth of 24 samples of each of four classes is the server's.
-    assert found["remarks"] == {
-        "consolidation": "distillation on 8 public samples and their labels"
-    }
-    assert found["bytes_by_kind"]["up"].keys() == {"enhancers", "meta"}
-    assert found["bytes_by_kind"]["down"].keys() == {"enhancers", "meta", "router"}
-    assert [row["failed"] for row in rounds_of(tmp_path / "run")] == [[], []]
-    assert found["model"] == "enhanced-transformer"
-    assert vanished(tmp_path)

@@ -161,38 +161,27 @@ def test_a_client_whose_process_died_is_answered_for_by_an_error(error, reason):
 
 
 @pytest.mark.process
-def test_a_pool_that_has_died_is_replaced(tmp_path):
-    config = tiny(tmp_path)
-    with WorkerPool(2, tmp_path / "log") as pool:
-        with pytest.raises(BrokenProcessPool):
-            pool._processes.submit(os._exit, 1).result()
-        grid = PooledGrid(pool, [7, 8], config.flat())
-        asked = questions(grid, kind="query")
-        replies = grid.pull_messages(grid.push_messages(asked))
-    assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
-
-
-@pytest.mark.process
-def test_a_process_goes_on_after_an_interrupt_and_logs_to_the_runs_file(tmp_path):
+def test_a_process_logs_goes_on_after_an_interrupt_and_is_replaced_when_it_dies(
+    tmp_path,
+):
     log = tmp_path / "log"
     log.write_text("INFO before\n")
     with WorkerPool(1, log) as pool:
+        grid = PooledGrid(pool, [7, 8], tiny(tmp_path).flat())
         worker = pool._processes.submit(os.getpid).result()
         os.kill(worker, signal.SIGINT)
-        grid = PooledGrid(pool, [7, 8], tiny(tmp_path).flat())
         (reply,) = grid.pull_messages(grid.push_messages(questions(grid, [7])))
         assert pool._processes.submit(os.getpid).result() == worker
-    assert reply.has_error()  # the call says nothing
-    before, said, *_ = log.read_text().splitlines()
-    assert before == "INFO before"
-    assert said.startswith("ERROR ")
-
-
-@pytest.mark.process
-def test_a_process_of_the_pool_is_a_simulation_that_shares_memory():
-    with WorkerPool(1, None) as pool:
         assert pool._processes.submit(is_simulated).result()
         assert pool._processes.submit(can_alias, np.ones(3)).result()
+        with pytest.raises(BrokenProcessPool):
+            pool._processes.submit(os._exit, 1).result()
+        asked = questions(grid, kind="query")
+        replies = grid.pull_messages(grid.push_messages(asked))
+    assert reply.has_error()  # the call says nothing
+    before, said, *_ = log.read_text().splitlines()
+    assert (before, said[:6]) == ("INFO before", "ERROR ")
+    assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
 
 
 @pytest.fixture

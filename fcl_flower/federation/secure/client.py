@@ -49,28 +49,27 @@ MAX_CELL = 2**14
 
 
 def to_records(table: Table) -> RecordDict:
-    """Return a table as it travels."""
+    """Write a table as it travels."""
     columns = zip(*table.values(), strict=True)
     cells = {str(number): list(column) for number, column in enumerate(columns)}
     return RecordDict({RECORD: ConfigRecord({"clients": list(table), **cells})})
 
 
 def from_records(
-    records: RecordDict, columns: int, clients: Iterable[int]
+    records: RecordDict, columns: int, clients: Iterable[int] | None = None
 ) -> dict[int, tuple[bytes, ...]]:
-    """Return a table from a peer.
+    """Read a table from a peer, with a row for each of these clients and nobody else.
 
-    Args:
-        records: as they came.
-        columns: of the table.
-        clients: who must be in it, and nobody else.
+    Without ``clients`` the peer decides who is in it.
 
     Raises:
         WireError: it is no such table, or a cell is too large.
     """
     found = dict(records.config_records.get(RECORD, ConfigRecord()))
-    numbers, wanted = found.pop("clients", None), sorted(clients)
-    if not isinstance(numbers, list) or sorted(map(int, numbers)) != wanted:
+    numbers = found.pop("clients", None)
+    numbers = [*map(int, numbers)] if isinstance(numbers, list) else []
+    wanted = sorted(numbers if clients is None else clients)
+    if sorted(numbers) != wanted:
         raise WireError(f"{RECORD}: expected a row for each of {wanted}")
     cells = [
         [cell for cell in column if isinstance(cell, bytes) and len(cell) <= MAX_CELL]
@@ -79,16 +78,11 @@ def from_records(
     ]
     if found or [len(column) for column in cells] != [len(wanted)] * columns:
         raise WireError(f"{RECORD}: expected {columns} columns of short bytes")
-    return dict(zip(map(int, numbers), zip(*cells, strict=True), strict=True))
-
-
-def listed(records: RecordDict) -> list[int]:
-    """Return the clients of a table from a peer who decides who is in it."""
-    numbers = records.config_records[RECORD]["clients"]
-    return [int(number) for number in numbers] if isinstance(numbers, list) else []
+    return dict(zip(numbers, zip(*cells, strict=True), strict=True))
 
 
 KEPT = "fcl.secure-aggregation"
+SAYS = "secure aggregation: "
 
 
 class ClientSide:
@@ -100,12 +94,7 @@ class ClientSide:
     """
 
     def __init__(self, context: Context, section: FederationSection) -> None:
-        """Continue what is kept in Flower's context; training may replace it.
-
-        Args:
-            context: of the client.
-            section: of the run.
-        """
+        """Continue what is kept in Flower's context; training may replace it."""
         self._context = context
         self._before = dict(context.state.config_records.get(KEPT, ConfigRecord()))
         self._section = section
@@ -119,7 +108,7 @@ class ClientSide:
         return to_records({self._client: tuple(public)})
 
     def share_keys(self, records: RecordDict) -> RecordDict:
-        """Return shares of the key and of the seed of the masks, sealed for each other.
+        """Seal shares of the key and of the seed of the masks for each other client.
 
         Args:
             records: the public keys of all clients of the sum, this one included.
@@ -128,19 +117,18 @@ class ClientSide:
             WireError: a key is missing, wrong or there twice, or there are too few.
         """
         kept = self._kept("keys")
-        roster = from_records(records, 2, listed(records))
+        roster = from_records(records, 2)
         mask_key, seal_key = kept["private"]
         threshold = self._section.sum_threshold(len(roster))
         if len(roster) < threshold:
             raise WireError(
-                f"secure aggregation: expected at least {threshold} clients, got "
-                f"{len(roster)}"
+                f"{SAYS}expected at least {threshold} clients, got {len(roster)}"
             )
         if roster.get(self._client) != tuple(kept["public"]):
-            raise WireError("secure aggregation: these are not the keys that were sent")
+            raise WireError(f"{SAYS}these are not the keys that were sent")
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
-            raise WireError("secure aggregation: two clients have one key")
+            raise WireError(f"{SAYS}two clients have one key")
         seed = new_secret()
         shares = zip(
             roster,
@@ -154,8 +142,8 @@ class ClientSide:
                 own = [of_seed, of_key]
                 continue
             head = SHARES_HEAD.pack(self._client, other, len(of_seed))
-            key = _between(seal_key, roster[other][1])
-            sealed[other] = (Fernet(key).encrypt(head + of_seed + of_key),)
+            seal = _seal(seal_key, roster[other][1])
+            sealed[other] = (seal.encrypt(head + of_seed + of_key),)
         self._keep(
             "shares",
             private=[mask_key, seal_key],
@@ -167,11 +155,11 @@ class ClientSide:
         return to_records(sealed)
 
     def masked(self, update: Update, sum_of: Arrays) -> Update:
-        """Return an update as a masked vector, which tells nothing by itself.
+        """Mask an update: its vector tells nothing by itself, its metrics stay.
 
         Args:
-            update: of the training; its metrics stay as they are.
-            sum_of: what the server says of the sum (`exchange.SUM_OF`).
+            update: of the training.
+            sum_of: what the server says of the sum (`SUM_OF`).
 
         Raises:
             ConfigError: a value is too large for the vector.
@@ -194,7 +182,7 @@ class ClientSide:
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, records: RecordDict) -> RecordDict:
-        """Return one share for each client: of its seed if its vector came, or its key.
+        """Give one share for each client: of its seed if its vector came, or its key.
 
         Args:
             records: for each client of the sum whether its vector came, and the shares
@@ -208,17 +196,29 @@ class ClientSide:
         asked = from_records(records, 2, kept["summed"])
         present = [c for c, (state, _) in asked.items() if state == PRESENT]
         if any(state not in (PRESENT, ABSENT) for state, _ in asked.values()):
-            raise WireError("secure aggregation: a client is neither here nor absent")
+            raise WireError(f"{SAYS}a client is neither here nor absent")
         keys = dict(zip(kept["clients"], kept["seal_keys"], strict=True))
         self._check_clients(present, keys)
         revealed: dict[int, tuple[bytes, ...]] = {}
         for owner, (state, sealed) in asked.items():
             of_seed, of_key = kept["own"][1:]
             if owner != self._client:
-                between = _between(kept["private"][1], keys[owner])
-                of_seed, of_key = _opened(between, sealed, owner, self._client)
+                seal = _seal(kept["private"][1], keys[owner])
+                of_seed, of_key = self._opened(seal, sealed, owner)
             revealed[owner] = (of_seed if state == PRESENT else of_key,)
         return to_records(revealed)
+
+    def _opened(self, seal: Fernet, sealed: bytes, owner: int) -> tuple[bytes, bytes]:
+        """Open the shares that an owner sealed for this client; empty if it did not."""
+        try:
+            plain = seal.decrypt(sealed)
+            source, target, length = SHARES_HEAD.unpack_from(plain)
+        except (InvalidToken, struct.error):
+            return b"", b""
+        if (source, target) != (owner, self._client):
+            return b"", b""
+        of_both = plain[SHARES_HEAD.size :]
+        return of_both[:length], of_both[length:]
 
     def _check_clients(self, summed: list[int], known: Mapping[int, object]) -> None:
         """Refuse a sum that is over too few, or over others than agreed."""
@@ -226,40 +226,24 @@ class ClientSide:
         enough = len(different) >= max(threshold, len(summed))
         if not enough or not different <= known.keys():
             raise WireError(
-                f"secure aggregation: expected at least {threshold} of the clients "
-                f"{sorted(known)}, got {sorted(summed)}"
+                f"{SAYS}expected at least {threshold} of the clients {sorted(known)}, "
+                f"got {sorted(summed)}"
             )
         if self._client not in summed:
-            raise WireError("secure aggregation: this client is not in the sum")
+            raise WireError(f"{SAYS}this client is not in the sum")
 
     def _keep(self, step: str, **values: Any) -> None:  # noqa: ANN401
         self._context.state[KEPT] = ConfigRecord({"step": step, **values})
 
     def _kept(self, step: str) -> dict[str, Any]:
-        """Return what was kept after a step.
-
-        Raises:
-            WireError: this is not where the client stands.
-        """
+        """Take up what was kept after a step, if that is where the client stands."""
         kept = dict(self._before)
         if kept.pop("step", None) != step:
-            raise WireError(f"secure aggregation: the step after {step!r} is not next")
+            raise WireError(f"{SAYS}the step after {step!r} is not next")
         return kept
 
 
-def _between(private: bytes, public: bytes) -> bytes:
-    """Return the key under which two clients seal what they send each other."""
-    return base64.urlsafe_b64encode(agreed_key(private, public, "seal"))
-
-
-def _opened(key: bytes, sealed: bytes, owner: int, client: int) -> tuple[bytes, bytes]:
-    """Return the shares that an owner sealed for a client; empty ones if it did not."""
-    try:
-        plain = Fernet(key).decrypt(sealed)
-        source, target, length = SHARES_HEAD.unpack_from(plain)
-    except (InvalidToken, struct.error):
-        return b"", b""
-    if (source, target) != (owner, client):
-        return b"", b""
-    of_both = plain[SHARES_HEAD.size :]
-    return of_both[:length], of_both[length:]
+def _seal(private: bytes, public: bytes) -> Fernet:
+    """Make what two clients seal with what they send each other."""
+    key = agreed_key(private, public, "seal")
+    return Fernet(base64.urlsafe_b64encode(key))

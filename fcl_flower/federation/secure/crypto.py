@@ -28,7 +28,6 @@ from fcl_flower.core.errors import ContractError, WireError, config_error
 from fcl_flower.core.types import (
     AnyArray,
     Array,
-    Arrays,
     Payload,
     SparseArray,
     Update,
@@ -72,6 +71,8 @@ def _private(secret: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(derived_key(secret, "private key"))
 
 
+# ---- shares
+
 _PLACE_BYTES = 4
 """Of which share it is, at the head of each."""
 
@@ -96,6 +97,8 @@ def join_shares(shares: Iterable[bytes]) -> bytes:
     ]
     return bytes(Shamir.combine(placed, ssss=False))
 
+
+# ---- fixed point
 
 BITS = 32
 """Behind the binary point."""
@@ -126,14 +129,12 @@ class Layout:
     @classmethod
     def of(cls, payload: Payload, *, weighted: bool) -> Self:
         """Describe tensors like those of ``payload``, which are dense."""
-        return cls(
-            tuple(
-                (group, name, tensor.dtype.name, tuple(tensor.shape))
-                for group, arrays in payload.items()
-                for name, tensor in arrays.items()
-            ),
-            weighted,
+        tensors = (
+            (group, name, tensor.dtype.name, tuple(tensor.shape))
+            for group, arrays in payload.items()
+            for name, tensor in arrays.items()
         )
+        return cls(tuple(tensors), weighted)
 
     @classmethod
     def from_array(cls, array: AnyArray) -> Self:
@@ -155,13 +156,9 @@ class Layout:
 
 
 def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
-    """Encode what a client adds to the sum.
+    """Encode what a client adds to a sum over so many vectors; ``meta`` stays there.
 
-    Args:
-        update: of the client; its groups of kind ``meta`` stay there.
-        layout: of the sum. A group that the update does not have is zeros, unless
-            examples weigh.
-        clients: how many vectors may be added up without leaving the range.
+    A group that the update does not have is zeros, unless examples weigh.
 
     Raises:
         ConfigError: a value is too large to be added up so.
@@ -171,8 +168,8 @@ def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
     update_checks.finite(update.payload)
     weight = update.num_examples if layout.weighted else 1
     parts = {"the number of examples": np.array([float(update.num_examples)])}
-    for group, name, tensor in _laid_out(update.payload, layout):
-        parts[f"{group}/{name}"] = weight * np.asarray(tensor, np.float64).ravel()
+    for where, tensor in _laid_out(update.payload, layout).items():
+        parts[where] = weight * np.asarray(tensor, np.float64).ravel()
     for what, values in parts.items():
         largest = float(np.abs(values).max(initial=1.0))
         if clients * largest > MOST:
@@ -202,19 +199,17 @@ def decode_fixed_point(total: Vector, layout: Layout) -> Update:
     if layout.weighted:
         values = values / max(examples, 1.0)
     payload: dict[str, dict[str, AnyArray]] = {}
-    start = 0
     for group, name, dtype, shape in layout.tensors:
-        end = start + int(np.prod(shape))
-        tensor = values[start:end].reshape(shape)
+        size = int(np.prod(shape))
+        tensor, values = values[:size].reshape(shape), values[size:]
         if np.dtype(dtype).kind in "iu":  # such as BatchNorm's count of batches
             tensor = np.rint(tensor)
         payload.setdefault(group, {})[name] = tensor.astype(dtype)
-        start = end
     return Update(payload, int(examples))
 
 
-def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray]]:
-    """Put tensors in the order of a layout.
+def _laid_out(payload: Payload, layout: Layout) -> dict[str, AnyArray]:
+    """Put tensors in the order of a layout, and zeros for groups that are missing.
 
     Raises:
         ContractError: the payload has something else.
@@ -223,14 +218,12 @@ def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray
     for group, name, _, shape in layout.tensors:
         wanted.setdefault(group, {})[name] = shape
     sent = {g: arrays for g, arrays in payload.items() if group_kind(g) != "meta"}
-    if not sent.keys() <= wanted.keys() or (
-        layout.weighted and sent.keys() < {*wanted}
-    ):
+    missing = wanted.keys() - sent.keys()
+    if not sent.keys() <= wanted.keys() or (layout.weighted and missing):
         raise ContractError(f"update: got {sorted(sent)}, expected {sorted(wanted)}")
-    found = []
+    found: dict[str, AnyArray] = {}
     for group, shapes in wanted.items():
-        zeros: Arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
-        arrays = sent.get(group, zeros)
+        arrays = sent.get(group, {n: np.zeros(shape) for n, shape in shapes.items()})
         dense = {
             name: tuple(tensor.shape)
             for name, tensor in arrays.items()
@@ -238,18 +231,19 @@ def _laid_out(payload: Payload, layout: Layout) -> list[tuple[str, str, AnyArray
         }
         if arrays.keys() != shapes.keys() or dense != shapes:
             raise ContractError(f"{group}: expected dense tensors of shapes {shapes}")
-        found += [(group, name, arrays[name]) for name in shapes]
+        found |= {f"{group}/{name}": arrays[name] for name in shapes}
     return found
+
+
+# ---- masks
 
 
 def keystream(key: bytes, size: int) -> Vector:
     """Make the mask of a key by AES-256 in counter mode, as in the paper, section 3.3.
 
-    Flower's own generator folds a key into 32 bits, which can be tried one by one.
-
-    Args:
-        key: of 32 bytes, and used for one mask only, as the counter starts at 0.
-        size: entries, each uniform in [0, 2^64). A shorter mask is a longer one's head.
+    Entries are uniform in [0, 2^64), and a shorter mask is a longer one's head. A key
+    of 32 bytes is used for one mask only, as the counter starts at 0. Flower's own
+    generator folds a key into 32 bits, which can be tried one by one.
     """
     cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(cipher.update(bytes(8 * size)), "<u8").astype(np.uint64)

@@ -1,8 +1,7 @@
 """The server's part of a sum: the exchange of keys, the unmasking, the strategy."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, islice
 from logging import WARNING
@@ -54,23 +53,15 @@ from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Traffic
 
 
+@dataclass(frozen=True)
 class Channel:
-    """One query to some clients, and their answers."""
+    """Asks clients, and counts the traffic."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        registry: ClientRegistry,
-        timeout: float,
-        traffic: Callable[[], Traffic],
-        quorum: Quorum,
-    ) -> None:
-        """Create a channel."""
-        self._grid = grid
-        self._registry = registry
-        self._timeout = timeout
-        self._traffic = traffic
-        self._quorum = quorum
+    grid: Grid
+    registry: ClientRegistry
+    timeout: float
+    traffic: Callable[[], Traffic]
+    quorum: Quorum
 
     def ask(
         self,
@@ -89,31 +80,27 @@ class Channel:
             columns: of the answers.
             least: how many answers are needed at any rate.
         """
-        up, down = Counter[str](), Counter[str]()
-        asked = []
+        traffic, asked = self.traffic(), []
         for client, table in tables.items():
             records = to_records(table)
-            down += byte_counts.traffic(records)
-            node = self._registry.node(client)
+            traffic.down += byte_counts.traffic(records)
+            node = self.registry.node(client)
             kind = f"{MessageType.QUERY}.{query}"
             asked.append(Message(records, dst_node_id=node, message_type=kind))
         answers: dict[int, Table] = {}
         failures: dict[int, str] = {}
-        box = mailbox.Mailbox(self._grid, self._timeout)
-        closes_at = replace(self._quorum, least=least).closes_at
+        box = mailbox.Mailbox(self.grid, self.timeout)
+        closes_at = replace(self.quorum, least=least).closes_at
         for reply in mailbox.ask(box, asked, closes_at):
-            client = self._registry.client(reply.metadata.src_node_id)
+            client = self.registry.client(reply.metadata.src_node_id)
             # A peer's content may break Flower's accessors in any way.
             try:
-                records = self._registry.open(reply)
-                up += byte_counts.traffic(records)
+                records = self.registry.open(reply)
+                traffic.up += byte_counts.traffic(records)
                 answers[client] = from_records(records, columns, rows(client))
             except Exception as error:
                 failures[client] = f"{query}: {mailbox.reason(error)}"
                 log(WARNING, "client %d left out: %s", client, failures[client])
-        traffic = self._traffic()
-        traffic.up += up
-        traffic.down += down
         return dict(sorted(answers.items())), failures
 
 
@@ -131,7 +118,7 @@ class MaskedSum:
     def __init__(self, channel: Channel, section: FederationSection) -> None:
         """Ask through ``channel``, by the settings in ``section``."""
         self._channel = channel
-        self._section = section
+        self._threshold = section.sum_threshold
         self._roster: dict[int, tuple[bytes, ...]] = {}
         self._sealed: dict[int, Table] = {}
         self.failures: dict[int, str] = {}
@@ -147,12 +134,13 @@ class MaskedSum:
         Raises:
             RoundError: too few of them do.
         """
+        nothing: Table = {}
         answers, self.failures = self._channel.ask(
             KEYS,
-            {client: {} for client in clients},
+            dict.fromkeys(clients, nothing),
             lambda client: [client],
             2,
-            self._section.sum_threshold(len(clients)),
+            self._threshold(len(clients)),
         )
         for client, table in answers.items():
             if _usable(table[client], self._roster):
@@ -165,16 +153,15 @@ class MaskedSum:
             dict.fromkeys(self._roster, self._roster),
             lambda client: self._roster.keys() - {client},
             1,
-            self._section.sum_threshold(len(self._roster)),
+            self._threshold(len(self._roster)),
         )
         self.failures |= more
         self._check_number(self.clients, len(self._roster), "shared their keys")
 
     def unmask(self, vectors: Mapping[int, Vector]) -> Vector:
-        """Add the vectors up, and take their masks off the sum.
+        """Add up clients' vectors of one length, and take the masks off their sum.
 
-        Args:
-            vectors: by client, of one length; the others who agreed are absent.
+        The others who agreed are absent.
 
         Raises:
             RoundError: too few vectors came, or too few shares that are right.
@@ -191,7 +178,7 @@ class MaskedSum:
             }
             for client in vectors
         }
-        threshold = self._section.sum_threshold(len(self._roster))
+        threshold = self._threshold(len(self._roster))
         shares, failures = self._channel.ask(
             UNMASK, asked, lambda _: states, 1, threshold
         )
@@ -208,7 +195,7 @@ class MaskedSum:
                     owner: join_shares(shares[one][owner][0] for one in holders)
                     for owner in states
                 }
-                masks = partial(self._masks, secrets, list(vectors))
+                masks = partial(self._masks, secrets, vectors.keys())
                 if (total[:CHECKS] == masks(CHECKS)).all():
                     unmasked: Vector = total - masks(len(total))
                     return unmasked
@@ -220,7 +207,7 @@ class MaskedSum:
         )
 
     def _masks(
-        self, secrets: Mapping[int, bytes], present: Sequence[int], size: int
+        self, secrets: Mapping[int, bytes], present: Collection[int], size: int
     ) -> Vector:
         """Add up all masks that do not vanish."""
         total = np.zeros(size, np.uint64)
@@ -234,7 +221,7 @@ class MaskedSum:
 
     def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
         """Refuse to go on with too few clients."""
-        threshold = self._section.sum_threshold(of)
+        threshold = self._threshold(of)
         if len(found) < threshold:
             raise RoundError(
                 f"secure aggregation: {sorted(found)} {done}, at least {threshold} of "
@@ -263,11 +250,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
     """
 
     def __init__(self, inner: ServerStrategy[Any], section: FederationSection) -> None:
-        """Wrap a strategy.
-
-        Args:
-            inner: one that `SumsUpdates`.
-            section: threshold, bits, and the largest norm of a mean.
+        """Wrap a strategy that `SumsUpdates`.
 
         Raises:
             ContractError: it does something with clients that is not a sum.
@@ -327,7 +310,10 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
     ) -> Payload:
         masked, self._masked = self._masked, None
         assert masked is not None  # updates come after `begin`
-        vectors = {client: _vector(update) for client, update in updates.items()}
+        vectors = {
+            client: np.asarray(update.payload["masked"]["vector"])
+            for client, update in updates.items()
+        }
         vector = masked.unmask(vectors)
         try:
             total = crypto.decode_fixed_point(vector, self._layout(state))
@@ -360,7 +346,3 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
     def _layout(self, state: Payload) -> Layout:
         weighted = self._sums.weighs_examples
         return Layout.of(self._sums.summands(state), weighted=weighted)
-
-
-def _vector(update: Update) -> Vector:
-    return np.asarray(update.payload["masked"]["vector"])

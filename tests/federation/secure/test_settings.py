@@ -100,15 +100,7 @@ def test_what_looks_at_single_updates_is_refused(key, value, usual):
 
 @pytest.mark.parametrize(
     ("share", "clients", "needed"),
-    [
-        (0.67, 3, 3),
-        (0.51, 3, 3),
-        (0.67, 4, 3),
-        (0.67, 5, 4),
-        (0.7, 10, 7),
-        (0.51, 4, 3),
-        (1, 9, 9),
-    ],
+    [(0.67, 3, 3), (0.51, 4, 3), (0.67, 5, 4), (0.7, 10, 7), (1, 9, 9)],
 )
 def test_the_threshold_is_a_share_of_the_clients_and_three_at_least(
     share, clients, needed
