@@ -104,10 +104,10 @@ def ended_and_resumed(tmp_path, plug, every, values):
 @pytest.mark.parametrize(
     ("every", "values"),
     [
-        (1, {"strategy": "fedavg"}),
-        (1, {"strategy": "fedweit"}),
-        (4, {"strategy": "fedavg", "simulated_durations": ""}),
-        (4, {"strategy": "fedweit", "wire_dtype": "float16"}),
+        pytest.param(1, {"strategy": "fedavg"}, marks=pytest.mark.fuzz),
+        pytest.param(1, {"strategy": "fedweit"}, marks=pytest.mark.fuzz),
+        (5, {"strategy": "fedavg", "simulated_durations": ""}),
+        (7, {"strategy": "fedweit", "wire_dtype": "float16"}),
     ],
     ids=str,
 )

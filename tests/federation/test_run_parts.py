@@ -44,7 +44,8 @@ def test_a_client_alone_computes_the_same_with_all_built_anew_and_copied(
     tmp_path, monkeypatch, name
 ):
     """With communication every method does so: see the watched runs."""
-    settings = {**settings_of(name), "strategy.local_only": True}
+    digits = {"dataset": "digits", "model": "small"}
+    settings = {**settings_of(name), **digits, "strategy.local_only": True}
     found = left_by(tmp_path / "kept", settings)
     keep_nothing(monkeypatch)
     assert left_by(tmp_path / "anew", settings) == found

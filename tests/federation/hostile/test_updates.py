@@ -1,4 +1,4 @@
-"""Ten thousand broken updates against the server's receiving path."""
+"""Broken updates, a few hundred or ten thousand, against what receives them."""
 
 import json
 import math
@@ -30,7 +30,6 @@ from fcl_flower.training.tensors import snapshot
 
 HONEST, HOSTILE = 0, 1
 NODES = [11, 12]
-MUTANTS = 5_000  # of each of two strategies
 
 
 # ---- a federation that waits for the updates of its second round
@@ -256,7 +255,8 @@ def test_the_oracle_reads_the_honest_updates_as_the_server_does(waiting):
     assert exact(waiting.aggregated()) != exact(waiting.server.state)
 
 
-def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
+@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.fuzz)])
+def test_broken_updates_change_nothing(waiting, caplog, count):
     caplog.set_level("ERROR")
     server = waiting.server
     before, expected = exact(server.state), exact(waiting.aggregated())
@@ -265,7 +265,7 @@ def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
     drawn, survived, reasons = Counter(), 0, set()
     forget_peak()
     began = peak()
-    for number in range(MUTANTS):
+    for number in range(count):
         kind, label, arrive = mutants.draw()
         arrived = []
 
@@ -289,9 +289,9 @@ def test_ten_thousand_broken_updates_change_nothing(waiting, caplog):
             reasons.add(reason)
 
     assert peak() - began < 200
-    assert min(drawn[kind] for kind in Mutants.SHARES) > MUTANTS / 20
-    assert len(reasons) > 100
-    assert 0 < survived < MUTANTS / 40
+    assert min(drawn[kind] for kind in Mutants.SHARES) > count / 30
+    assert len(reasons) > count**0.5
+    assert 0 < survived < count / 20
     after = exact(server.state)
     before.get("meta/seen", {}).pop(str(HOSTILE), None)  # it said: forgotten
     assert after == before
