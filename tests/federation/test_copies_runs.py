@@ -142,9 +142,10 @@ def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
             raise PulledPlugError
         save(store, state, number, beside)
 
-    with monkeypatch.context() as patched, pytest.raises(PulledPlugError):
+    with monkeypatch.context() as patched:
         patched.setattr(FolderStateStore, "save", pulled)
-        run_in_process(with_states(folder, **values))
+        with pytest.raises(PulledPlugError):
+            run_in_process(with_states(folder, **values))
     run_in_process(with_states(folder, **values).replace(resume=True))
     assert summary_of(folder)["accuracy_matrix"] == expected["accuracy_matrix"]
     assert exact(state_of(folder)) == exact(state_of(tmp_path / "whole"))
