@@ -64,9 +64,6 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
             token_type_ids: of some tokenizers; the encoder was trained without.
             pixel_values: images instead of texts, shape (batch, C, H, W).
             labels: the classes, shape (batch,), for the cross entropy.
-
-        Raises:
-            ValueError: there are neither texts nor images.
         """
         if pixel_values is not None:
             hidden = self.encoder(pixel_values).last_hidden_state

@@ -210,11 +210,7 @@ def write_pt(found: Trained, path: Path) -> None:
 
 
 def write_safetensors(found: Trained, path: Path) -> None:
-    """Write the state as safetensors, with what it is in the header.
-
-    Raises:
-        ConfigError: safetensors is not installed.
-    """
+    """Write the state as safetensors, with what it is in the header."""
     with require_extra("onnx", "format safetensors"):
         from safetensors.torch import save_file
     tensors = {n: t.contiguous() for n, t in found.network.state_dict().items()}
@@ -222,11 +218,7 @@ def write_safetensors(found: Trained, path: Path) -> None:
 
 
 def write_onnx(found: Trained, path: Path) -> None:
-    """Write the whole network, from ``input`` of any batch size to ``logits``.
-
-    Raises:
-        ConfigError: onnx or onnxscript is not installed.
-    """
+    """Write the whole network, from ``input`` of any batch size to ``logits``."""
     with require_extra("onnx", "format onnx"):
         import onnx  # noqa: F401 - torch needs it
         import onnxscript  # noqa: F401 - likewise

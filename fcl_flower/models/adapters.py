@@ -57,12 +57,7 @@ class AdaptedTransformer(Transformer):
     """
 
     def __init__(self, params: EncoderParams | LoraParams) -> None:
-        """Load an encoder and freeze it.
-
-        Raises:
-            ConfigError: there is no such encoder, or it has fewer blocks, or none of
-                the layers behind which the adapters act.
-        """
+        """Load an encoder and freeze it."""
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
 

@@ -185,10 +185,6 @@ def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
     Returns:
         the width of its features, and the fewest inputs that it takes in training: 2
         where it normalises each feature by the statistics of a batch.
-
-    Raises:
-        ContractError: the body cannot take inputs of this shape, does not return
-            features, or has parameters that cannot be trained and sent.
     """
     name = type(body).__name__
     if any(map(is_lazy, body.parameters())):

@@ -49,11 +49,7 @@ class Transformer(nn.Module):
     _half = False
 
     def __init__(self, params: EncoderParams) -> None:
-        """Load an encoder; settings of Enhancers are not read here.
-
-        Raises:
-            ConfigError: there is none, or its blocks cannot be run one by one.
-        """
+        """Load an encoder; settings of Enhancers are not read here."""
         super().__init__()
         self.encoder: PreTrainedModel = load_encoder(params.encoder)
         config = self.encoder.config
@@ -73,9 +69,6 @@ class Transformer(nn.Module):
 
         It stays in evaluation mode, so that the input of the first of these blocks is a
         fixed function of the sample. ``key`` is the setting that ``last`` comes from.
-
-        Raises:
-            ConfigError: the encoder has fewer blocks.
         """
         count = len(self.blocks)
         if last > count:
@@ -226,11 +219,7 @@ class FrozenTransformer(Transformer):
     """
 
     def __init__(self, params: FrozenParams) -> None:
-        """Load an encoder and freeze it.
-
-        Raises:
-            ConfigError: there is none that suits, or it has fewer blocks.
-        """
+        """Load an encoder and freeze it."""
         super().__init__(params)
         self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
         self.features *= params.pooled_blocks
@@ -270,11 +259,7 @@ class DisentangledTransformer(Transformer):
     """
 
     def __init__(self, params: DisentangledParams) -> None:
-        """Load an encoder, and draw the layers on top.
-
-        Raises:
-            ConfigError: there is no such encoder, or it is not one of texts.
-        """
+        """Load an encoder, and draw the layers on top."""
         super().__init__(params)
         if not self.text:
             raise config_error("model.encoder", params.encoder, "an encoder of texts")

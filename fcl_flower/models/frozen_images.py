@@ -147,11 +147,7 @@ class EfficientNetLite(FrozenImages):
     features = 1280
 
     def __init__(self, params: EfficientNetLiteParams) -> None:
-        """Load the weights of the installed package; its classifier is left out.
-
-        Raises:
-            ConfigError: the package is not installed.
-        """
+        """Load the weights of the installed package; its classifier is left out."""
         super().__init__()
         self.image_size = params.image_size
         self.encoder = nn.Sequential(Layer(3, 32, 3, stride=2))
@@ -190,11 +186,7 @@ class EfficientNetLite(FrozenImages):
 
 
 def pretrained_weights() -> dict[str, Tensor]:
-    """Load the tensors of the installed package, in the order of the layers.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
+    """Load the tensors of the installed package, in the order of the layers."""
     try:
         package = import_module(_PACKAGE)
     except ImportError as error:
@@ -229,11 +221,7 @@ class PatchFilters(FrozenImages):
     """
 
     def __init__(self, params: PatchFiltersParams) -> None:
-        """Make the filters.
-
-        Raises:
-            ConfigError: Pillow, which reads the photographs, is not installed.
-        """
+        """Make the filters."""
         super().__init__()
         self.grid = params.grid
         self.features = 2 * params.filters * params.grid**2
@@ -264,9 +252,6 @@ def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
     """Compute filters, (count, 3, side, side), of normalised patches, and offsets.
 
     They follow from the arguments alone; offsets are taken from the filters' answers.
-
-    Raises:
-        ConfigError: Pillow, which reads the photographs, is not installed.
     """
     from sklearn.datasets import load_sample_images  # a second, which others do without
 

@@ -41,9 +41,6 @@ def gaussian_epsilon(mu_squared: float, delta: float) -> float:
 
     Balle and Wang, ICML 2018, https://arxiv.org/abs/1805.06530, theorem 8; exact.
     ``mu_squared`` is summed over the releases; ``delta`` lies in (0, 1).
-
-    Raises:
-        ConfigError: `dp-accounting` is not installed.
     """
     with require_extra("dp", _NEED):
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
@@ -60,9 +57,6 @@ def sampled_epsilon(steps: Steps, delta: float) -> float:
     Neighbours differ in the presence of one example. An upper bound, by Renyi
     differential privacy (Mironov, Talwar and Zhang, 2019,
     https://arxiv.org/abs/1908.10530); ``delta`` lies in (0, 1).
-
-    Raises:
-        ConfigError: `dp-accounting` is not installed.
     """
     return _renyi_epsilon(tuple(sorted(steps.items())), delta)
 
