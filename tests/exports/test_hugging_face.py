@@ -27,7 +27,6 @@ from transformers import AutoImageProcessor, AutoTokenizer
 import fcl_flower as fcl
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.images import to_tensor
-from fcl_flower.exports import mean_pooled
 from fcl_flower.exports.hugging_face import write_transformers
 from fcl_flower.exports.networks import Network, Trained, trained
 from fcl_flower.models.heads import Head
@@ -206,18 +205,6 @@ def test_what_the_librarys_form_would_not_predict_alike_is_refused(encoder, tmp_
     with pytest.raises(fcl.ConfigError, match=message):
         write_transformers(half, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_the_library_it_is_said_what_to_install(tmp_path, monkeypatch):
-    name = mean_pooled.__name__
-    monkeypatch.delattr(sys.modules[name.rpartition(".")[0]], "mean_pooled")
-    monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-
-    with pytest.raises(
-        fcl.ConfigError, match=r"no package transformers.*transformers\]"
-    ):
-        write_transformers(None, tmp_path / "out")
 
 
 @pytest.mark.parametrize("head", ["multi", "single"])
