@@ -9,7 +9,6 @@ from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
 from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.models import encoder
 from fcl_flower.models.adapters import EnhancedTransformer
 from fcl_flower.models.build import create_model
 from fcl_flower.models.pretrained import (
@@ -44,17 +43,6 @@ def test_columns_of_padding_change_no_bit(backbone, kind):
     body, x = plain(backbone(kind)), inputs(kind)
 
     assert torch.equal(body(torch.nn.functional.pad(x, (0, 5))), body(x))
-
-
-def test_representations_do_not_depend_on_how_many_are_made_at_once(
-    backbone, monkeypatch
-):
-    body, x = plain(backbone("bert")), inputs("bert").repeat(3, 1)
-    whole = body.embed(x)
-    monkeypatch.setattr(encoder, "_CHUNK", 4)
-
-    torch.testing.assert_close(body.embed(x), whole, atol=1e-6, rtol=0)
-    assert not whole.requires_grad
 
 
 def test_words_are_the_rows_of_the_encoders_own_table(backbone):
@@ -102,13 +90,6 @@ def test_an_encoder_without_a_place_for_enhancers_is_refused(tmp_path):
     assert len(enhanced(name, "attention").enhancers) == BLOCKS
     with pytest.raises(ConfigError, match=r"called output\.dense or .* Enhancer acts"):
         enhanced(name)
-
-
-def test_more_enhanced_blocks_than_blocks_are_refused(backbone):
-    with pytest.raises(
-        ConfigError, match=r"num_blocks: got 4, expected at most the 3 blocks"
-    ):
-        enhanced(backbone("bert"), blocks=BLOCKS + 1)
 
 
 def test_without_the_extra_it_is_said_what_to_install(backbone, monkeypatch):

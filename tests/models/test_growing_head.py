@@ -3,9 +3,8 @@
 import pytest
 import torch
 from fakes import rounds_of, run_in_process, tiny
-from text_sets import encoded_topics
 
-from fcl_flower.models.heads import CLOSED, Head, MultiHeadModel
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -28,25 +27,11 @@ def network(labels=()):
     return made
 
 
-def small(folder, name, **values):
-    known = {"dataset": "digits", "model": "small"}
-    if name == "fedseit":
-        known = {"dataset": "stdlib-docs", "model": "kim-cnn"}
-    if name == "idbr":
-        known = encoded_topics(folder)
-    return tiny(
-        folder,
-        **{
-            **known,
-            "scenario": CLASS_INCREMENTAL,
-            "strategy": name,
-            "public_fraction": 0.0,
-            "max_train_per_class": 12,
-            "max_test_per_class": 4,
-            "head": "single",
-            **values,
-        },
-    )
+def small(folder, **values):
+    known = {"dataset": "digits", "model": "small", "strategy": "fedavg"}
+    known |= {"public_fraction": 0.0, "max_train_per_class": 12}
+    known |= {"scenario": CLASS_INCREMENTAL, "max_test_per_class": 4, "head": "single"}
+    return tiny(folder, **{**known, **values})
 
 
 def test_a_grown_head_answers_as_one_that_has_these_rows_alone():
@@ -71,27 +56,8 @@ def test_the_loss_and_its_gradients_are_those_of_the_classes_so_far():
     assert not found[[0, 2]].any()
 
 
-def test_a_closed_class_does_not_make_a_distance_between_models_undefined():
-    logits = network([1])(torch.randn(2, 3), 0)
-    other = network([1, 2])(torch.randn(2, 3), 0)
-    distance = torch.nn.functional.kl_div(
-        logits.log_softmax(1), other.softmax(1), reduction="batchmean"
-    )
-    assert torch.isfinite(distance)
-
-
-def test_a_head_that_does_not_grow_is_a_linear_layer():
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(3, 5)
-    torch.manual_seed(0)
-    head = Head(3, 5)
-    x = torch.randn(4, 3)
-    assert torch.equal(head(x), linear(x))
-    assert list(head.state_dict()) == list(linear.state_dict())
-
-
 def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
-    run = resolve(small(tmp_path, "fedavg", tasks=3, classes_per_task=3))
+    run = resolve(small(tmp_path, tasks=3, classes_per_task=3))
     plan = Built(run).scenario
     for task in range(3):
         found = [plan.labels[index] for index in plan.labels_until(task)]
@@ -117,9 +83,9 @@ def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
         grow(self, labels)
 
     monkeypatch.setattr(MultiHeadModel, "restrict_head", noted)
-    run_in_process(small(tmp_path / "usual", "fedavg"))
+    run_in_process(small(tmp_path / "usual"))
     assert not opened
-    config = small(tmp_path / "grown", "fedavg", growing_head=True)
+    config = small(tmp_path / "grown", growing_head=True)
     run_in_process(config)
     plan = Built(resolve(config)).scenario
     assert {*opened} == {plan.labels_until(0), plan.labels_until(1)}

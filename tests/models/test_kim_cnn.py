@@ -80,12 +80,6 @@ def test_features_and_gradients_are_those_of_a_convolution(drawn):
     assert_like_the_convolution(drawn)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6, 40])
-def test_a_single_document_of_any_length(length):
-    rng = np.random.default_rng(length)
-    assert_like_the_convolution([rng.integers(1, WORDS + 1, length).tolist()])
-
-
 def test_a_maximum_that_several_windows_share_counts_once():
     assert_like_the_convolution([[1, 2, 3, 1, 2, 3, 1, 2, 3], [4] * 12, [4] * 5])
 
@@ -177,12 +171,6 @@ def test_a_document_is_represented_by_the_mean_of_its_words():
     torch.testing.assert_close(model.embed(padded([[1, 1, 4], [7]])), found)
 
 
-def test_an_empty_document_is_represented_by_zeros():
-    assert network().embed(torch.zeros(1, 6, dtype=torch.int64)).tolist() == [
-        [0.0] * DEPTH
-    ]
-
-
 def test_images_are_represented_by_nothing():
     model = create_model("small", tasks=1, classes=2, single_head=False, seed=0)
     with pytest.raises(ContractError, match="SmallNet"):
@@ -201,14 +189,6 @@ def test_extremes_are_the_largest_and_smallest_responses(width):
         torch.testing.assert_close(found[0, n], plainly.amax(1))
         torch.testing.assert_close(found[1, n], plainly.amin(1))
     assert not found.requires_grad
-
-
-def test_responses_that_are_all_negative_keep_their_sign_and_padding_is_left_out():
-    table = torch.tensor([[0.0, 0.0], [-1.0, 0.0], [-2.0, 0.0]])
-    weight = torch.tensor([[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]])
-    x = torch.tensor([[1, 1, 2, 2, 2, 0, 0]])
-    # Windows: 1 1 2 -> -4, 1 2 2 -> -5, 2 2 2 -> -6.
-    assert Windows(x, table, 5).extremes(weight).flatten().tolist() == [-4, -6]
 
 
 def test_a_document_shorter_than_the_widest_filter_is_padded_to_it_by_hand():

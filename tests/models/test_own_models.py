@@ -29,30 +29,43 @@ def weights(model):
     return model.body[1].weight
 
 
-def test_the_width_of_a_module_is_found_by_running_it():
-    entry = from_module(small, SHAPE)
+def declared(make, features=5):
+    return ModelEntry(make, SHAPE, features, 8, 1e-2, "another package's")
+
+
+# ---- what is made
+
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.LazyBatchNorm1d())
+
+
+@pytest.mark.parametrize("make", [small, lazy])
+def test_the_width_is_found_by_a_run_and_the_seed_initialises_what_a_callable_makes(
+    make,
+):
+    entry = from_module(make, SHAPE)
     assert (entry.features, entry.modality, entry.input_shape) == (5, "images", SHAPE)
     model = build(entry)
     assert model(torch.zeros(2, *SHAPE), 1).shape == (2, 3)
-    assert model.heads[0].in_features == 5
+    assert weights(model).shape == (5, 16)
+    assert torch.equal(weights(model), weights(build(entry)))
+    assert not torch.equal(weights(model), weights(build(entry, seed=2)))
 
 
-def test_the_runs_seed_initialises_what_a_callable_makes():
-    entry = from_module(small, SHAPE)
-    assert torch.equal(weights(build(entry)), weights(build(entry)))
-    assert not torch.equal(weights(build(entry)), weights(build(entry, seed=2)))
-
-
-def test_every_client_starts_from_a_copy_of_a_module():
+def test_every_client_starts_from_a_copy_of_a_module_of_which_nothing_changes():
     module = small()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    state = torch.random.get_rng_state()
     entry = from_module(module, SHAPE)
+    assert torch.equal(torch.random.get_rng_state(), state)
     one, other = build(entry), build(entry, seed=2)
-    assert torch.equal(weights(one), module[1].weight)
-    assert torch.equal(weights(one), weights(other))
     with torch.no_grad():
         weights(one).zero_()
-    assert module[1].weight.any()
-    assert weights(other).any()
+    assert torch.equal(weights(other), before["1.weight"])
+    assert module.training
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, before[key])
 
 
 def test_parts_that_were_loaded_for_evaluation_are_trained():
@@ -63,50 +76,20 @@ def test_parts_that_were_loaded_for_evaluation_are_trained():
         assert {part.training for part in model.modules()} == {mode}
 
 
-def test_trying_a_module_leaves_no_trace():
-    module = small()
-    before = {key: value.clone() for key, value in module.state_dict().items()}
-    torch.manual_seed(3)
-    state = torch.random.get_rng_state()
-    from_module(module, SHAPE)
-    from_module(small, SHAPE)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert module.training
-    for key, value in module.state_dict().items():
-        assert torch.equal(value, before[key])
+def test_a_network_that_changes_its_input_gets_a_copy():
+    class Scaling(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1).add_(1))
+
+    x = torch.zeros(2, *SHAPE)
+    build(from_module(lambda: Scaling(16, 5), SHAPE)).body(x)
+    assert not x.any()
 
 
-def test_a_table_needs_as_many_columns_as_the_module_takes():
-    entry = from_module(lambda: nn.Linear(6, 4), (6,))
-    assert entry.modality == "tabular"
-    assert build(entry, columns=6)(torch.zeros(2, 6), 0).shape == (2, 3)
-    with pytest.raises(ConfigError, match="model: got 'mine', expected one for 7 col"):
-        build(entry, columns=7)
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (-1,), (1, 2, 3, 4), (3, 0)])
-def test_a_shape_that_no_data_have_is_refused(shape):
-    with pytest.raises(ConfigError, match=r"input_shape: got \(.*expected \(C, H, W"):
-        from_module(small, shape)
-
-
-@pytest.mark.parametrize(
-    ("module", "sentence"),
-    [
-        (nn.Identity, r"Identity: got torch.Size\(\[2, 1, 4, 4\]\) for 2 inputs"),
-        (nn.Sequential(nn.Flatten(0)), "Sequential: got .* expected .2, features"),
-        (dict, "made a dict, no nn.Module"),
-    ],
-)
-def test_what_returns_no_features_is_refused(module, sentence):
-    with pytest.raises(ContractError, match=sentence):
-        from_module(module, SHAPE)
-
-
-def test_settings_of_another_model_are_refused():
-    with pytest.raises(ContractError, match="mine: got LeNetParams, expected Params"):
-        build(from_module(small, SHAPE), params=LeNetParams())
-    assert build(from_module(small, SHAPE), params=None)
+def test_batch_normalisation_of_single_values_needs_two_inputs():
+    assert build(from_module(small, SHAPE)).smallest_batch == 2
+    spatial = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten())
+    assert build(from_module(spatial, SHAPE)).smallest_batch == 1
 
 
 def test_a_model_can_live_in_another_package(monkeypatch, tmp_path):
@@ -127,17 +110,15 @@ class Wide(nn.Sequential):
 wide = ModelEntry("their_package:Wide", (1, 4, 4), 0, 8, 1e-2, "a wide one", WideParams)
 """
     install(monkeypatch, tmp_path, "fcl_flower.models", {"wide": "wide"}, source)
-    entry = MODELS["wide"]
+    params = MODELS["wide"].params(width=2)
     model = create_model(
-        "wide",
-        tasks=1,
-        classes=2,
-        single_head=True,
-        seed=0,
-        params=entry.params(width=2),
+        "wide", tasks=1, classes=2, single_head=True, seed=0, params=params
     )
     assert model.heads[0].in_features == 20
     assert "wide" in MODELS
+
+
+# ---- what is refused
 
 
 class OnlyByName(nn.Module):
@@ -170,6 +151,8 @@ class NoGradient(nn.Sequential):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (nn.Identity, r"Identity: got torch.Size\(\[2, 1, 4, 4\]\) for 2 inputs"),
+        (lambda: nn.Flatten(0), "Flatten: got .* expected .2, features"),
         (OnlyByName, r"OnlyByName: got .*forward.* for 2 inputs of shape"),
         (InDouble, r"got features of torch.float64, expected torch.float32"),
         (InForward, r"layer.bias, layer.weight made in forward, expected .* __init__"),
@@ -182,40 +165,27 @@ class NoGradient(nn.Sequential):
 def test_what_cannot_be_trained_is_one_sentence_before_any_round(make, sentence):
     with pytest.raises(ContractError, match=sentence):
         from_module(make, SHAPE)
-    declared = ModelEntry(make, SHAPE, 5, 8, 1e-2, "another package's")
     with pytest.raises(ContractError, match=sentence):
-        build(declared)
+        build(declared(make))
 
 
-def test_another_width_than_is_declared_is_refused():
+def test_what_does_not_fit_its_declaration_is_refused():
+    for shape in [(), (0,), (1, 2, 3, 4)]:
+        with pytest.raises(ConfigError, match=r"input_shape: got \(.*expected \(C, H"):
+            from_module(small, shape)
+    with pytest.raises(ContractError, match=r"made a dict, no nn\.Module"):
+        from_module(dict, SHAPE)
     with pytest.raises(ContractError, match="mine: got 5 features, expected 7"):
-        build(ModelEntry(small, SHAPE, 7, 8, 1e-2, "another package's"))
+        build(declared(small, features=7))
+    with pytest.raises(ContractError, match="mine: got LeNetParams, expected Params"):
+        build(declared(small), params=LeNetParams())
+    entry = from_module(lambda: nn.Linear(6, 4), (6,))
+    assert build(entry, columns=6)(torch.zeros(2, 6), 0).shape == (2, 3)
+    with pytest.raises(ConfigError, match="model: got 'mine', expected one for 7 col"):
+        build(entry, columns=7)
 
 
-def test_lazy_layers_get_their_shapes_from_the_input():
-    def lazy():
-        return nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.LazyBatchNorm1d())
-
-    entry = from_module(lazy, SHAPE)
-    assert entry.features == 5
-    assert weights(build(entry)).shape == (5, 16)
-    assert torch.equal(weights(build(entry)), weights(build(entry)))
-
-
-def test_a_network_that_changes_its_input_gets_a_copy():
-    class Scaling(nn.Linear):
-        def forward(self, x):
-            return super().forward(x.flatten(1).add_(1))
-
-    x = torch.zeros(2, *SHAPE)
-    build(from_module(lambda: Scaling(16, 5), SHAPE)).body(x)
-    assert not x.any()
-
-
-def test_batch_normalisation_of_single_values_needs_two_inputs():
-    assert build(from_module(small, SHAPE)).smallest_batch == 2
-    spatial = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten())
-    assert build(from_module(spatial, SHAPE)).smallest_batch == 1
+# ---- tied weights
 
 
 class Tied(nn.Sequential):
@@ -224,21 +194,12 @@ class Tied(nn.Sequential):
         self[2].weight = self[1].weight
 
 
-def test_tied_weights_go_by_one_name():
-    model = build(from_module(Tied, (1, 8, 8)))
-    assert model.shared_names() == ("body.1.weight", "body.1.bias", "body.2.bias")
-
-
 @pytest.mark.parametrize("method", ["fedweit", "apd", "matched-ensemble"])
 def test_methods_that_replace_weights_train_tied_ones(method):
+    model = build(from_module(Tied, (1, 8, 8)))
+    assert model.shared_names() == ("body.1.weight", "body.1.bias", "body.2.bias")
+    size = {"clients": 1, "tasks": 1, "rounds": 1, "max_train_per_class": 4}
     result = fcl.simulate(
-        method,
-        model=Tied,
-        clients=1,
-        tasks=1,
-        rounds=1,
-        max_train_per_class=4,
-        max_test_per_class=2,
-        progress=False,
+        method, model=Tied, max_test_per_class=2, progress=False, **size
     )
     assert not np.isnan(result.accuracy).any()

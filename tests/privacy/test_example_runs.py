@@ -25,26 +25,24 @@ from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.private import charge
 
 PRIVATE = {"unit": "example", "noise_multiplier": 1.5, "head": "single"}
-SECTION = {"unit": "example", "noise_multiplier": 1.5}
 BATCH = 20
 
 
 def private(folder, strategy="fedavg", **changes):
-    given = {**PRIVATE, "batch_size": BATCH, "max_train_per_class": 30, **changes}
-    return tiny(folder, strategy=strategy, **given)
+    small = {"batch_size": BATCH, "max_train_per_class": 30, "max_test_per_class": 5}
+    return tiny(folder, strategy=strategy, **{**PRIVATE, **small, **changes})
 
 
-def expected(config, rounds=1, delta=1e-5):
+def expected(config, rounds=1):
     """Return epsilon by client after all tasks, from what the scenario shares out."""
-    plan = Built(resolve(config)).scenario
-    found = {}
+    plan, found = Built(resolve(config)).scenario, {}
     for client, tasks in enumerate(plan.clients):
         steps = {}
         for task in tasks:
             q = min(1.0, BATCH / len(task.train))
             steps[q, 1.5] = steps.get((q, 1.5), 0) + rounds * int(np.ceil(1 / q))
-        found[str(client)] = sampled_epsilon(steps, delta)
-    return found
+        found[str(client)] = sampled_epsilon(steps, config.privacy.delta)
+    return pytest.approx(found)
 
 
 def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
@@ -55,11 +53,11 @@ def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
             told.append(dict(reply.content.metric_records[messages.METRICS]))
         return reply
 
-    config = private(tmp_path)
+    config = private(tmp_path, delta=1e-3)
     run_in_process(config, tamper=keep)
 
     found = summary_of(tmp_path)["privacy"]
-    assert found["by_client"] == pytest.approx(expected(config))
+    assert found["by_client"] == expected(config)
     assert found["epsilon"] == max(found["by_client"].values())
     assert found["epsilon"] == found["epsilon_clients"] == found["epsilon_server"]
     assert all(told_by.keys() == {"epsilon", "num-examples"} for told_by in told)
@@ -67,63 +65,55 @@ def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
 
 
 def test_fedprox_is_pulled_to_the_received_model_all_the_same(tmp_path):
-    sent = {}
-    for name, mu in (("free", 0.0), ("held", 1e4)):
-        kept = []
+    moved = {}
 
-        def keep(client, message, reply, kept=kept):
-            if message.metadata.message_type == "train":
-                pair = [
-                    messages.decode_payload(m.content)["base"] for m in (message, reply)
-                ]
-                kept.append(
-                    sum(
-                        float(np.square(pair[1][k] - pair[0][k]).sum()) for k in pair[0]
-                    )
-                )
-            return reply
+    def keep(client, message, reply):
+        if message.metadata.message_type == "train":
+            start, end = (
+                messages.decode_payload(m.content)["base"] for m in (message, reply)
+            )
+            squares = sum(float(np.square(end[k] - start[k]).sum()) for k in start)
+            moved[mu] = moved.get(mu, 0) + squares
+        return reply
 
-        config = private(
-            tmp_path / name, {"name": "fedprox", "mu": mu}, tasks=1, epochs=2
-        )
+    for mu in (0.0, 1e4):
+        strategy = {"name": "fedprox", "mu": mu}
+        config = private(tmp_path / f"{mu}", strategy, tasks=1, epochs=2)
         run_in_process(config, tamper=keep)
-        sent[name] = sum(kept)
-    assert sent["held"] < 0.8 * sent["free"]
+    assert moved[1e4] < 0.8 * moved[0.0]
 
 
 def test_a_client_whose_budget_is_spent_trains_no_more(tmp_path):
-    first = max(expected(private(tmp_path, tasks=1)).values())
-    config = private(tmp_path, rounds=2, tasks=1, epsilon=first + 1e-6)
+    once = private(tmp_path / "once", tasks=1)
+    run_in_process(once)
+    spent = summary_of(tmp_path / "once")["privacy"]["epsilon"]
+    config = private(tmp_path, rounds=2, tasks=1, epsilon=spent + 1e-6)
     with pytest.raises(RoundError, match=r"above privacy\.epsilon"):
         run_in_process(config)
 
 
+@pytest.mark.parametrize("simulated", [True, False])
 def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, simulated
 ):
-    def epsilon(name):
-        trained = []
+    trained = []
 
-        def lose(client, message, reply):
-            if message.metadata.message_type == "train":
-                trained.append(client)
-                if len(trained) == 1:
-                    return failure(message, "the connection was lost")
-            return reply
+    def lose(client, message, reply):
+        if message.metadata.message_type == "train":
+            trained.append(client)
+            if len(trained) == 1:
+                return failure(message, "the connection was lost")
+        return reply
 
-        config = private(
-            tmp_path / name,
-            tasks=1,
-            min_updates=2,
-            client_state=str(tmp_path / f"{name}-states"),
-        )
-        run_in_process(config, tamper=lose)
-        return config, summary_of(tmp_path / name)["privacy"]["by_client"]["0"]
+    if not simulated:
+        monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
+    given = {"tasks": 1, "min_updates": 2, "client_state": str(tmp_path / "states")}
+    config = private(tmp_path / "run", **given)
+    run_in_process(config, tamper=lose)
 
-    config, once = epsilon("simulated")
-    assert once == pytest.approx(expected(config)["0"])
-    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
-    assert epsilon("real")[1] == pytest.approx(expected(config, rounds=2)["0"])
+    found = summary_of(tmp_path / "run")["privacy"]["by_client"]
+    wanted = expected(config, rounds=1 if simulated else 2).expected
+    assert found["0"] == pytest.approx(wanted["0"])
 
 
 def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
@@ -139,8 +129,7 @@ def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
     monkeypatch.setattr(local_training.LocalTraining, "train", forgetful)
     config = private(tmp_path, rounds=2)
     run_in_process(config)
-    found = summary_of(tmp_path)["privacy"]["by_client"]
-    assert found == pytest.approx(expected(config, rounds=2))
+    assert summary_of(tmp_path)["privacy"]["by_client"] == expected(config, rounds=2)
 
 
 def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
@@ -160,19 +149,16 @@ def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
 
 
 def test_what_examples_have_cost_is_no_part_of_what_a_method_stores():
-    spent = charge({}, {(0.4, 2.0): 9}, PrivacySection(**SECTION))
+    section = PrivacySection(unit="example", noise_multiplier=1.5)
+    spent = charge({}, {(0.4, 2.0): 9}, section)
     assert model_bytes(ClientLearner, {"privacy": spent}, {}) == 0
 
 
 def test_a_network_that_mixes_a_batch_is_refused():
     body = partial(nn.Sequential, nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5))
     with MODELS.registered("mixing", from_module(body, (1, 8, 8))):
-        config = RunConfig.from_settings(
-            strategy="fedavg", dataset="digits", model="mixing", **PRIVATE
-        )
-        with pytest.raises(
-            ConfigError, match="model mixing, whose batch normalisation"
-        ):
+        config = private("", model="mixing", dataset="digits")
+        with pytest.raises(ConfigError, match="model mixing, whose batch normalisatio"):
             validate(resolve(config))
         whole = config.replace(unit="client")
         validate(resolve(whole))  # of a client all examples are hidden together
