@@ -28,13 +28,7 @@ LEAST = 1e-6
 
 
 def add_inputs(known: Arrays, x: Tensor) -> Arrays:
-    """Add further inputs to the sums.
-
-    Args:
-        known: ``count`` (shape ()), ``sum`` and ``squares`` (shape (D,)), float64; or
-            nothing.
-        x: shape (N, ...) with D entries each, N at least 1.
-    """
+    """Add inputs (N, ...) to their ``count``, and ``sum`` and ``squares`` by entry."""
     flat = _flat(x)
     found = {
         "count": np.float64(len(flat)),
@@ -47,9 +41,8 @@ def add_inputs(known: Arrays, x: Tensor) -> Arrays:
 def misfit(known: Arrays, x: Tensor) -> float:
     """Average the negative log-likelihood of inputs, up to a factor and a constant.
 
-    Args:
-        known: of `add_inputs`; with nothing it is infinite.
-        x: shape (N, ...), N at least 1.
+    It is that of a Gaussian with the moments that `add_inputs` knows; infinite with
+    none.
     """
     if not known:
         return np.inf
@@ -70,9 +63,9 @@ def _flat(x: Tensor) -> Array:
 class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     """Choose, fine-tune, send one model; nothing says which one it was.
 
-    State besides: ``chosen``, for each task that the client knows of the
-    number of the model that it chose last; with ``choice = "inputs"`` also
-    ``inputs/k``, what it trained model k on (see `input_statistics`).
+    State besides: ``chosen``, for each task that the client knows of the number of the
+    model that it chose last; with ``choice = "inputs"`` also
+    ``inputs/k``, what it trained model k on (see `add_inputs`).
     """
 
     update_is_model = False  # one of several, which only the server tells apart
@@ -90,11 +83,9 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
         start = {"base": received[f"base/{chosen}"]}
         state, update = super().train(state, start, stage, data)
         known = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
-        state = {**state, "chosen": known}
+        state, group = {**state, "chosen": known}, f"inputs/{chosen}"
         if self.params.choice == "inputs":
-            group = f"inputs/{chosen}"
-            sums = add_inputs(state.get(group, {}), data.train.x)
-            state = {**state, group: sums}
+            state[group] = add_inputs(state.get(group, {}), data.train.x)
         return state, update
 
     @override

@@ -8,30 +8,26 @@ adapters follow the received sigma as they do one that was learned.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.apd import Apd, ApdTasks
+from clients.apd import Apd
 from clients.fedweit.client import with_global_base
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.models.heads import MultiHeadModel
 from strategies.fedprox_apd import FedProxApdParams
 
 
 class FedProxApd(Apd[FedProxApdParams]):
-    """Learn from the received sigma, and send it; the state is that of `ApdTasks`."""
+    """Learn from the received sigma, and send it."""
 
     def __init__(
         self, params: FedProxApdParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Refuse a model in which there is nothing to decompose."""
         super().__init__(params, model, context)
-        self.tasks = ApdTasks(params, model, context, params.mu)
+        self.mu = params.mu
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        return self.tasks.train(state, received, stage, data)
+    def upload(self, state: Payload, stage: TaskStage) -> Payload:
+        return {"base": state["base"]}
 
     @override
     def predict(

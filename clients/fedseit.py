@@ -9,8 +9,7 @@ see zeros, and alpha has no gradient.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -20,78 +19,39 @@ from torch.func import functional_call
 from torch.nn.functional import linear, pad
 from typing_extensions import override
 
-from clients.fedweit.client import FedWeit, current_task
-from clients.fedweit.task_model import TaskModel, TaskTensors, Tensors
+from clients.fedweit.client import ADAPTERS, FedWeit, current_task, mean_attention
+from clients.fedweit.maths import TaskModel, TaskTensors, Tensors
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
+from fcl_flower.core.types import (
+    Array,
+    Arrays,
+    ClientTask,
+    Payload,
+    SparseArray,
+    TaskStage,
+    Update,
+)
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import Head, MultiHeadModel
 from fcl_flower.models.words import KimCnn
 from fcl_flower.training.tensors import arrays_of, dense, to_numpy, to_torch
-from strategies.fedseit import CacheType, FedSeitParams
-from strategies.fedweit import FedWeitParams
+from strategies.fedseit import FedSeitParams
 
 CHUNK = 256
+MEGABYTE = 2**20
 REMEMBERED = 4
 """Tables of extremes that a process keeps: a client trains for many rounds on one."""
-
-
-class ForeignBranches:
-    """The foreign adapters of one task, frozen.
-
-    Attributes:
-        count: K, the number of adapters.
-        names: of the tensors, in the order of the features.
-    """
-
-    def __init__(self, body: KimCnn, adapters: Sequence[Arrays]) -> None:
-        """Keep ``adapters``: at least one, filters (F, D, width) by name."""
-        self.count = len(adapters)
-        self.names = sorted(adapters[0])
-        self._body = body
-        self._adapters = adapters
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Digest of these adapters and word vectors."""
-        found = hashlib.blake2b(digest_size=16)
-        for adapter in self._adapters:
-            for name in self.names:
-                tensor = adapter[name]
-                found.update(f"{name} {tensor.shape}".encode())
-                if isinstance(tensor, SparseArray):
-                    found.update(tensor.indices.tobytes())
-                    tensor = tensor.values
-                found.update(tensor.tobytes())
-        # A process meets few tables of word vectors: some rows tell them apart.
-        table = self._body.table
-        found.update(f"{table.device} {tuple(table.shape)}".encode())
-        found.update(to_numpy(table[1 :: len(table) // 50 + 1]).tobytes())
-        return found.digest()
-
-    @cached_property
-    def _filters(self) -> list[Tensor]:
-        """All adapters' filters, stacked for each layer: (K F, D, width)."""
-        device = str(self._body.table.device)
-        return [
-            torch.cat([to_torch(adapter[name], device) for adapter in self._adapters])
-            for name in self.names
-        ]
-
-    def extremes(self, x: Tensor) -> Tensors:
-        """Compute largest and smallest responses by name, shape (2, batch, K, F)."""
-        found = self._body.extremes(x, self._filters)
-        return {
-            name: part.reshape(*part.shape[:2], self.count, -1)
-            for name, part in zip(self.names, found, strict=True)
-        }
+_tables: dict[bytes, Tensors] = {}
 
 
 def branch_vectors(
     extremes: Tensor, rows: Tensor, alpha: Tensor, bias: Tensor
 ) -> Tensor:
     """Compute z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
+
+    Word vectors and adapters are frozen, and max_t relu(alpha c_t + b) is
+    relu(max(alpha max_t c_t, alpha min_t c_t) + b) of the responses c_t over time.
 
     Args:
         extremes: max and min over time, shape (2, documents, K, F).
@@ -104,11 +64,11 @@ def branch_vectors(
     return torch.relu(torch.addcmul(bias, reached, alpha.unsqueeze(1)))
 
 
-class BranchedWorkspace(TaskModel):
+class BranchedModel(TaskModel):
     """A task's model with branches: equation 3 in place of FedWeIT's equation 4.
 
     Attributes:
-        branches: the foreign adapters.
+        adapters: the K foreign adapters, frozen: filters (F, D, width) by name.
         joined: the leaves that the branches add, for each layer of F filters
             ``attention/NAME`` (alpha, shape (K,)), ``bias/NAME`` (K, F) and
             ``foreign/NAME`` (W_f of shape (F, K F)), and over all layers ``local``
@@ -118,32 +78,20 @@ class BranchedWorkspace(TaskModel):
     def __init__(
         self,
         model: MultiHeadModel,
-        params: FedWeitParams,
+        params: FedSeitParams,
         task: int,
         tensors: TaskTensors,
-        branches: ForeignBranches,
+        adapters: Sequence[Arrays],
         joined: Tensors,
-        *,
-        stored: CacheType,
-        limit: int,
     ) -> None:
-        """Turn ``tensors`` and ``joined`` into leaves.
-
-        Args:
-            model: its body is a `KimCnn`.
-            params: hyper-parameters.
-            task: whose head answers.
-            tensors: taken over.
-            branches: the foreign adapters.
-            joined: taken over.
-            stored: how the extremes of the task's documents are kept.
-            limit: bytes that they may take; above, each step computes its own.
-        """
+        """Turn ``tensors`` and ``joined`` into leaves; both are taken over."""
         super().__init__(model, params, task, tensors)
-        self.branches, self.joined = branches, joined
-        self._stored: CacheType = stored
-        self._limit = limit
-        self._table: Tensors | None = None
+        self.adapters, self.joined = adapters, joined
+        self.names = sorted(adapters[0])
+        self.body = cast(KimCnn, model.body)
+        self.half = params.cache == "float16"
+        self.limit = params.cache_megabytes * MEGABYTE
+        self.table: Tensors | None = None
         self.add_leaves("branches", joined)
         for name in joined:
             if name.startswith("attention/"):
@@ -154,13 +102,12 @@ class BranchedWorkspace(TaskModel):
         """Number the documents in a first column, and compute their extremes once."""
         train, valid = data.train, data.valid
         count = len(train.y) + len(valid.y)
-        width = 2 if self._stored == "float16" else 4
         numbers = sum(self.joined[f"bias/{name}"].numel() for name in self.tensors.base)
-        if 2 * count * numbers * width > self._limit:
+        if 2 * count * numbers * (2 if self.half else 4) > self.limit:
             return data
         words = max(train.x.shape[1], valid.x.shape[1])
         x = torch.cat([pad(p.x, (0, words - p.x.shape[1])) for p in (train, valid)])
-        self._table = _table(_Request(self.branches, x, self._stored))
+        self.table = self.remembered_extremes(x)
         numbered = torch.cat([torch.arange(count, device=x.device)[:, None], x], 1)
         return TaskData(
             Examples(numbered[: len(train.y)], train.y),
@@ -169,91 +116,95 @@ class BranchedWorkspace(TaskModel):
             data.classes,
         )
 
+    def remembered_extremes(self, x: Tensor) -> Tensors:
+        """Compute the extremes of all documents, unless the process still has them."""
+        key = self.digest(x)
+        table = _tables.pop(key, None)
+        if table is None:
+            dtype = torch.float16 if self.half else torch.float32
+            parts = [self.extremes(part) for part in torch.split(x, CHUNK)]
+            table = {
+                name: torch.cat([part[name].to(dtype) for part in parts], 1)
+                for name in self.names
+            }
+        _tables[key] = table  # the last one is the one that was used last
+        if len(_tables) > REMEMBERED:
+            del _tables[next(iter(_tables))]
+        return table
+
+    def digest(self, x: Tensor) -> bytes:
+        """Tell by what the extremes of documents follow from."""
+        found = hashlib.blake2b(f"{self.half} {x.shape}".encode(), digest_size=16)
+        found.update(to_numpy(x).tobytes())
+        for adapter in self.adapters:
+            for name in self.names:
+                tensor = adapter[name]
+                found.update(f"{name} {tensor.shape}".encode())
+                if isinstance(tensor, SparseArray):
+                    found.update(tensor.indices.tobytes())
+                    tensor = tensor.values
+                found.update(tensor.tobytes())
+        # A process meets few tables of word vectors: some rows tell them apart.
+        table = self.body.table
+        found.update(f"{table.device} {tuple(table.shape)}".encode())
+        found.update(to_numpy(table[1 :: len(table) // 50 + 1]).tobytes())
+        return found.digest()
+
+    @cached_property
+    def filters(self) -> list[Tensor]:
+        """All adapters' filters, stacked for each layer: (K F, D, width)."""
+        device = str(self.body.table.device)
+        return [
+            torch.cat([to_torch(adapter[name], device) for adapter in self.adapters])
+            for name in self.names
+        ]
+
+    def extremes(self, x: Tensor) -> Tensors:
+        """Compute largest and smallest responses by name, shape (2, batch, K, F)."""
+        found = self.body.extremes(x, self.filters)
+        return {
+            name: part.reshape(*part.shape[:2], len(self.adapters), -1)
+            for name, part in zip(self.names, found, strict=True)
+        }
+
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Compute logits (equation 3) of documents, numbered if they are prepared.
 
-        Dropout acts on z_c, as in Kim's network; z_f has none.
+        Dropout acts on z_c, as in Kim's network; z_f has none. The head, W_c and W_f
+        are linear: they are multiplied with each other, not one after the other with
+        every document, which is the same for a small part of the products.
         """
-        if self._table is None:
-            extremes = self.branches.extremes(x)
+        if self.table is None:
+            extremes = self.extremes(x)
             rows = torch.arange(len(x), device=x.device)
         else:
-            extremes, rows, x = self._table, x[:, 0], x[:, 1:]
-        name = f"heads.{self.model.head_index(self.task)}"
+            extremes, rows, x = self.table, x[:, 0], x[:, 1:]
+        index = self.model.head_index(self.task)
         private = self.tensors.private
-        local, foreign = (private[f"{name}.weight"] @ self.joined["local"]).chunk(2, 1)
-        logits = linear(self.local(x), local, private[f"{name}.bias"])
-        head = cast(Head, self.model.heads[self.model.head_index(self.task)])
-        return head.hide(logits + self.foreign(extremes, rows, foreign))
-
-    def local(self, x: Tensor) -> Tensor:
-        """Compute z_c, shape (batch, features): the network without branches."""
-        tensors = {**self.weights(), **self.tensors.private}
-        body = {
-            name.removeprefix("body."): tensor
-            for name, tensor in tensors.items()
-            if name.startswith("body.")
-        }
-        return cast(Tensor, functional_call(self.model.body, body, (x,)))
-
-    def foreign(self, extremes: Tensors, rows: Tensor, head: Tensor) -> Tensor:
-        """Compute what z_f adds to the logits, shape (batch, classes).
-
-        The head, W_c and W_f are linear: they are multiplied with each other, not one
-        after the other with every document, which is the same for a small part of the
-        products.
-
-        Args:
-            extremes: largest and smallest responses by name, (2, documents, K, F).
-            rows: which of the documents, shape (batch,).
-            head: the head times the foreign part of W_c, shape (classes, features).
-        """
-        widths = [len(self.tensors.base[name]) for name in self.branches.names]
+        weight, bias = (private[f"heads.{index}.{kind}"] for kind in ("weight", "bias"))
+        local, foreign = (weight @ self.joined["local"]).chunk(2, 1)
+        logits = linear(self.local(x), local, bias)
+        widths = [len(self.tensors.base[name]) for name in self.names]
         added = []
-        for name, part in zip(
-            self.branches.names, torch.split(head, widths, 1), strict=True
-        ):
+        for name, part in zip(self.names, torch.split(foreign, widths, 1), strict=True):
+            alpha = self.joined[f"attention/{name}"]
             found = branch_vectors(
-                extremes[name],
-                rows,
-                self.joined[f"attention/{name}"],
-                self.joined[f"bias/{name}"],
+                extremes[name], rows, alpha, self.joined[f"bias/{name}"]
             )
             projection = part @ self.joined[f"foreign/{name}"]
             added.append(linear(found.flatten(1), projection))
-        return torch.stack(added).sum(0)
+        head = cast(Head, self.model.heads[index])
+        return head.hide(logits + torch.stack(added).sum(0))
 
-
-@dataclass(frozen=True)
-class _Request:
-    """Extremes of documents; two requests are equal if their numbers would be."""
-
-    branches: ForeignBranches = field(compare=False)
-    x: Tensor = field(compare=False)
-    stored: CacheType
-    key: bytes = b""
-
-    def __post_init__(self) -> None:
-        documents = hashlib.blake2b(str(self.x.shape).encode(), digest_size=16)
-        documents.update(to_numpy(self.x).tobytes())
-        key = self.branches.digest + documents.digest()
-        object.__setattr__(self, "key", key)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _table(request: _Request) -> Tensors:
-    """Compute the extremes of all documents by name, shape (2, documents, K, F)."""
-    dtype = torch.float16 if request.stored == "float16" else torch.float32
-    branches = request.branches
-    parts = [branches.extremes(part) for part in torch.split(request.x, CHUNK)]
-    return {
-        name: torch.cat([part[name].to(dtype) for part in parts], 1)
-        for name in branches.names
-    }
-
-
-MEGABYTE = 2**20
+    def local(self, x: Tensor) -> Tensor:
+        """Compute z_c, shape (batch, features): the network without branches."""
+        body = {
+            name.removeprefix("body."): tensor
+            for name, tensor in self.weights().items()
+            if name.startswith("body.")
+        }
+        return cast(Tensor, functional_call(self.body, body, (x,)))
 
 
 class FedSeit(FedWeit[FedSeitParams]):
@@ -277,8 +228,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     ) -> None:
         """Refuse a model that is not for text."""
         super().__init__(params, model, context)
-        expected = "kim-cnn for fedseit, which learns from text"
-        self._body = model.body_of(KimCnn, expected)
+        model.body_of(KimCnn, "kim-cnn for fedseit, which learns from text")
 
     @override
     def train(
@@ -295,20 +245,19 @@ class FedSeit(FedWeit[FedSeitParams]):
     def start(self, state: Payload, received: Payload, task: int) -> Payload:
         begun = super().start(state, {}, task)
         sources = sorted(
-            (int(client), int(number))
+            ClientTask.of(group.removeprefix(ADAPTERS))
             for group in received
-            if group.startswith("adapters/")
-            for _, client, number in [group.split("/")]
+            if group.startswith(ADAPTERS)
         )
         if not sources:
             return begun
         # A client may hand in a task's adapter again: tasks of the past stand on what
         # they had, so that is what a new one gets as well.
         library = {
-            f"library/{client}/{number}": state.get(
-                f"library/{client}/{number}", received[f"adapters/{client}/{number}"]
+            (kept := source.group("library")): state.get(
+                kept, received[source.group("adapters")]
             )
-            for client, number in sources
+            for source in sources
         }
         count = len(sources)
         branches: dict[str, Array] = {}
@@ -340,42 +289,28 @@ class FedSeit(FedWeit[FedSeitParams]):
         task = current_task(state)
         if f"branches/{task}" not in state:
             return {}
-        alpha = [
-            np.abs(dense(values))
-            for name, values in state[f"branches/{task}"].items()
-            if name.startswith("attention/")
-        ]
-        sources = _sources(state, task)
-        weights = np.mean(alpha, axis=0)
-        return {
-            f"attention/{source}": float(weight)
-            for source, weight in zip(sources, weights, strict=True)
-        }
+        branches = state[f"branches/{task}"]
+        alpha = [branches[n] for n in branches if n.startswith("attention/")]
+        return mean_attention(_sources(state, task), alpha)
 
     @override
     def build_task_model(self, state: Payload, task: int) -> TaskModel:
-        tensors = self.task_tensors(state, task)
         if f"branches/{task}" not in state:
-            return TaskModel(self.model, self.params, task, tensors)
-        foreign = [f"library/{source}" for source in _sources(state, task)]
-        branches = ForeignBranches(self._body, [state[g] for g in foreign])
-        return BranchedWorkspace(
+            return super().build_task_model(state, task)
+        joined = {**state[f"branches/{task}"], **state[f"projections/{task}"]}
+        return BranchedModel(
             self.model,
             self.params,
             task,
-            tensors,
-            branches,
-            self.to_tensors(
-                {**state[f"branches/{task}"], **state[f"projections/{task}"]}
-            ),
-            stored=self.params.cache,
-            limit=self.params.cache_megabytes * MEGABYTE,
+            self.task_tensors(state, task),
+            [state[f"library/{source}"] for source in _sources(state, task)],
+            self.to_tensors(joined),
         )
 
     @override
     def changed(self, work: TaskModel, task: int) -> Payload:
         changed = super().changed(work, task)
-        if not isinstance(work, BranchedWorkspace):
+        if not isinstance(work, BranchedModel):
             return changed
         found: dict[str, dict[str, Array]] = {"branches": {}, "projections": {}}
         for name, values in arrays_of(work.joined).items():
@@ -385,15 +320,10 @@ class FedSeit(FedWeit[FedSeitParams]):
 
 
 def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]:
-    """Draw W_c and W_f at the start of a task, the same for every client.
+    """Draw W_c and W_f of K branches at the start of a task, alike for every client.
 
     W_c begins as [I, 0], so that a task begins as its local model; W_f is uniform
     (Glorot), so that the foreign part of W_c has a gradient.
-
-    Args:
-        base: the filters of each layer, (F, D, width) by name.
-        count: K, at least 1.
-        seed: the run's seed.
     """
     rng = np.random.default_rng(derive(seed, "projection", count))
     features = sum(weight.shape[0] for weight in base.values())
@@ -409,4 +339,4 @@ def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]
 def _sources(state: Payload, task: int | None) -> list[str]:
     """List whose adapters a task's branches are, as ``client/task``."""
     pairs = dense(state[f"sources/{task}"]["foreign"]).tolist()
-    return [f"{client}/{number}" for client, number in pairs]
+    return [ClientTask(*pair).name for pair in pairs]

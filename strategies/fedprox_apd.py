@@ -9,11 +9,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Arrays, Payload
 from strategies.apd import ApdParams
 from strategies.fedavg import FedAvg
-from strategies.fedweit.maths import decomposed
+from strategies.fedweit.maths import decomposed, require_weights
 
 
 class FedProxApdParams(ApdParams):
@@ -42,9 +41,5 @@ class SharedWeights(FedAvg):
     @override
     def init(self, model: Arrays) -> Payload:
         base = decomposed(model)
-        if not base:
-            raise ConfigError(
-                "model: got a body without trained weights, expected one that has "
-                "them: APD decomposes nothing else"
-            )
+        require_weights(base, "APD")
         return {"base": base}

@@ -17,9 +17,8 @@ from fcl_flower.algorithms.base import Group
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
-from strategies.fedweit import FedWeitParams
+from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.fedweit.maths import SelectionRule
-from strategies.fedweit.server import FedWeit
 
 CacheType: TypeAlias = Literal["float32", "float16"]
 

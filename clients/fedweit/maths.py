@@ -3,40 +3,25 @@
 FedWeIT (Yoon et al., ICML 2021), equations 1 and 2. ``B`` is the base, ``m`` the raw
 gate with one value per output channel (axis 0), ``g`` the gate function, ``A`` the
 task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
-
-Foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely.
-
-The last term of FedWeIT's equation 1 (Yoon et al., ICML 2021).
-
-How tasks of the past follow the base: the last term of equation 2, in closed form.
-
-FedWeIT (Yoon et al., ICML 2021), equation 2. Given how far the base has moved, dB, all
-that it says of an old task's adapter is
-
-    min over A of  lambda2 ||dB * g + (A - A_old)||^2 + lambda1 |A|_1,
-
-which separates by entries: with u = A_old - dB * g the minimiser is the soft threshold
-of u, and the minimum is Huber's function of u. So old adapters need no optimizer; what
-is left of the term is a function of the base.
-
-What a client tells of a task before it begins, for Selective Inter-client Transfer.
-
-Chaudhary et al., Findings of EMNLP 2022, section 2.3: documents as mean word vectors,
-clustered. The mean of all pairwise cosines of two tasks' centres is the inner product
-of the two means of their normalised centres, so that one vector says all of it.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.types import Array, Payload, SparseArray
-from strategies.fedweit import Clustering, Gate
+from fcl_flower.core.types import Array, SparseArray
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.loop import StepSize
+from strategies.fedweit import Clustering, FedWeitParams, Gate
+
+Tensors: TypeAlias = dict[str, Tensor]
 
 
 def gate(raw: Tensor, kind: Gate) -> Tensor:
@@ -49,41 +34,24 @@ def by_channel(values: Tensor, weight: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (weight.dim() - 1))
 
 
-def compose(
-    base: Tensor, gates: Tensor, adapter: Tensor, foreign: Tensor | None = None
-) -> Tensor:
-    """Compose theta (equation 1), of the shape of ``base``.
-
-    Args:
-        base: B, any shape with output channels on axis 0.
-        gates: g(m), shape (channels,).
-        adapter: A, of the shape of ``base``.
-        foreign: sum of alpha_j A_j, of the shape of ``base``; None for zero.
-    """
-    theta = torch.addcmul(adapter, base, by_channel(gates, base))
-    return theta if foreign is None else theta + foreign
+def compose(base: Tensor, gates: Tensor, adapter: Tensor) -> Tensor:
+    """Compose B * g(m) + A, of the shape of ``base``; ``gates`` is (channels,)."""
+    return torch.addcmul(adapter, base, by_channel(gates, base))
 
 
 def soft(values: Tensor, threshold: Tensor) -> Tensor:
-    """Apply the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|.
-
-    Args:
-        values: v, any shape.
-        threshold: at least 0, of the same shape or a scalar.
-    """
+    """Apply the soft threshold: the minimiser of (a - v)^2 / 2 + threshold |a|."""
     return values - torch.clamp(values, -threshold, threshold)
 
 
-def top_channels(gates: Tensor, share: float) -> Tensor:
-    """Choose the most informative channels (top kappa), ascending.
-
-    Args:
-        gates: g(m), shape (channels,).
-        share: kappa in (0, 1]; at least one channel is returned.
-    """
-    count = max(1, round(share * len(gates)))
+def top_channels(gates: Tensor, kappa: float) -> Tensor:
+    """Choose the most informative share of the channels, at least one; ascending."""
+    count = max(1, round(kappa * len(gates)))
     order = torch.argsort(gates.abs(), descending=True, stable=True)
     return order[:count].sort().values
+
+
+# ---- foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely
 
 
 class ForeignBank:
@@ -101,7 +69,7 @@ class ForeignBank:
 
         self.shape = adapters[0].shape
         starts = np.cumsum([0, *(a.nnz for a in adapters)])
-        self._matrix = sparse.csr_matrix(
+        self.matrix = sparse.csr_matrix(
             (
                 np.concatenate([a.values for a in adapters]),
                 np.concatenate([a.indices for a in adapters]),
@@ -110,20 +78,13 @@ class ForeignBank:
             shape=(len(adapters), adapters[0].size),
         )
 
-    def __len__(self) -> int:
-        return int(self._matrix.shape[0])
-
     def weighted(self, alpha: Tensor) -> Tensor:
         """Compute sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
         return cast(Tensor, _WeightedSum.apply(alpha, self))  # type: ignore[no-untyped-call]
 
     def combine(self, alpha: Array) -> Array:
         """Compute the same without gradient, NumPy to NumPy."""
-        return np.asarray(self._matrix.T @ alpha).reshape(self.shape)
-
-    def project(self, direction: Array) -> Array:
-        """Compute <direction, A_j> for each j: the gradient of alpha."""
-        return np.asarray(self._matrix @ direction.reshape(-1))
+        return np.asarray(self.matrix.T @ alpha).reshape(self.shape)
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -139,72 +100,31 @@ class _WeightedSum(torch.autograd.Function):
     @override
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         direction = gradients[0].cpu().contiguous().numpy()
-        return torch.from_numpy(ctx.bank.project(direction)).to(ctx.device), None
+        slopes = np.asarray(ctx.bank.matrix @ direction.reshape(-1))
+        return torch.from_numpy(slopes).to(ctx.device), None
 
 
-Learned: TypeAlias = tuple[Payload, dict[str, float], float]
-"""State and metrics after a round of training, and the loss in validation."""
-Tried: TypeAlias = Callable[[Collection[str]], Learned]
-"""Trains the first round of a task with the adapters of some clients alone."""
-
-
-def drop_harmful_senders(tried: Tried, others: Sequence[str]) -> Learned:
-    """Train the first round of a task without adapters that harm.
-
-    Where those of all others validate worse than none, each sender's are tried by
-    themselves, and together those that validate better than none.
-
-    Args:
-        tried: trains.
-        others: whose adapters came, in one order.
-    """
-    whole = tried(others)
-    if not others:
-        return whole
-    best = without = tried(())
-    if not _loss(without) < _loss(whole):
-        return whole
-    helpful = []
-    for one in others if len(others) > 1 else ():
-        alone = tried([one])
-        if _loss(alone) < _loss(without):
-            helpful.append(one)
-        best = min(best, alone, key=_loss)
-    if 1 < len(helpful) < len(others):
-        best = min(best, tried(helpful), key=_loss)
-    return best
-
-
-def _loss(learned: Learned) -> float:
-    return learned[-1]
+# ---- how tasks of the past follow the base
+#
+# Given how far the base has moved, dB, all that equation 2 says of an old adapter is
+#     min over A of  lambda2 ||dB * g + (A - A_old)||^2 + lambda1 |A|_1,
+# which separates by entries: with u = A_old - dB * g the minimiser is the soft
+# threshold of u, and the minimum is Huber's function of u. So old adapters need no
+# optimizer; what is left of the term is a function of the base.
 
 
 def retroactive(
     adapter: Tensor, moved: Tensor, gates: Tensor, lambda1: float, lambda2: float
 ) -> Tensor:
-    """Minimise for the old task's adapter that follows the base.
-
-    Without the second term (lambda2 = 0) the old adapter stays.
-
-    Args:
-        adapter: A_old, at the end of the previous task.
-        moved: dB, the base now minus the base then.
-        gates: g(m) of the old task, shape (channels,).
-        lambda1: weight of sparsity, at least 0.
-        lambda2: weight of staying where the old task's weights were, at least 0.
-    """
+    """Minimise for the old task's adapter; without the second term it stays."""
     if lambda2 == 0:
         return adapter
     threshold = adapter.new_tensor(lambda1 / (2 * lambda2))
-    return soft(_followed(adapter, moved, gates), threshold)
+    return soft(compose(moved, -gates, adapter), threshold)
 
 
 def following_cost(
-    base: Tensor,
-    anchor: Tensor,
-    old: Sequence[tuple[Tensor, Tensor]],
-    lambda1: float,
-    lambda2: float,
+    moved: Tensor, old: Sequence[tuple[Tensor, Tensor]], lambda1: float, lambda2: float
 ) -> Tensor:
     """Compute the sum of the minima over the old tasks, a scalar.
 
@@ -213,37 +133,32 @@ def following_cost(
     old adapters are zero it brakes any movement of the base by lambda1 sum_i g_i.
 
     Args:
-        base: B, differentiable.
-        anchor: B at the end of the previous task.
+        moved: dB, differentiable.
         old: A_old and g(m), shape (channels,), of each task of the past.
         lambda1: weight of sparsity, at least 0.
         lambda2: weight of staying where the old task's weights were, above 0.
     """
-    found = _FollowingCost.apply(base, anchor, old, lambda1, lambda2)  # type: ignore[no-untyped-call]
+    found = _FollowingCost.apply(moved, old, lambda1, lambda2)  # type: ignore[no-untyped-call]
     return cast(Tensor, found)
 
 
-class _FollowingCost(torch.autograd.Function):
-    """In one pass, since a step pays it for every old task."""
-
+class _FollowingCost(torch.autograd.Function):  # one pass: a step pays it for each task
     @staticmethod
     @override
     def forward(
         ctx: Any,
-        base: Tensor,
-        anchor: Tensor,
+        moved: Tensor,
         old: Sequence[tuple[Tensor, Tensor]],
         lambda1: float,
         lambda2: float,
     ) -> Tensor:
-        moved = base - anchor
-        cost, gradient = base.new_zeros(()), torch.zeros_like(base)
+        cost, gradient = moved.new_zeros(()), torch.zeros_like(moved)
         for adapter, gates in old:
-            followed = _followed(adapter, moved, gates)
+            followed = compose(moved, -gates, adapter)
             bounded = (2 * lambda2 * followed).clamp_(-lambda1, lambda1)
             u, bound = followed.flatten(), bounded.flatten()
             cost += bound.dot(u) - bound.dot(bound) / (4 * lambda2)
-            gradient.addcmul_(bounded, by_channel(gates, base), value=-1)
+            gradient.addcmul_(bounded, by_channel(gates, moved), value=-1)
         ctx.save_for_backward(gradient)
         return cost
 
@@ -251,12 +166,188 @@ class _FollowingCost(torch.autograd.Function):
     @override
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0], None, None, None, None
+        return gradient * gradients[0], None, None, None
 
 
-def _followed(adapter: Tensor, moved: Tensor, gates: Tensor) -> Tensor:
-    """Compute u: the adapter with which the old task's weights stay as they were."""
-    return torch.addcmul(adapter, moved, by_channel(gates, moved), value=-1)
+# ---- a task's model
+
+
+@dataclass(frozen=True, slots=True)
+class OldTask:
+    """What training needs of a task of the past.
+
+    Attributes:
+        anchors: A_i when the previous task ended.
+        gates: g(m_i).
+        adapters: A_i, which the gradient solver trains along.
+    """
+
+    anchors: Tensors
+    gates: Tensors
+    adapters: Tensors = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TaskTensors:
+    """The tensors of one task by name; all but ``foreign`` and ``old`` are theta's.
+
+    Attributes:
+        base: B. masks: m, raw. adapters: A.
+        private: biases, normalisation and head of the task.
+        foreign: sum_j alpha_j A_j where it is settled, by name.
+        banks: A_j where alpha is still trained, by name.
+        attention: alpha for each bank.
+        anchor: B when the previous task ended.
+        old: tasks of the past, when another is trained.
+    """
+
+    base: Tensors
+    masks: Tensors
+    adapters: Tensors
+    private: Tensors
+    foreign: Tensors = field(default_factory=dict)
+    banks: Mapping[str, ForeignBank] = field(default_factory=dict)
+    attention: Tensors = field(default_factory=dict)
+    anchor: Tensors = field(default_factory=dict)
+    old: dict[int, OldTask] = field(default_factory=dict)
+
+
+class TaskModel:
+    """A task's model made of `TaskTensors`, with the leaves that training changes.
+
+    Attributes:
+        model: whose own tensors are not used.
+        tensors: those given, taken over; what is trained has become parameters.
+        leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
+        rates: factors on the learning rate for some of the leaves.
+        sparse: the leaves that `proximal_step` makes sparse, with the weight of |.|_1.
+    """
+
+    def __init__(
+        self,
+        model: MultiHeadModel,
+        params: FedWeitParams,
+        task: int,
+        tensors: TaskTensors,
+    ) -> None:
+        """Turn ``tensors`` into leaves; the head of ``task`` answers."""
+        self.model, self.params, self.task = model, params, task
+        self.tensors = tensors
+        self.leaves: dict[str, nn.Parameter] = {}
+        self.rates: dict[str, float] = {}
+        self.sparse: dict[str, float] = {}
+        closing = params.lambda_mask if params.gate == "identity" else 0.0
+        self.add_leaves("base", tensors.base, params.base_rate)
+        self.add_leaves("masks", tensors.masks, params.mask_rate, sparsity=closing)
+        self.add_leaves("adapters", tensors.adapters, sparsity=params.lambda1)
+        self.add_leaves("attention", tensors.attention, params.attention_rate)
+        self.add_leaves("heads", tensors.private)
+        for t, old in tensors.old.items():
+            self.add_leaves(f"old/{t}", old.adapters, sparsity=params.lambda1)
+
+    def add_leaves(
+        self, group: str, tensors: Tensors, rate: float = 1.0, sparsity: float = 0.0
+    ) -> None:
+        """Make leaves of all tensors but the statistics of normalisation."""
+        buffers = {name for name, _ in self.model.named_buffers()}
+        for name in sorted(tensors.keys() - buffers):
+            leaf = nn.Parameter(tensors[name])
+            tensors[name] = self.leaves[f"{group}/{name}"] = leaf
+            if rate != 1.0:
+                self.rates[f"{group}/{name}"] = rate
+            if sparsity:
+                self.sparse[f"{group}/{name}"] = sparsity
+
+    def theta(self, name: str) -> Tensor:
+        """Compose one weight (equation 1)."""
+        tensors = self.tensors
+        gates = gate(tensors.masks[name], self.params.gate)
+        theta = compose(tensors.base[name], gates, tensors.adapters[name])
+        if name in tensors.banks:
+            return theta + tensors.banks[name].weighted(tensors.attention[name])
+        return theta + tensors.foreign[name] if name in tensors.foreign else theta
+
+    def weights(self) -> Tensors:
+        """Collect all tensors of the network by name, theta where it is decomposed."""
+        composed = {name: self.theta(name) for name in self.tensors.base}
+        return {**composed, **self.tensors.private}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the task's logits with the composed weights."""
+        inputs = x, self.task
+        return cast(
+            Tensor, torch.func.functional_call(self.model, self.weights(), inputs)
+        )
+
+    def prepared(self, data: TaskData) -> TaskData:
+        """Bring the examples to the form in which `loss` and `logits` take them."""
+        return data
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Compute the task's logits in evaluation mode, without gradients."""
+        self.model.eval()
+        with torch.no_grad():
+            return self.forward(x)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute equation 2 on a batch, without the terms of `proximal_step`."""
+        self.model.train()
+        loss = nn.functional.cross_entropy(self.forward(x), y)
+        return loss + self.gate_penalty() + self.drift()
+
+    def gate_penalty(self) -> Tensor | float:
+        """Compute lambda_mask |g(m)|_1 of sigmoids, which have a gradient everywhere.
+
+        What is to be sparse is the gate: |m|_1 would pull a sigmoid to 0.5.
+        """
+        if self.params.gate != "sigmoid":
+            return 0.0
+        gates = [gate(m, "sigmoid").sum() for m in self.tensors.masks.values()]
+        return self.params.lambda_mask * torch.stack(gates).sum()
+
+    def drift(self) -> Tensor | float:
+        """Compute lambda2 sum_i ||dB * g(m_i) + dA_i||^2.
+
+        With the closed solver: its minimum over the A_i, their sparsity included, which
+        is a function of B alone; they take it up afterwards.
+        """
+        params, old = self.params, self.tensors.old.values()
+        if not (old and params.lambda2):
+            return 0.0
+        costs = []
+        for name, base in self.tensors.base.items():
+            moved = base - self.tensors.anchor[name]
+            if params.solver == "closed":
+                pairs = [(task.anchors[name], task.gates[name]) for task in old]
+                cost = following_cost(moved, pairs, params.lambda1, params.lambda2)
+            else:
+                parts = [
+                    moved * by_channel(task.gates[name], moved)
+                    + task.adapters[name]
+                    - task.anchors[name]
+                    for task in old
+                ]
+                cost = params.lambda2 * torch.stack(parts).square().sum()
+            costs.append(cost)
+        return torch.stack(costs).sum()
+
+    def proximal_step(self, step_size: StepSize) -> None:
+        """Take the proximal step of lambda_mask |m|_1 + lambda1 sum_i |A_i|_1.
+
+        After the optimizer's, and in its own metric (Yun et al., Adaptive proximal
+        gradient methods, NeurIPS 2021): where it went s times the mean gradient, the
+        soft threshold is s lambda1. So training rests where equation 2 has its minimum,
+        at exact zeros too. With rate times lambda1, the threshold of plain gradient
+        descent, Adam would weigh lambda1 by the noise of each entry.
+        """
+        with torch.no_grad():
+            for name, weight in self.sparse.items():
+                leaf = self.leaves[name]
+                if leaf.grad is not None:  # else the network does not use it
+                    leaf.copy_(soft(leaf, weight * step_size(name)))
+
+
+# ---- what a client tells of a task before it begins (FedSeIT, section 2.3)
 
 
 def centres(
@@ -269,13 +360,6 @@ def centres(
     small go to the nearest one that does not. Without enough documents for a single
     cluster there is no centre. Equal documents count once, since many copies of one
     would show it too.
-
-    Args:
-        documents: shape (N, D).
-        count: Q, at least 1.
-        kind: how documents are clustered.
-        members: at least 1.
-        seed: of the clustering.
     """
     documents = np.unique(documents, axis=0)
     count = min(count, len(documents) // members)

@@ -18,8 +18,7 @@ from clients.fedweit.client import FedWeit as FedWeitLearner
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
-from strategies.fedweit import FedWeitParams
-from strategies.fedweit.server import FedWeit
+from strategies.fedweit import FedWeit, FedWeitParams
 
 VICTIM = 1
 

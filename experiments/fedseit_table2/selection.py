@@ -19,18 +19,15 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from clients.fedseit import FedSeit as Learner
+from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.config.run_spec import NodeConfig
-from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.core.types import ClientTask, Payload, TaskStage, client_tasks
 from fcl_flower.federation.client import client_data
 from fcl_flower.runtime.study import read_study
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
-from strategies.fedweit.maths import (
-    Adapter,
-    AdapterSelection,
-    Overlap,
-    candidates,
-)
+from strategies.fedweit import FedWeit, FedWeitParams
+from strategies.fedweit.maths import Overlap
 
 STUDY = Path(__file__).with_name("lambda2-1.0.toml")
 TITLE, COUNT = "fedseit sit-3", 3
@@ -67,7 +64,8 @@ def measured(
         learner = run.learner(client, network)
         assert isinstance(learner, Learner)
         learners[client] = learner
-    selection = AdapterSelection(f"sit:{COUNT}", overlap, 0.0, seed)
+    params = FedWeitParams(knowledge=f"sit:{COUNT}", overlap=overlap)
+    server = FedWeit(params, ServerContext(seed))
     state: Payload = {}
     scores, shares = [], []
     choices: list[tuple[float, float, float]] = []
@@ -77,12 +75,14 @@ def measured(
             client: learner.answer_query({}, {}, stage, samples[client].training(stage))
             for client, learner in learners.items()
         }
-        state = selection.aggregate_query(state, stage, answers)
+        state = server.aggregate_query(state, stage, answers)
         for client in learners:
-            new = Adapter(client, task)
+            new = ClientTask(client, task)
             labels = set(plan.clients[client][task].class_names)
             common = {}
-            for other in candidates(state, new):
+            for other in client_tasks(state, "adapters"):
+                if other.client == client:
+                    continue
                 theirs = plan.clients[other.client][other.task].class_names
                 common[other] = len(labels & set(theirs)) / len(labels)
             told = state[new.group("meta/overlap")]
@@ -90,7 +90,7 @@ def measured(
                 scores.append(float(np.asarray(told[f"{other.client}/{other.task}"])))
                 shares.append(share)
             if len(common) > COUNT:
-                chosen = selection.chosen(state, new, list(common))
+                chosen = server.chosen(state, stage, client)
                 picked = [common[other] for other in chosen]
                 every = list(common.values())
                 best = sorted(every)[-COUNT:]

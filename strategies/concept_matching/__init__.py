@@ -25,7 +25,7 @@ class ConceptMatchingParams(Params):
     """K, how many concept models there are; at least 1. The paper finds too many better
     than too few."""
     clustering: ClusteringMethod = "k-means"
-    """How the clients' models are grouped; see `clustering.cluster`."""
+    """How the clients' models are grouped."""
     steps: Literal["direction", "length"] = "direction"
     """What the clustering sees of a client's step, the difference of its model and the
     concept model that it probably started from: its ``direction``, since all steps are
@@ -34,7 +34,7 @@ class ConceptMatchingParams(Params):
     """Metric between cluster models and concept models."""
     matching: MatchingRule = "assignment"
     """Which concept model a cluster model replaces: ``literal`` (algorithm 1),
-    ``relaxed`` or ``assignment``; see `matching.match`."""
+    ``relaxed`` or ``assignment``."""
     slack: float = Field(4.0, ge=1)
     """How many times its last step a concept model may move in one round, at least 1;
     not used by ``literal``. A cluster of one client moves further than the mean of
@@ -59,12 +59,12 @@ class ConceptMatchingParams(Params):
     two, at most 0.33 where it held one; on other data the two overlap."""
     neighbourhood: float = Field(3.0, gt=0)
     """DBSCAN's largest radius, in units of the median distance of a model to its
-    nearest neighbour; above 0. See `clustering.cluster`."""
+    nearest neighbour; above 0."""
     exact_clients: int = Field(400, ge=2)
     """With more clients in a round their distances are estimated from sketches; at
     least 2."""
     sketch: int = Field(4096, ge=16)
-    """Numbers in a sketch, at least 16; see `gram_matrix.sketched`."""
+    """Numbers in a sketch, at least 16."""
     subset: int = Field(64, ge=1)
     """Examples on which a client compares the concept models, at least 1; the size of
     d_n. A client that has fewer takes them all."""

@@ -1,15 +1,12 @@
-"""Which clients' models belong together, and how many groups there are.
+"""Which clients' models belong together, and which concept model each group replaces.
 
-The five algorithms of Jiang, Sen and Borcea 2025, section V, on coordinates in which
-models have their true Euclidean distances (see `gram_matrix`).
-
-Where models lie relative to each other, without a matrix of all their weights.
-
-Whatever looks only at Euclidean distances between N models of P weights can work on
-N points of at most N - 1 coordinates: those of classical scaling (Torgerson 1952),
-which come from the N x N Gram matrix. For many models the Gram matrix may be that of
-count sketches (Charikar, Chen, Farach-Colton, ICALP 2002), known as feature hashing
-(Weinberger et al., ICML 2009, https://arxiv.org/abs/0902.2206).
+The five clusterings and the matchings of Jiang, Sen and Borcea 2025 (section V and
+algorithm 1), without a matrix of all weights. Whatever looks only at Euclidean
+distances between N models of P weights can work on N points of at most N - 1
+coordinates: those of classical scaling (Torgerson 1952), which come from the N x N Gram
+matrix. For many models the Gram matrix may be that of count sketches (Charikar, Chen,
+Farach-Colton, ICALP 2002), known as feature hashing (Weinberger et al., ICML 2009,
+https://arxiv.org/abs/0902.2206).
 
 Only floating tensors count: BatchNorm's counters say nothing about a concept.
 """
@@ -27,33 +24,42 @@ from sklearn.cluster import DBSCAN, OPTICS, AgglomerativeClustering, Birch, KMea
 from sklearn.metrics import silhouette_score
 
 from fcl_flower.core.types import Array, Arrays
-from strategies.concept_matching import ClusteringMethod, MatchingRule, Metric
+from strategies.concept_matching import (
+    ClusteringMethod,
+    ConceptMatchingParams,
+    MatchingRule,
+    Metric,
+)
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[np.int64]
 
+NONE = NOISE = -1
+"""Label of a model that belongs to no cluster; of one that replaces no concept."""
 APART = 2.0
 """Distance of two starts in units of a step: that of opposite steps from one start."""
-
 _CELLS = 2**21
+"""Weights that are looked at together."""
 _METRICS = {
     "manhattan": ("cityblock", np.add),
     "euclidean": ("sqeuclidean", np.add),
     "chebyshev": ("chebyshev", np.maximum),
 }
+_EQUAL = 1e-6
+"""Coordinates from a Gram matrix tell no smaller share of the largest distance."""
+_STEP = 0.97
+_SMALLEST = 1.1
+"""DBSCAN's radii: the ratio of two, and what all but the largest are above."""
+
+
+# ---- where models lie relative to each other
 
 
 def gram(models: Sequence[Arrays]) -> Matrix:
-    """Compute the inner products of the models, centred on their mean.
+    """Compute the inner products of N models, centred on their mean, (N, N).
 
     Models of one concept may differ a thousand times less than those of two, which is
     a factor of a million in squares: products are float64, not float32.
-
-    Args:
-        models: N of the same names and shapes, at least one; dense.
-
-    Returns:
-        Shape (N, N), symmetric; rows sum to zero.
     """
     total = np.zeros((len(models), len(models)))
     for block in _blocks(models):
@@ -65,20 +71,13 @@ def gram(models: Sequence[Arrays]) -> Matrix:
 def gram_of_directions(
     models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
 ) -> Matrix:
-    """Compute the inner products of the models' steps, each brought to length 1.
+    """Compute the inner products of N models' steps, each brought to length 1, (N, N).
 
-    How far two starts lie apart says no more about the concepts than how long a step
-    is: they count as `APART`, whichever they are. In these units models are points of
-    the unit steps' coordinates and one of K more, sqrt(2) for the own start and else 0.
-
-    Args:
-        models: N of the same names and shapes, at least one; dense.
-        starts: K like them, at least one.
-        origin: shape (N,), the number of the start of each model.
-
-    Returns:
-        Shape (N, N), symmetric; rows sum to zero. A model that did not move has no
-        direction, and lies where it started.
+    ``origin`` (N,) is the number of each model's start. How far two starts lie apart
+    says no more about the concepts than how long a step is: they count as `APART`,
+    whichever they are. In these units models are points of the unit steps' coordinates
+    and one of K more, sqrt(2) for the own start and else 0. A model that did not move
+    has no direction, and lies where it started.
     """
     count = len(models)
     total = np.zeros((count, count))
@@ -92,19 +91,12 @@ def gram_of_directions(
 
 
 def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
-    """Draw count sketches of the models; a linear map, the same for each.
+    """Draw count sketches of the models: one tensor ``sketch`` each, float64.
 
-    Each weight is added to, or taken from, one of the buckets at random. The squared
-    distance of two sketches has that of their models as its mean, with a relative
-    standard deviation of at most sqrt(2 / buckets): 2.2 % for 4096 buckets.
-
-    Args:
-        models: N of the same names and shapes, at least one; dense.
-        buckets: length of a sketch.
-        seed: of the hash; sketches of different seeds cannot be compared.
-
-    Returns:
-        N times one tensor, ``sketch``: float64, shape (buckets,).
+    Each weight is added to, or taken from, one of the buckets at random, the same for
+    each model. The squared distance of two sketches has that of their models as its
+    mean, with a relative standard deviation of at most sqrt(2 / buckets): 2.2 % for
+    4096 buckets. Sketches of different seeds cannot be compared.
     """
     rng = np.random.default_rng(seed)
     sketches = np.zeros((len(models), buckets))
@@ -118,16 +110,11 @@ def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
 
 
 def embedding(gram: Matrix) -> Matrix:
-    """Compute points with the distances of the models whose Gram matrix this is.
+    """Compute points with the distances of N centred models, (N, r) with r < N.
 
-    Distances below about 1e-7 of the largest are lost in the rounding of a product.
-
-    Args:
-        gram: shape (N, N), of centred models.
-
-    Returns:
-        Shape (N, r), r < N: the principal coordinates, widest first; in each the
-        entry of largest magnitude is positive.
+    They are the principal coordinates, widest first; in each the entry of largest
+    magnitude is positive. Distances below about 1e-7 of the largest are lost in the
+    rounding of a product.
     """
     values, vectors = np.linalg.eigh(gram)
     # Rounding leaves small eigenvalues of either sign where there is no direction.
@@ -141,16 +128,7 @@ def embedding(gram: Matrix) -> Matrix:
 def distances(
     models: Sequence[Arrays], others: Sequence[Arrays], metric: Metric
 ) -> Matrix:
-    """Measure how far each model is from each of the others.
-
-    Args:
-        models: J of the same names and shapes; may be empty.
-        others: K like them, at least one.
-        metric: Manhattan (sum of differences), Euclidean or Chebyshev (the largest).
-
-    Returns:
-        Shape (J, K), float64, in units of the weights.
-    """
+    """Measure how far J models, perhaps none, are from K others, (J, K)."""
     name, join = _METRICS[metric]
     total = np.zeros((len(models), len(others)))
     for block in _blocks([*models, *others]):
@@ -166,7 +144,6 @@ def _centred(products: Matrix) -> Matrix:
 
 
 def _stretches(models: Sequence[Arrays], width: int) -> Iterator[list[Array]]:
-    """Yield a list of N vectors for each stretch of at most ``width`` weights."""
     for name, tensor in models[0].items():
         if tensor.dtype.kind == "f":
             flat = [np.asarray(model[name]).reshape(-1) for model in models]
@@ -175,7 +152,7 @@ def _stretches(models: Sequence[Arrays], width: int) -> Iterator[list[Array]]:
 
 
 def _blocks(models: Sequence[Arrays]) -> Iterator[Matrix]:
-    """Yield stretches of weights, (N, width); a block is overwritten by the next."""
+    """Yield stretches of weights, (N, width); the next one overwrites a block."""
     width = max(1, _CELLS // len(models))
     room = np.empty(len(models) * width)
     for parts in _stretches(models, width):
@@ -183,26 +160,11 @@ def _blocks(models: Sequence[Arrays]) -> Iterator[Matrix]:
         yield np.stack(parts, out=block)
 
 
-NOISE = -1
-
-_EQUAL = 1e-6
-"""Coordinates from a Gram matrix tell no smaller share of the largest distance."""
-
-_STEP = 0.97
-_SMALLEST = 1.1
-"""DBSCAN's radii: the ratio of two, and what all but the largest are above."""
+# ---- clusters of models
 
 
 def cluster(
-    coordinates: Matrix,
-    origin: Labels,
-    method: ClusteringMethod,
-    *,
-    at_most: int,
-    separation: float,
-    subdivision: float,
-    neighbourhood: float,
-    seed: int,
+    coordinates: Matrix, origin: Labels, params: ConceptMatchingParams, seed: int
 ) -> tuple[Labels, float]:
     """Cluster the models; also compute the mean silhouette of the choice.
 
@@ -220,21 +182,14 @@ def cluster(
         coordinates: shape (N, r), in any unit: the median distance to the nearest
             neighbour is the unit of all thresholds.
         origin: shape (N,), the concept model that each probably started from.
-        method: the algorithm.
-        at_most: clusters, for the methods that are given a number; and DBSCAN divides
-            no cluster again beyond it; at least 1.
-        separation: in [-1, 1].
-        subdivision: least silhouette of the parts of a cluster, among themselves, in
-            units of that of the clusters; at least 0.
-        neighbourhood: DBSCAN's largest radius, in units of the median distance to the
-            nearest neighbour; above 0. Smaller ones are tried in steps of 3 %, as long
-            as they are above 1.1.
+        params: `concepts` is the most clusters, but for ``optics``.
         seed: of k-means.
 
     Returns:
         Labels, shape (N,), numbered from 0 by first appearance, `NOISE` for a model
         that belongs to none; and the silhouette in [-1, 1], NaN where there is none.
     """
+    method, at_most = params.clustering, params.concepts
     pairs = cdist(coordinates, coordinates)
     resolution = _EQUAL * pairs.max()
     one = np.zeros(len(pairs), np.int64)
@@ -247,19 +202,18 @@ def cluster(
     points, pairs = coordinates / unit, pairs / unit
     equal = pairs <= resolution / unit
     if method == "optics":
-        labels = _numbered(_valleys(points))
+        # Beside equal models every slope is infinitely steep, as it should be.
+        with np.errstate(divide="ignore"):
+            labels = _numbered(OPTICS(min_samples=2).fit_predict(points))
         return labels, _silhouette(pairs, labels)
 
     def best(members: Labels, most: int) -> tuple[float, Labels]:
-        """Choose the division with the largest silhouette; -inf where none is.
-
-        What leaves models out counts for less, by the share of them.
-        """
+        # What leaves models out counts for less, by the share of them.
         among = pairs[np.ix_(members, members)]
         kinds, _ = connected_components(equal[np.ix_(members, members)])
         most = min(most, kinds, len(members) - 1)
         divisions = (
-            _dense(among, neighbourhood)
+            _dense(among, params.neighbourhood)
             if method == "dbscan"
             else _divisions(points[members], method, most, seed)
         )
@@ -271,8 +225,8 @@ def cluster(
         return max(known, key=itemgetter(0), default=(-np.inf, one[members]))
 
     silhouette, labels = best(np.arange(len(pairs)), at_most)
-    if silhouette < separation:
-        whole = next(_dense(pairs, neighbourhood)) if method == "dbscan" else one
+    if silhouette < params.separation:
+        whole = next(_dense(pairs, params.neighbourhood)) if method == "dbscan" else one
         return whole, _silhouette(pairs, whole)
     count = labels.max() + 1
     while count < at_most:
@@ -281,7 +235,7 @@ def cluster(
             for number in range(count)
         ]
         mixed = max(range(count), key=lambda n: inner[n][0])
-        if inner[mixed][0] < subdivision * silhouette:
+        if inner[mixed][0] < params.subdivision * silhouette:
             break
         parts = inner[mixed][1]
         further = np.where(parts > 0, count - 1 + parts, parts)
@@ -293,7 +247,6 @@ def cluster(
 def _divisions(
     points: Matrix, method: ClusteringMethod, most: int, seed: int
 ) -> Iterator[Labels]:
-    """Yield the labels for each number of clusters from 2 to ``most``."""
     if method == "birch":
         # The tree of subclusters is the same for each number: grow it once.
         tree = Birch(threshold=0.5, n_clusters=None).fit(points)
@@ -310,11 +263,8 @@ def _divisions(
 
 
 def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
-    """Yield the labels of DBSCAN for each radius, from the largest down.
-
-    In the first round concepts lie so near to each other that a radius which later
-    holds a concept together joins them all; and what it joins, it joins again.
-    """
+    # In the first round concepts lie so near to each other that a radius which later
+    # holds a concept together joins them all; and what it joins, it joins again.
     radius = largest
     while radius == largest or radius > _SMALLEST:
         dbscan = DBSCAN(eps=radius, min_samples=2, metric="precomputed")
@@ -322,16 +272,8 @@ def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
         radius *= _STEP
 
 
-def _valleys(points: Matrix) -> Labels:
-    """Cluster by OPTICS."""
-    # Beside equal models every slope is infinitely steep, as it should be.
-    with np.errstate(divide="ignore"):
-        found: Labels = OPTICS(min_samples=2).fit_predict(points)
-    return found
-
-
 def _silhouette(pairs: Matrix, labels: Labels) -> float:
-    """Compute the mean silhouette without noise; NaN for fewer than two clusters."""
+    """Average over all but noise; NaN for fewer than two clusters."""
     kept = np.flatnonzero(labels != NOISE)
     if len(np.unique(labels[kept])) < 2:
         return np.nan
@@ -347,7 +289,7 @@ def _numbered(labels: Labels) -> Labels:
     return np.array([numbers[label] for label in labels.tolist()], np.int64)
 
 
-NONE = -1
+# ---- what a cluster replaces
 
 
 def match(
@@ -367,10 +309,9 @@ def match(
       those choices the one of least total distance (Kuhn 1955).
 
     Args:
-        distances: shape (J, K), of the cluster models to the concept models; J may
-            be 0.
+        distances: shape (J, K), of the cluster models, perhaps none, to the concepts'.
         between: gives the distances, shape (J,), of all cluster models to one of
-            them; the literal rule asks for them, the others do not.
+            them, for the literal rule.
         record: shape (K,), the distance of each concept model's last accepted update;
             infinite before the first.
         rule: one of the three.
@@ -404,7 +345,7 @@ def match(
 def _literal(
     distances: Matrix, between: Callable[[int], Matrix], record: Matrix
 ) -> tuple[Labels, Matrix]:
-    """Match as algorithm 1 does, line by line."""
+    # Algorithm 1, line by line.
     distances, record = distances.copy(), record.copy()
     taken = np.full(len(distances), NONE)
     for cluster in range(len(distances)):
@@ -419,7 +360,6 @@ def _literal(
 
 
 def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
-    """Match greedily: the nearest admissible pair, then the next."""
     taken = np.full(len(distances), NONE)
     for pair in np.argsort(distances, axis=None, kind="stable"):
         cluster, concept = divmod(int(pair), distances.shape[1])
@@ -433,7 +373,6 @@ def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labe
 
 
 def _assigned(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
-    """Match as many admissible pairs as possible, with the least total."""
     taken = np.full(len(distances), NONE)
     # In shares of the largest no choice of admissible pairs costs more than one pair
     # that is not admissible.

@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Group, Metrics, ServerStrategy
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams
 from strategies.concept_matching.maths import (
@@ -66,8 +65,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         none = np.zeros(0, np.int64)
         return {
             **{f"base/{k}": concept for k, concept in enumerate(concepts)},
-            RECORD: _record(np.full(count, np.inf), longest=0.0),
-            ROUND: _round_record(none, none, none, none, np.zeros((0, 2)), np.nan),
+            RECORD: {"distance": np.full(count, np.inf), "longest": np.asarray(0.0)},
+            ROUND: {
+                **dict.fromkeys(("client", "cluster", "origin", "reached"), none),
+                "map": np.zeros((0, 2)),
+                "silhouette": np.asarray(np.nan),
+            },
         }
 
     @override
@@ -102,20 +105,14 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         labels[near], silhouette = cluster(
             points,
             origin[near],
-            self.params.clustering,
-            at_most=self.params.concepts,
-            separation=self.params.separation,
-            subdivision=self.params.subdivision,
-            neighbourhood=self.params.neighbourhood,
-            seed=derive(self.context.seed, "k-means", stage.round),
+            self.params,
+            derive(self.context.seed, "k-means", stage.round),
         )
-        merged: list[Arrays] = []
-        policy = self._policy
-        for number in range(labels.max() + 1):
-            members = np.flatnonzero(labels == number)
-            cluster_models = [models[i] for i in members]
-            merged.append(policy.combine(cluster_models, examples[members]))
-        metric = self.params.distance
+        policy, metric = self.aggregation, self.params.distance
+        if self.params.aggregation == "median":
+            policy = replace(policy, rule="median")
+        clusters = (np.flatnonzero(labels == n) for n in range(labels.max() + 1))
+        merged = [policy.combine([models[i] for i in c], examples[c]) for c in clusters]
         taken, record = match(
             distances(merged, concepts, metric),
             lambda number: distances(merged, [merged[number]], metric)[:, 0],
@@ -127,12 +124,18 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
         plane = np.zeros((len(models), 2))
         plane[near, : points.shape[1]] = points[:, :2]
-        clients = np.array(list(updates), np.int64)
         return {
             **state,
             **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
-            RECORD: _record(record, longest),
-            ROUND: _round_record(clients, labels, origin, reached, plane, silhouette),
+            RECORD: {"distance": record, "longest": np.asarray(longest)},
+            ROUND: {
+                "client": np.array(list(updates), np.int64),
+                "cluster": labels,
+                "origin": origin,
+                "reached": reached,
+                "map": plane,
+                "silhouette": np.asarray(silhouette),
+            },
         }
 
     @override
@@ -148,27 +151,25 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         last = {name: np.asarray(values) for name, values in state[ROUND].items()}
         found: dict[str, float | Diagnostic] = {}
         if len(last["client"]):
+            names = ("cluster", "origin", "reached", "map")
+            frame = Clustering(
+                round=stage.round,
+                clients=last["client"].tolist(),
+                **{name: last[name].tolist() for name in names},
+            )
             found["map"] = Points(
                 title="Map of the client models",
                 note="Each point is the model of a client after its training: near "
                 "points have similar weights.",
-                frames=[
-                    Clustering(
-                        round=stage.round,
-                        clients=last["client"].tolist(),
-                        cluster=last["cluster"].tolist(),
-                        origin=last["origin"].tolist(),
-                        reached=last["reached"].tolist(),
-                        map=last["map"].tolist(),
-                    )
-                ],
+                frames=[frame],
             )
         grouped = last["cluster"] != NOISE
         clusters = len(np.unique(last["cluster"][grouped]))
         updated = len(np.unique(last["reached"][last["reached"] != NONE]))
-        found["clusters"] = float(clusters)
-        found["updated"] = float(updated)
-        found["refused"] = float(clusters - updated)
+        counts = clusters, updated, clusters - updated
+        found |= zip(
+            ("clusters", "updated", "refused"), map(float, counts), strict=True
+        )
         if np.isfinite(last["silhouette"]):
             found["silhouette"] = float(last["silhouette"])
         if grouped.any():
@@ -177,18 +178,10 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         return found
 
     @property
-    def _policy(self) -> Aggregation:
-        """How the models of a cluster become one."""
-        if self.params.aggregation == "mean":
-            return self.aggregation
-        return replace(self.aggregation, rule="median")
-
-    @property
     def _groups(self) -> list[str]:
         return [f"base/{k}" for k in range(self.params.concepts)]
 
     def _shuffled(self, model: Arrays, concept: int) -> Arrays:
-        """Draw another network with the same distribution of weights."""
         rng = np.random.default_rng(derive(self.context.seed, "concept", concept))
         return {
             name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
@@ -207,25 +200,3 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         if self.params.steps == "length":
             return embedding(gram(models))
         return embedding(gram_of_directions(models, starts, origin))
-
-
-def _record(distance: Array, longest: float) -> Arrays:
-    return {"distance": distance, "longest": np.asarray(longest)}
-
-
-def _round_record(
-    client: Array,
-    cluster: Array,
-    origin: Array,
-    reached: Array,
-    plane: Array,
-    silhouette: float,
-) -> Arrays:
-    return {
-        "client": client,
-        "cluster": cluster,
-        "origin": origin,
-        "reached": reached,
-        "map": plane,
-        "silhouette": np.asarray(silhouette),
-    }

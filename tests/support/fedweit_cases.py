@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.maths import gate
-from clients.fedweit.task_model import OldTask, TaskModel, TaskTensors
+from clients.fedweit.maths import OldTask, TaskModel, TaskTensors, gate
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData

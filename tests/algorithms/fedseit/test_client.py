@@ -11,20 +11,18 @@ import torch
 from fakes import exact
 from torch.nn.functional import conv1d, cross_entropy
 
-from clients import fedseit as branches_module
 from clients.fedseit import (
-    BranchedWorkspace,
+    BranchedModel,
     FedSeit,
     branch_vectors,
     initial_projections,
 )
 from clients.fedweit.client import FedWeit
-from clients.fedweit.task_model import TaskModel
+from clients.fedweit.maths import TaskModel
 from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation import messages
 from fcl_flower.models.build import create_model
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.words import KimCnn
@@ -46,7 +44,7 @@ UNTRAINED = 1e-9
 def small_and_forgotten(monkeypatch, one_thread):
     monkeypatch.setattr("fcl_flower.models.words.FILTERS", FILTERS)
     monkeypatch.setattr("clients.fedseit.CHUNK", 5)
-    branches_module._table.cache_clear()
+    monkeypatch.setattr("clients.fedseit._tables", {})
 
 
 @pytest.fixture
@@ -254,6 +252,30 @@ def test_the_loss_is_equation_5_but_for_sparsity_that_is_a_proximal_step(no_drop
     assert shrunk == {"masks", "adapters", "old/0"}, "nothing foreign"
 
 
+def test_dropout_acts_on_the_local_vector_alone():
+    seit = learner()
+    state = seit.start(seit.init(), adapters("1/0"), 1)
+    bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
+    state["branches/1"] = {**state["branches/1"], **bias}
+    both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
+    state["projections/1"] = {**state["projections/1"], **both}
+    work = seit.build_task_model(state, 1)
+    x = examples(3, count=60).x
+
+    def logits(training, without_local=False):
+        work.model.train(training)
+        torch.manual_seed(0)
+        kept = work.joined["local"].detach().clone()
+        if without_local:
+            work.joined["local"].data[:, : 3 * FILTERS] = 0
+        found = work.forward(x).detach()
+        work.joined["local"].data = kept
+        return found
+
+    assert not torch.allclose(logits(True), logits(False))
+    torch.testing.assert_close(logits(True, True), logits(False, True))
+
+
 # ---- the extremes that are kept
 
 
@@ -358,66 +380,40 @@ def test_extremes_are_kept_up_to_the_limit_in_bytes(monkeypatch, stored, width):
         state = seit.start(seit.init(), adapters("1/0", "2/0"), 1)
         work = seit.build_task_model(state, 1)
         work.prepared(data(1))
-        assert (work._table is not None) == (limit == needed)
-    assert branches_module._table.cache_info().currsize == 1
+        assert (work.table is not None) == (limit == needed)
 
 
-def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits():
-    info = branches_module._table.cache_info
-    seit = learner(epochs=1)
+def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits(monkeypatch):
+    computed, extremes = [], BranchedModel.extremes
+
+    def counted(work, x):
+        computed.append(len(x))
+        return extremes(work, x)
+
+    monkeypatch.setattr(BranchedModel, "extremes", counted)
+    seit, state = learner(epochs=1), learner().init()
     received = adapters("1/0", "2/0")
-    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
-    assert (info().misses, info().hits) == (1, 0)
-    again, _ = seit.train(
-        state, NOTHING, stage(1, starts_task=False, ends_task=False, number=3), data(1)
-    )
-    assert (info().misses, info().hits) == (1, 1)
+    for number in (1, 2):
+        now = stage(1, number == 1, ends_task=False, number=number)
+        state, _ = seit.train(state, received, now, data(1))
+        assert computed == [5, 5, 5, 2], "17 documents, in chunks"
 
-    def opened(state, given, learner=seit):
-        before = info().misses
+    def hits(state, given, learner=seit):
+        computed.clear()
         learner.build_task_model(state, 1).prepared(given)
-        return "miss" if info().misses > before else "hit"
+        return not computed
 
-    assert opened(again, data(1)) == "hit"
-    assert opened(again, data(2)) == "miss", "other documents"
+    assert hits(state, data(1))
+    assert not hits(state, data(2)), "other documents"
     others = seit.start(seit.init(), adapters("1/0", "2/1"), 1)
-    assert opened(others, data(1)) == "miss", "other adapters"
-    assert opened(again, data(1), learner(cache="float16")) == "miss"
-    other_words = text_model()
-    other_words.body.table = torch.from_numpy(word_table(seed=1))
-    assert opened(again, data(1), learner(other_words)) == "miss"
-
-
-def test_a_task_without_validation_documents_is_learned():
-    seit = learner()
-    given = replace(data(1), valid=examples(0, count=0))
-    state, update = seit.train(seit.init(), adapters("1/0"), stage(1), given)
-    assert "valid_loss" not in update.metrics
-    assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
-
-
-def test_dropout_acts_on_the_local_vector_alone():
-    seit = learner()
-    state = seit.start(seit.init(), adapters("1/0"), 1)
-    bias = {f"bias/{name}": np.full((1, FILTERS), 9, "f4") for name in CONVS}
-    state["branches/1"] = {**state["branches/1"], **bias}
-    both = {"local": np.ones((3 * FILTERS, 6 * FILTERS), "f4")}
-    state["projections/1"] = {**state["projections/1"], **both}
-    work = seit.build_task_model(state, 1)
-    x = examples(3, count=60).x
-
-    def logits(training, without_local=False):
-        work.model.train(training)
-        torch.manual_seed(0)
-        kept = work.joined["local"].detach().clone()
-        if without_local:
-            work.joined["local"].data[:, : 3 * FILTERS] = 0
-        found = work.forward(x).detach()
-        work.joined["local"].data = kept
-        return found
-
-    assert not torch.allclose(logits(True), logits(False))
-    torch.testing.assert_close(logits(True, True), logits(False, True))
+    assert not hits(others, data(1)), "other adapters"
+    assert not hits(state, data(1), learner(cache="float16"))
+    assert hits(state, data(1)), "used again, and so not the oldest"
+    words = text_model()
+    words.body.table = torch.from_numpy(word_table(seed=1))
+    assert not hits(state, data(1), learner(words))
+    assert hits(state, data(1)), "four are remembered"
+    assert not hits(state, data(2)), "and no more"
 
 
 # ---- the local model
@@ -447,85 +443,66 @@ def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_a_task_begins_exactly_as_its_local_model(scale):
+def test_a_task_begins_exactly_as_its_local_model():
     seit = learner()
     state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
-    received = {
-        group: {
-            name: SparseArray(v.shape, v.indices, v.values * np.float32(scale))
-            for name, v in arrays.items()
-        }
-        for group, arrays in adapters("1/0", "2/0").items()
-    }
-    state = seit.start(state, received, 1)
+    state = seit.start(state, adapters("1/0", "2/0"), 1)
+    assert not any(g.startswith(("received/", "foreign/")) for g in state)
     work = seit.build_task_model(state, 1)
-    assert isinstance(work, BranchedWorkspace)
     local = TaskModel(text_model(), seit.params, 1, seit.task_tensors(state, 1))
     x = examples(8).x
     assert torch.equal(work.logits(x), local.logits(x))
-
-
-def test_a_local_branch_is_not_summed_with_foreign_adapters():
-    seit = learner()
-    state = seit.start(seit.init(), adapters("1/0"), 1)
-    assert not any(g.startswith(("received/", "foreign/")) for g in state)
-    finished = seit.finish_task(state, 1)
-    assert not any(g.startswith("foreign/") for g in finished)
-    assert "attention" not in finished
 
 
 # ---- learning
 
 
 def test_attention_biases_and_projections_learn():
-    seit = learner(epochs=6)
-    received = adapters("1/0", "2/0")
+    seit, received = learner(epochs=6), adapters("1/0", "2/0")
     started = seit.start(seit.init(), received, 1)
-    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
+    now = stage(1, ends_task=False)
+    state, update = seit.train(seit.init(), received, now, data(1))
+    alpha = np.stack([state["branches/1"][f"attention/{name}"] for name in CONVS])
+    assert np.abs(alpha - 1).min() > 0.01
+    for n, source in enumerate(("1/0", "2/0")):
+        weight = update.metrics[f"attention/{source}"]
+        assert weight == pytest.approx(np.abs(alpha[:, n]).mean())
+        assert state[f"library/{source}"] is received[f"adapters/{source}"], "frozen"
     for name in CONVS:
-        alpha = state["branches/1"][f"attention/{name}"]
-        assert alpha.shape == (2,)
-        assert np.abs(alpha - 1).min() > 0.01
         assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 1e-3
-        key = f"foreign/{name}"
-        moved = state["projections/1"][key] - started["projections/1"][key]
-        assert np.abs(moved).max() > 1e-3
-    foreign_half = state["projections/1"]["local"][:, FEATURES:]
-    assert np.abs(foreign_half).max() > 1e-3
-    for source in ("1/0", "2/0"):
-        kept = exact({"a": state[f"library/{source}"]})
-        assert kept == exact({"a": received[f"adapters/{source}"]}), "frozen"
+        before, after = (
+            s["projections/1"][f"foreign/{name}"] for s in (started, state)
+        )
+        assert np.abs(after - before).max() > 1e-3
+    assert np.abs(state["projections/1"]["local"][:, FEATURES:]).max() > 1e-3
 
-
-def test_attention_has_a_rate_of_its_own():
-    seit = learner(attention_rate=0.0, initial_attention=-0.5)
-    state, _ = seit.train(
-        seit.init(), adapters("1/0"), stage(1, ends_task=False), data(1)
-    )
+    still = learner(attention_rate=0.0, initial_attention=-0.5)
+    state, _ = still.train(still.init(), received, now, data(1))
     for name in CONVS:
-        assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5]
-        assert np.abs(state["branches/1"][f"bias/{name}"]).max() > 0
+        assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5, -0.5]
+
+
+def test_a_task_without_validation_documents_is_learned():
+    seit = learner()
+    given = replace(data(1), valid=examples(0, count=0))
+    state, update = seit.train(seit.init(), adapters("1/0"), stage(1), given)
+    assert "valid_loss" not in update.metrics
+    assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
 
 
 def test_projections_start_alike_at_every_client():
-    base = learner().init()["base"]
+    base, received = learner().init()["base"], adapters("1/0", "2/0")
     found = initial_projections(base, 2, seed=0)
-    assert exact({"": found}) == exact({"": initial_projections(base, 2, seed=0)})
-    one, two = (
-        FedSeit(FedSeitParams(), text_model(), place(client=client)).start(
-            learner().init(), adapters("1/0", "2/0"), 1
-        )["projections/1"]
-        for client in (0, 2)
-    )
-    assert exact({"": one}) == exact({"": two}) == exact({"": found})
-    np.testing.assert_array_equal(
-        found["local"], np.hstack([np.eye(FEATURES), np.zeros((FEATURES, FEATURES))])
-    )
+    for client in (0, 2):
+        seit = FedSeit(FedSeitParams(), text_model(), place(client=client))
+        begun = seit.start(seit.init(), received, 1)
+        assert exact({"": begun["projections/1"]}) == exact({"": found})
+    identity = np.hstack([np.eye(FEATURES), np.zeros((FEATURES, FEATURES))])
+    np.testing.assert_array_equal(found["local"], identity)
+    limit = np.sqrt(6 / (3 * FILTERS))
     for name in CONVS:
         values = found[f"foreign/{name}"]
         assert values.shape == (FILTERS, 2 * FILTERS)
-        limit = np.sqrt(6 / (3 * FILTERS))
         assert 0.7 * limit < np.abs(values).max() <= limit
     other = initial_projections(base, 2, seed=1)[f"foreign/{CONVS[0]}"]
     assert np.abs(other - found[f"foreign/{CONVS[0]}"]).max() > 0.1
@@ -548,21 +525,6 @@ def test_branches_are_in_numerical_order_and_say_whose_they_are():
     assert seit.attention_weights(state) == pytest.approx(
         {"attention/2/9": 2.0, "attention/2/10": 3.0, "attention/10/0": 0.5}
     )
-
-
-def test_a_round_reports_the_attention_of_its_task():
-    seit = learner()
-    for last in (False, True):
-        state, update = seit.train(
-            seit.init(), adapters("1/0", "2/0"), stage(1, ends_task=last), data(1)
-        )
-        alpha = np.mean(
-            [np.abs(state["branches/1"][f"attention/{name}"]) for name in CONVS], 0
-        )
-        shown = {k: v for k, v in update.metrics.items() if k.startswith("attention")}
-        assert shown == pytest.approx(
-            {"attention/1/0": alpha[0], "attention/2/0": alpha[1]}
-        )
 
 
 # ---- tasks of the past
@@ -634,22 +596,6 @@ def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past(
     assert torch.equal(seit.predict(begun, {}, 0, x), seit.predict(state, {}, 0, x))
 
 
-def test_the_state_travels_and_predicts_the_same():
-    seit = learner()
-    state, update = seit.train(
-        seit.init(), adapters("1/0", "2/0"), stage(1, ends_task=False), data(1)
-    )
-    arrived = messages.decode_payload(messages.MessageEncoder().payload(state))
-    assert exact(arrived) == exact(state)
-    sent = messages.decode_payload(messages.MessageEncoder().payload(update.payload))
-    assert exact(sent) == exact(update.payload)
-    x = examples(4).x
-    assert torch.equal(seit.predict(arrived, {}, 1, x), seit.predict(state, {}, 1, x))
-    again = stage(1, starts_task=False, number=3)
-    one, other = (seit.train(s, NOTHING, again, data(1))[0] for s in (arrived, state))
-    assert exact(one) == exact(other)
-
-
 # ---- dense layer sharing
 
 
@@ -663,86 +609,54 @@ def shared_projections(count, value):
     }
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_projections_travel_with_dls_alone(last):
+def test_projections_travel_with_dls_alone():
     received = adapters("1/0", "2/0")
-    for dls in (True, False):
+    for dls, more in ((True, {"dense/2"}), (False, set())):
         seit = learner(dls=dls, epochs=1)
-        state, update = seit.train(
-            seit.init(), received, stage(1, ends_task=last), data(1)
-        )
-        expected = {"base"} | ({"adapters"} if last else set())
-        assert set(update.payload) == expected | ({"dense/2"} if dls else set())
+        state, update = seit.train(seit.init(), received, stage(1), data(1))
+        assert set(update.payload) == {"base", "adapters"} | more
         if dls:
-            assert exact({"": update.payload["dense/2"]}) == exact(
-                {"": state["projections/1"]}
-            )
-    _, update = learner(dls=True, epochs=1).train(
-        seit.init(), NOTHING, stage(0), data(1)
-    )
-    assert set(update.payload) == {"base", "adapters"}, "without branches nothing more"
+            assert update.payload["dense/2"] is state["projections/1"]
+        _, update = seit.train(seit.init(), NOTHING, stage(0), data(1))
+        assert set(update.payload) == {"base", "adapters"}, "no branches, no more"
 
 
-def test_shared_projections_are_taken_over_in_the_next_round_for_the_same_k():
+def test_shared_projections_are_taken_over_for_the_same_k_by_old_tasks_and_new():
     seit = learner(dls=True, rate=UNTRAINED)
     received = adapters("1/0", "2/0")
-    state, _ = seit.train(seit.init(), received, stage(1, ends_task=False), data(1))
-    own, shared = state["projections/1"], shared_projections(2, 0.25)
+    now = stage(1, ends_task=False)
+    state, _ = seit.train(seit.init(), received, now, data(1))
+    own = initial_projections(state["base"], 2, seed=0)
+    assert exact({"": state["projections/1"]}) == exact({"": own})
     again = stage(1, starts_task=False, ends_task=False, number=3)
-    new, _ = seit.train(state, {**NOTHING, "dense/2": shared}, again, data(1))
-    assert exact({"": new["projections/1"]}) == exact({"": shared})
-    other = {**NOTHING, "dense/3": shared_projections(3, 0.5)}
-    new, _ = seit.train(state, other, again, data(1))
-    assert exact({"": new["projections/1"]}) == exact({"": own})
+    for count, expected in ((2, shared_projections(2, 0.25)), (3, own)):
+        sent = {f"dense/{count}": shared_projections(count, 0.25)}
+        new, _ = seit.train(state, {**NOTHING, **sent}, again, data(1))
+        assert exact({"": new["projections/1"]}) == exact({"": expected})
+        new, _ = seit.train(state, {**received, **sent}, stage(2), data(2))
+        assert exact({"": new["projections/2"]}) == exact({"": expected})
 
 
-def test_a_new_task_starts_from_the_shared_projections_of_the_same_k():
-    seit = learner(dls=True, rate=UNTRAINED)
-    state, _ = seit.train(seit.init(), adapters("1/0"), stage(1), data(1))
-    shared = shared_projections(2, 0.25)
-    received = {**adapters("1/0", "2/0"), "dense/2": shared}
-    new, _ = seit.train(state, received, stage(2), data(2))
-    assert exact({"": new["projections/2"]}) == exact({"": shared})
-    assert exact({"": new["projections/1"]}) == exact({"": state["projections/1"]})
-    received = {**adapters("1/0", "2/0"), "dense/3": shared_projections(3, 0.5)}
-    new, _ = seit.train(state, received, stage(2), data(2))
-    expected = initial_projections(state["base"], 2, seed=0)
-    assert exact({"": new["projections/2"]}) == exact({"": expected})
-
-
-@pytest.mark.parametrize("dls", [False, True])
-def test_both_halves_fit_together_over_three_tasks(dls):
-    server = Server(FedSeitParams(dls=dls, knowledge="all"), ServerContext(0))
-    model = text_model()
+def test_both_halves_fit_together_over_three_tasks():
+    params = FedSeitParams(dls=True, knowledge="all")
+    server, model = Server(params, ServerContext(0)), text_model()
     common = server.init(snapshot(model, model.shared_names()))
-    clients = {
-        c: FedSeit(FedSeitParams(dls=dls), text_model(), place(epochs=1, client=c))
-        for c in (0, 1, 2)
-    }
-    states = {c: client.init() for c, client in clients.items()}
+    clients = [FedSeit(params, text_model(), place(1, client=c)) for c in range(3)]
+    states = [client.init() for client in clients]
     for number in range(1, 7):
         task, second = divmod(number - 1, 2)
         now = stage(task, starts_task=not second, ends_task=bool(second), number=number)
         updates = {}
-        for c, client in clients.items():
+        for c, client in enumerate(clients):
             received = server.configure_train(common, now, c)
-            states[c], updates[c] = client.train(
-                states[c], received, now, data(10 * c + task)
-            )
+            samples = data(10 * c + task)
+            states[c], updates[c] = client.train(states[c], received, now, samples)
             server.check_update(common, updates[c])
         common = server.aggregate_train(common, now, updates)
-    dense_groups = {group for group in common if group.startswith("dense/")}
-    assert dense_groups == ({"dense/2", "dense/4"} if dls else set())
-    assert states[0]["sources/2"]["foreign"].tolist() == [
-        [1, 0],
-        [1, 1],
-        [2, 0],
-        [2, 1],
-    ]
+    assert {g for g in common if g.startswith("dense/")} == {"dense/2", "dense/4"}
+    sources = [[1, 0], [1, 1], [2, 0], [2, 1]]
+    assert states[0]["sources/2"]["foreign"].tolist() == sources
     assert set(updates[0].metrics) >= {"attention/1/0", "attention/2/1"}
-
-
-# ---- refusals
 
 
 def test_a_model_that_is_not_for_text_is_refused():

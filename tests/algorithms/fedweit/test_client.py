@@ -1,8 +1,11 @@
 """FedWeIT's client half on tiny networks, against NumPy and by its promises."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from fakes import exact, run_in_process, summary_of, tiny
 from fedweit_cases import (
     NOTHING,
     W,
@@ -10,91 +13,73 @@ from fedweit_cases import (
     foreign_payload,
     learner,
     linear_model,
-    random_workspace,
     sigmoid,
     stage,
 )
+from flwr.app import ArrayRecord, Message, RecordDict
 from torch import nn
 
-from clients.fedweit.client import density, task_statistics, with_global_base
-from clients.fedweit.maths import compose
-from fcl_flower.algorithms.base import ServerContext
-from fcl_flower.core.types import SparseArray
+from clients.fedweit import client
+from clients.fedweit.client import (
+    FedWeit,
+    Learned,
+    current_task,
+    end_task,
+    foreign_adapters,
+    known_tasks,
+    received,
+    start_task,
+    task_statistics,
+    with_global_base,
+)
+from fcl_flower.core.types import SparseArray, TaskStage
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.federation import messages
+from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, snapshot
-from strategies.fedweit import FedWeitParams
-from strategies.fedweit.server import FedWeit as Server
+
+BOTH = pytest.mark.parametrize("solver", ["closed", "gradient"])
+ONE = stage(0, ends_task=False)
 
 
-def convolutional_model(tasks=3):
-    torch.manual_seed(0)
-    body = nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(4 * 16, 5),
-    )
+def network(body, features=5, shape=(1, 4, 4), tasks=3, single_head=False):
     return MultiHeadModel(
         body,
-        features=5,
-        input_shape=(1, 4, 4),
+        features=features,
+        input_shape=shape,
         tasks=tasks,
         classes=2,
-        single_head=False,
+        single_head=single_head,
     )
 
 
-def test_every_term_of_the_loss_against_numpy():
-    work, n = random_workspace(
-        old=True, solver="gradient", gate="sigmoid", lambda_mask=0.3, lambda2=0.7
-    )
-    x, y = data(1).train
-
-    loss = float(work.loss(x, y).detach())
-
-    theta = n["base"] * sigmoid(n["mask"])[:, None] + n["adapter"]
-    private = {k: v.detach().double().numpy() for k, v in work.tensors.private.items()}
-    hidden = np.tanh(x.double().numpy() @ theta.T + private["body.0.bias"])
-    logits = hidden @ private["heads.0.weight"].T + private["heads.0.bias"]
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    cross_entropy = -log_p[np.arange(len(y)), y.numpy()].mean()
-    sparsity = 0.3 * sigmoid(n["mask"]).sum()  # that of adapters is a proximal step
-    moved = (n["base"] - n["anchor"]) * sigmoid(n["old_mask"])[:, None]
-    drift = 0.7 * np.square(moved + n["old"] - n["old_anchor"]).sum()
-    assert loss == pytest.approx(cross_entropy + sparsity + drift, rel=1e-5)
-
-
-def test_the_gradient_of_the_drift_pulls_base_and_old_adapter_by_hand():
-    work, n = random_workspace(old=True, solver="gradient", lambda2=0.7)
-    work.drift().backward()
-    gates = sigmoid(n["old_mask"])[:, None]
-    residual = (n["base"] - n["anchor"]) * gates + n["old"] - n["old_anchor"]
-    np.testing.assert_allclose(
-        work.leaves[f"old/0/{W}"].grad, 2 * 0.7 * residual, rtol=1e-4
-    )
-    np.testing.assert_allclose(
-        work.leaves[f"base/{W}"].grad, 2 * 0.7 * residual * gates, rtol=1e-4
+def visit(number, task, starts_task=False, ends_task=True):
+    return TaskStage(
+        round=number, task=task, starts_task=starts_task, ends_task=ends_task
     )
 
 
-def test_the_mask_gets_the_tasks_gradient_as_by_finite_differences():
-    work, _ = random_workspace()
-    x, y = data(1).train
-    work.loss(x, y).backward()
-    found = work.leaves[f"masks/{W}"].grad.clone()
-    step = 1e-2
-    for channel in range(6):
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                work.leaves[f"masks/{W}"][channel] += sign * step
-                values.append(float(work.loss(x, y)))
-                work.leaves[f"masks/{W}"][channel] -= sign * step
-        numeric = (values[0] - values[1]) / (2 * step)
-        assert float(found[channel]) == pytest.approx(numeric, abs=2e-4)
-    assert found.abs().max() > 1e-3
+def lived(weit, *tasks):
+    """Live through visits of one round each; a task's data stay the same."""
+    state = weit.init()
+    for number, task in enumerate(tasks, start=1):
+        now = visit(number, task, starts_task=task not in tasks[: number - 1])
+        state, _ = weit.train(state, NOTHING, now, data(task + 1))
+    return state
+
+
+def moved(state, by=0.5):
+    """Change the base as others do."""
+    draw = np.random.default_rng(3).normal(size=(6, 4)).astype(np.float32)
+    return {**state, "base": {W: dense(state["base"][W]) + np.float32(by) * draw}}
+
+
+def theta(weit, state, task):
+    return weit.build_task_model(state, task).theta(W).detach().numpy()
+
+
+# ---- what travels
 
 
 def test_base_is_overwritten_only_where_it_was_sent():
@@ -106,70 +91,9 @@ def test_base_is_overwritten_only_where_it_was_sent():
     assert base[W].tolist() == [[1, 1], [2, 2]]
 
 
-@pytest.mark.parametrize("solver", ["closed", "gradient"])
-def test_old_tasks_predict_as_before_though_the_base_moved(solver):
-    weit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    x = data(1).test.x
-    before = weit.predict(state, {}, 0, x)
-    base = state["base"][W]
-    for task in (1, 2):
-        state, _ = weit.train(state, NOTHING, stage(task), data(task + 1))
-    assert np.abs(state["base"][W] - base).max() > 0.01, "the base did move"
-    tolerance = 1e-4 if solver == "closed" else 0.05
-    torch.testing.assert_close(
-        weit.predict(state, {}, 0, x), before, atol=tolerance, rtol=0
-    )
-
-
-def test_a_task_whose_last_round_never_came_is_kept_all_the_same():
-    weit = learner(lambda1=0.0, threshold=0.0)
-    state, _ = weit.train(weit.init(), foreign_payload(2), stage(0), data(1))
-    # The client was away in the last round of task 1, and the server's base has moved.
-    state, _ = weit.train(state, NOTHING, stage(1, ends_task=False), data(2))
-    probes = [(task, data(task + 1).test.x) for task in (0, 1)]
-    before = [weit.predict(state, {}, task, x) for task, x in probes]
-    rows = {
-        name: SparseArray.of_channels(dense(v) + 1.0, np.arange(len(v)))
-        for name, v in state["base"].items()
-    }
-    state, _ = weit.train(state, {"base": rows}, stage(2), data(3))
-    for (task, x), expected in zip(probes, before, strict=True):
-        torch.testing.assert_close(
-            weit.predict(state, {}, task, x), expected, atol=1e-3, rtol=0
-        )
-
-
-def test_old_tasks_would_change_without_the_retroactive_update():
-    weit = learner(lambda1=0.0, lambda2=0.0, threshold=0.0)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    x = data(1).test.x
-    before = weit.predict(state, {}, 0, x)
-    state, _ = weit.train(state, NOTHING, stage(1), data(2))
-    assert (weit.predict(state, {}, 0, x) - before).abs().max() > 0.05
-
-
-def test_old_tasks_follow_a_base_that_the_server_moved():
-    weit = learner(lambda1=0.0, threshold=0.0)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    x = data(1).test.x
-    before = weit.predict(state, {}, 0, x)
-    base = {k: dense(v) + 1.0 for k, v in state["base"].items()}
-    moved = {**state, "base": base}
-    torch.testing.assert_close(weit.predict(moved, {}, 0, x), before, atol=1e-4, rtol=0)
-
-
-def test_the_mask_is_learned_and_not_merely_shrunk():
-    weit = learner(lambda1=0.0, epochs=20)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
-    mask = state["masks/0"][W]
-    assert np.abs(mask - weit.params.initial_gate).min() > 1e-3
-    assert mask.max() > weit.params.initial_gate > mask.min()
-
-
 def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     weit = learner(kappa=0.5, threshold=0.05)
-    state, update = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
+    state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
     assert set(update.payload) == {"base"}
     channels = sorted({i // 4 for i in update.payload["base"][W].indices.tolist()})
     gates = state["masks/0"][W]
@@ -179,8 +103,8 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     )
 
     after, update = weit.train(state, NOTHING, stage(0, starts_task=False), data(1))
-    assert update.metrics["adapter_density"] == density(update.payload["adapters"])
     adapter = update.payload["adapters"][W]
+    assert update.metrics["adapter_density"] == adapter.density
     assert np.abs(adapter.values).min() > 0.05
     assert 0 < adapter.density < 1
     np.testing.assert_array_equal(
@@ -190,67 +114,256 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
 
 def test_the_literal_rule_sends_the_gated_base():
     weit = learner(kappa=1.0, aggregation="literal", gate="sigmoid")
-    state, update = weit.train(weit.init(), NOTHING, stage(0, ends_task=False), data(1))
+    state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
     expected = state["base"][W] * sigmoid(state["masks/0"][W])[:, None]
     np.testing.assert_allclose(
         update.payload["base"][W].to_dense(), expected, rtol=1e-5
     )
 
 
-def test_foreign_adapters_start_with_equal_attention_and_then_learn():
-    weit = learner(rate=0.001, attention_rate=30.0)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    received = foreign_payload(4)
-    started = weit.start(state, received, 1)
-    assert started["attention"][W].tolist() == [0.25] * 4
+def test_a_finished_task_says_what_its_parts_amount_to():
+    half = SparseArray.of_nonzero(np.float32([[1, 0, 2, 0]]))
+    state = {
+        "base": {"a": np.float32([3, 4])},
+        "adapters/1": {"a": half, "b": np.ones(4, np.float32)},
+        "masks/1": {"a": np.float32([1, 0, 0, 0, 0, 2])},
+    }
+    shares = {"adapter_density": 6 / 8, "mask_density": 2 / 6}
+    assert task_statistics(state, 1) == {**shares, "foreign_norm": 0}
+    state["foreign/1"] = {"a": half, "b": half}
+    found = task_statistics(state, 1)
+    assert found == {**shares, "foreign_norm": pytest.approx(np.sqrt(10) / 5)}
 
-    state, update = weit.train(state, received, stage(1, ends_task=False), data(2))
+
+# ---- foreign adapters
+
+
+def test_foreign_adapters_start_with_equal_attention_learn_and_are_folded():
+    weit = learner(rate=0.001, attention_rate=30.0, threshold=0.0, lambda1=0.0)
+    state, offer = lived(weit, 0), foreign_payload(4)
+    assert weit.start(state, offer, 1)["attention"][W].tolist() == [0.25] * 4
+
+    state, update = weit.train(state, offer, stage(1, ends_task=False), data(2))
     alpha = state["attention"][W]
     assert np.abs(alpha - 0.25).min() > 0.01
     for j in range(4):
         shown = update.metrics[f"attention/{j + 1}/0"]
         assert shown == pytest.approx(abs(alpha[j]), rel=1e-6)
 
-
-def test_predictions_stay_the_same_when_foreign_adapters_are_folded():
-    weit = learner(threshold=0.0, lambda1=0.0)
-    state, _ = weit.train(weit.init(), NOTHING, stage(0), data(1))
-    state, _ = weit.train(state, foreign_payload(3), stage(1, ends_task=False), data(2))
-    x = data(2).test.x
-    before = weit.predict(state, {}, 1, x)
     foreign = sum(
-        state["attention"][W][j]
-        * foreign_payload(3)[f"adapters/{j + 1}/0"][W].to_dense()
-        for j in range(3)
+        alpha[j] * offer[f"adapters/{j + 1}/0"][W].to_dense() for j in range(4)
     )
-    theta = compose(
-        torch.from_numpy(state["base"][W]),
-        torch.from_numpy(state["masks/1"][W]),
-        torch.from_numpy(state["adapters/1"][W]),
-        torch.from_numpy(foreign),
-    )
-    torch.testing.assert_close(weit.build_task_model(state, 1).theta(W).detach(), theta)
-
+    gated = state["base"][W] * state["masks/1"][W][:, None]
+    expected = gated + state["adapters/1"][W] + foreign
     finished = weit.finish_task(state, 1)
-    torch.testing.assert_close(weit.predict(finished, {}, 1, x), before)
+    for each in (state, finished):
+        np.testing.assert_allclose(theta(weit, each, 1), expected, atol=1e-5)
     assert "attention" not in finished
-    assert not any(group.startswith("received/") for group in finished)
+    assert received(finished) == []
+
+
+def test_a_task_that_begins_leaves_nothing_of_one_that_was_never_ended():
+    state = {"base": {W: np.zeros((6, 4), np.float32)}, "masks/3": {}, "masks/10": {}}
+    first = {
+        **start_task(state, 3, {"1/0": foreign_payload(1)["adapters/1/0"]}),
+        "optimizer": {"step": np.ones(1)},
+    }
+    assert (current_task(first), received(first)) == (3, ["1/0"])
+    other = {"2/0": foreign_payload(2)["adapters/2/0"], "2/1": state["base"]}
+    second = start_task(first, 10, other)
+    assert (current_task(second), received(second)) == (10, ["2/0", "2/1"])
+    assert second["attention"][W].tolist() == [0.5, 0.5]
+    expected = foreign_payload(2)["adapters/2/0"][W].to_dense() / 2
+    bank = foreign_adapters(second)[W]
+    np.testing.assert_allclose(bank.combine(second["attention"][W]), expected)
+    assert end_task(second) == {**state, "optimizer": {}}
+    assert current_task(state) is None
+    assert known_tasks(second) == [3, 10]
+
+
+# ---- old tasks
+
+
+@BOTH
+def test_old_tasks_predict_as_before_though_the_base_moved(solver):
+    weit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
+    state = lived(weit, 0)
+    before, x = weit.predict(state, {}, 0, data(1).test.x), data(1).test.x
+    after = lived(weit, 0, 1, 2)
+    assert np.abs(after["base"][W] - state["base"][W]).max() > 0.01, "it did move"
+    close = {"atol": 1e-4 if solver == "closed" else 0.05, "rtol": 0}
+    torch.testing.assert_close(weit.predict(after, {}, 0, x), before, **close)
+    if solver == "closed":  # and where the server moves it
+        found = weit.predict(moved(state), {}, 0, x)
+        torch.testing.assert_close(found, before, **close)
+
+
+def test_old_tasks_would_change_without_the_retroactive_update():
+    weit, x = learner(lambda1=0.0, lambda2=0.0, threshold=0.0), data(1).test.x
+    before = weit.predict(lived(weit, 0), {}, 0, x)
+    assert (weit.predict(lived(weit, 0, 1), {}, 0, x) - before).abs().max() > 0.05
+
+
+def test_a_task_whose_last_round_never_came_is_kept_all_the_same():
+    weit = learner(lambda1=0.0, threshold=0.0)
+    state, _ = weit.train(weit.init(), foreign_payload(2), stage(0), data(1))
+    # The client was away in the last round of task 1, and the server's base has moved.
+    state, _ = weit.train(state, NOTHING, stage(1, ends_task=False), data(2))
+    before = [theta(weit, state, task) for task in (0, 1)]
+    base = moved(state)["base"][W]
+    rows = {W: SparseArray.of_channels(base, np.arange(len(base)))}
+    state, _ = weit.train(state, {"base": rows}, stage(2), data(3))
+    for task in (0, 1):
+        np.testing.assert_allclose(theta(weit, state, task), before[task], atol=1e-3)
+
+
+def test_the_base_moves_less_where_it_feels_what_old_adapters_would_cost():
+    step = {}
+    for solver in ("closed", "unbraked"):
+        weit = learner(solver=solver, lambda1=0.05, rate=0.002, epochs=20)
+        before, after = lived(weit, 0), lived(weit, 0, 1)
+        step[solver] = np.abs(after["base"][W] - before["base"][W]).mean()
+    assert step["closed"] < 0.7 * step["unbraked"]
+
+
+def test_a_finished_task_costs_less_than_a_tenth_of_a_network():
+    """At the paper's sparsity: new adapters keep 3 to 4 % of their entries."""
+    width, tasks = 64, 3
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+    weit = learner(network(body, width, (width,)), lambda1=0.01, rate=1e-3, epochs=20)
+    state = weit.init()
+    for task in range(tasks):
+        known = data(task + 1, shape=(width,), count=200)
+        state, _ = weit.train(state, NOTHING, stage(task), known)
+    kept = {g: tensors for g, tensors in state.items() if g.startswith("adapters/")}
+    assert model_bytes(weit, kept, {}) / tasks < 4 * width * width / 10
+
+
+# ---- a client comes back to tasks that it has finished
+
+
+def shrunk(values, threshold):
+    return np.sign(values) * np.maximum(np.abs(values) - threshold, 0)
+
+
+def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_end():
+    weit = learner(lambda1=0.04, lambda2=1.0, threshold=0.03)
+    before = moved(lived(weit, 0, 1, 2))
+    step = dense(before["base"][W]) - dense(before["anchor/base"][W])
+    follows = {
+        t: shrunk(
+            dense(before[f"adapters/{t}"][W]) - step * before[f"masks/{t}"][W][:, None],
+            0.04 / 2,
+        )
+        for t in range(3)
+    }
+
+    during = weit.resume(before, 1)
+    assert current_task(during) == 1
+    np.testing.assert_allclose(during["adapters/1"][W], follows[1], atol=1e-6)
+    for group in ("masks/1", "heads/1", "adapters/0", "adapters/2", "anchor/base"):
+        assert during[group] is before[group], "as it was left"
+
+    after = weit.finish_task(during, 1)
+    assert current_task(after) is None
+    for task, expected in follows.items():
+        kept = np.where(np.abs(expected) > 0.03, expected, 0)
+        assert 0 < np.count_nonzero(kept) < np.count_nonzero(expected), "all are pruned"
+        found = dense(after[f"adapters/{task}"][W])
+        np.testing.assert_allclose(found, kept, atol=1e-6)
+    assert after["anchor/base"] is before["base"]
+
+
+def test_in_a_visit_the_gradient_solver_trains_all_other_tasks_along():
+    weit = learner(solver="gradient", lambda2=0.7)
+    before = moved(lived(weit, 0, 1, 2))
+    during = weit.resume(before, 1)
+    adapter = dense(before["adapters/1"][W])
+    assert dense(during["adapters/1"][W]).tolist() == adapter.tolist(), "it followed"
+
+    work = weit.build_task_model(during, 1)
+    assert sorted(work.tensors.old) == [0, 2]
+    step = dense(before["base"][W]) - dense(before["anchor/base"][W])
+    expected = 0.7 * sum(
+        np.square(step * before[f"masks/{t}"][W][:, None]).sum() for t in (0, 2)
+    )
+    assert float(work.drift().detach()) == pytest.approx(expected, rel=1e-5)
+
+    after = weit.finish_task(during, 1)
+    for task in range(3):
+        assert after[f"anchor/{task}"] is after[f"adapters/{task}"]
+
+
+@BOTH
+def test_with_a_base_that_stays_other_tasks_make_no_difference(solver):
+    """Nothing else leads from one task to another, least of all Adam's memory."""
+    weit = learner(solver=solver, lambda1=0.0, base_rate=0.0)
+    state = weit.init()
+    for number in (1, 3):
+        now = visit(number, 0, starts_task=number == 1)
+        state, _ = weit.train(state, NOTHING, now, data(1))
+    between, own = lived(weit, 0, 1, 0), ("masks/0", "heads/0", "adapters/0")
+    assert exact({g: between[g] for g in own}) == exact({g: state[g] for g in own})
+
+
+def test_a_visit_starts_without_the_optimizer_of_the_first_visit(monkeypatch):
+    memories, fit = [], client.fit
+
+    def watched(job):
+        memories.append(bool(job.optimizer_state))
+        return fit(job)
+
+    monkeypatch.setattr(client, "fit", watched)
+    weit = learner(epochs=1)
+    state = weit.init()
+    # The last visit to task 0 was never asked to end.
+    visits = [(0, True), (1, True), (0, False), (0, False), (1, True)]
+    for number, (task, last) in enumerate(visits, start=1):
+        now = visit(number, task, ends_task=last)
+        state, _ = weit.train(state, NOTHING, now, data(task + 1))
+    assert memories == [False, False, False, True, False]
+    assert state["optimizer"] == {}
+
+
+def test_a_visit_brings_nothing_foreign_and_keeps_what_there_is():
+    weit = learner(threshold=0.0, lambda1=0.0)
+    state, _ = weit.train(weit.init(), foreign_payload(3), stage(0), data(1))
+    assert received(weit.resume(state, 0)) == []
+    offer = foreign_payload(2, seed=8)
+    after, update = weit.train(state, offer, visit(3, 0), data(1))
+    assert exact({"f": after["foreign/0"]}) == exact({"f": state["foreign/0"]})
+    assert not any(name.startswith("attention/") for name in update.metrics)
+    assert set(update.payload) == {"base", "adapters"}
+
+
+# ---- networks
 
 
 def test_any_network_of_linear_and_convolutional_layers_is_decomposed():
-    weit = learner(convolutional_model(), threshold=0.0, lambda1=0.0)
-    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1, shape=(1, 4, 4)))
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4 * 16, 5),
+    )
+    weit = learner(network(body), threshold=0.0, lambda1=0.0)
+    shape = (1, 4, 4)
+    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1, shape=shape))
     assert set(update.payload["base"]) == {W, "body.4.weight"}
     private = state["heads/0"]
     assert {"body.1.weight", "body.1.running_mean", "heads.0.weight"} <= set(private)
     assert "heads.1.weight" not in private
     assert np.abs(private["body.1.running_mean"]).max() > 0
-    x = data(1, shape=(1, 4, 4)).test.x
+    x = data(1, shape=shape).test.x
     before = weit.predict(state, {}, 0, x)
-    state, _ = weit.train(state, NOTHING, stage(1), data(2, shape=(1, 4, 4)))
-    torch.testing.assert_close(
-        weit.predict(state, {}, 0, x), before, atol=1e-3, rtol=1e-3
-    )
+    state, _ = weit.train(state, NOTHING, stage(1), data(2, shape=shape))
+    close = {"atol": 1e-3, "rtol": 1e-3}
+    torch.testing.assert_close(weit.predict(state, {}, 0, x), before, **close)
+    logits = weit.predict(state, {}, 2, x)
+    assert logits.shape == (40, 2), "a task never trained can be asked"
 
 
 @pytest.mark.parametrize("single_head", [False, True])
@@ -258,71 +371,131 @@ def test_what_is_frozen_is_neither_decomposed_nor_kept_by_tasks(single_head):
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5))
     body[0].requires_grad_(False)
-    model = MultiHeadModel(
-        body,
-        features=5,
-        input_shape=(4,),
-        tasks=2,
-        classes=2,
-        single_head=single_head,
-    )
+    model = network(body, shape=(4,), tasks=2, single_head=single_head)
     frozen = snapshot(model, ["body.0.weight", "body.0.bias"])
     weit = learner(model)
 
     state, update = weit.train(weit.init(), NOTHING, stage(0), data(1))
 
-    assert set(update.payload["base"]) == {"body.2.weight"}
-    assert set(state["masks/0"]) == {"body.2.weight"}
+    assert set(update.payload["base"]) == set(state["masks/0"]) == {"body.2.weight"}
     own = {"body.2.bias", "heads.0.weight", "heads.0.bias"}
     assert set(state["heads/0"]) == own
-    assert all((snapshot(model, [n])[n] == v).all() for n, v in frozen.items())
-    assert torch.isfinite(weit.predict(state, {}, 0, data(1).test.x)).all()
+    assert exact({"": snapshot(model, frozen)}) == exact({"": frozen})
 
 
-def test_a_task_that_was_never_trained_can_be_asked():
-    weit = learner()
-    logits = weit.predict(weit.init(), {}, 2, data(1).test.x)
-    assert logits.shape == (40, 2)
-    assert torch.isfinite(logits).all()
-
-
-def test_both_halves_fit_together_over_two_tasks():
-    weit, server = learner(), Server(FedWeitParams(knowledge="all"), ServerContext(0))
+def test_gates_leave_their_start_and_those_of_unused_channels_close():
     model = linear_model()
-    common = server.init(snapshot(model, model.shared_names()))
-    other = {W: SparseArray.of_nonzero(np.full((6, 4), 0.5, np.float32))}
-    common = {**common, "adapters/1/0": other}
-    state = weit.init()
-    for task in range(2):
-        now = stage(task)
-        state, update = weit.train(
-            state, server.configure_train(common, now, 0), now, data(task)
-        )
-        server.check_update(common, update)
-        common = server.aggregate_train(common, now, {0: update})
-    assert {"adapters/0/0", "adapters/0/1", "adapters/1/0"} <= set(common)
-    assert "foreign/1" in state
+    with torch.no_grad():
+        model.body[0].weight[3:, :2] = 0  # channels that see only inputs 2 and 3
+
+    def silent(part):
+        return Examples(part.x * torch.tensor([1.0, 1.0, 0.0, 0.0]), part.y)
+
+    parts = data(1)
+    task = TaskData(*map(silent, (parts.train, parts.valid, parts.test)), parts.classes)
+    weit = learner(model, rate=1e-3, base_rate=0.0)
+    state, _ = weit.train(weit.init(), NOTHING, ONE, task)
+    gates = state["masks/0"][W]
+    assert gates[3:].tolist() == [0, 0, 0]
+    used = np.abs(gates[:3] - weit.params.initial_gate)
+    assert used.min() > 0.02, "they have left their start"
+    assert np.ptp(gates[:3]) > 0.05, "and channels differ"
+    slow = learner(linear_model(), rate=1e-3, mask_rate=1.0)
+    state, _ = slow.train(slow.init(), NOTHING, ONE, data(1))
+    assert np.abs(state["masks/0"][W] - 1).max() < 0.006, "by a rate of their own"
 
 
-def test_a_finished_task_says_what_its_parts_amount_to():
-    weit = learner(threshold=0.0, lambda1=0.0)
-    state = weit.init()
-    for task in (0, 1):
-        state, update = weit.train(
-            state, foreign_payload(2 * task), stage(task), data(task + 1)
-        )
-        if not task:
-            assert update.metrics["foreign_norm"] == 0
-    base, foreign = state["base"][W], state["foreign/1"][W].to_dense()
-    expected = np.linalg.norm(foreign) / np.linalg.norm(base)
-    assert update.metrics["foreign_norm"] == pytest.approx(expected, rel=1e-5)
-    assert update.metrics["mask_density"] == np.mean(state["masks/1"][W] != 0)
-    finished = {**state, "masks/1": {W: np.float32([1, 0, 0, 0, 0, 2])}}
-    assert task_statistics(finished, 1)["mask_density"] == 2 / 6
+def test_what_the_network_does_not_use_has_no_step_to_shrink_after():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.spare = nn.Linear(4, 6), nn.Linear(4, 6)
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = linear_model()
+    model.body = Half()
+    weit = learner(model, initial_adapter=1.0)
+    state, _ = weit.train(weit.init(), NOTHING, ONE, data(1))
+    spare = "body.spare.weight"
+    assert np.array_equal(state["adapters/0"][spare], weit.init()["base"][spare])
 
 
-def test_density_is_the_share_of_entries_that_are_not_zero():
-    half = SparseArray.of_nonzero(np.array([[1.0, 0.0, 2.0, 0.0]], np.float32))
-    full = np.ones(4, np.float32)
-    assert density({"a": half, "b": full}) == 6 / 8
-    assert density({"a": SparseArray.of_nonzero(np.zeros(3, np.float32))}) == 0
+# ---- foreign adapters that harm
+
+
+def scores(folder, spoilt, **own):
+    """Score client 0 where client 1 sends noise for its adapters, if so asked."""
+
+    def tamper(number, message, reply):
+        if not spoilt or number != 1 or "adapters" not in reply.content.array_records:
+            return reply
+        rng = np.random.default_rng(0)
+        noise = {
+            name: SparseArray.of_nonzero(np.float32(3 * rng.normal(size=tensor.shape)))
+            for name, tensor in messages.decode_arrays(
+                reply.content["adapters"]
+            ).items()
+        }
+        record = ArrayRecord(dict(messages.MessageEncoder().arrays(noise).items()))
+        content = RecordDict({**reply.content, "adapters": record})
+        return Message(content, reply_to=message)
+
+    settings = {f"strategy.{key}": value for key, value in own.items()}
+    run_in_process(tiny(folder, strategy="fedweit", seed=1, **settings), tamper=tamper)
+    return summary_of(folder)["client_accuracy"][0][-1]
+
+
+def test_an_adapter_that_validates_worse_is_as_if_it_had_never_come(tmp_path):
+    without = scores(tmp_path / "none", False, knowledge="none")
+    kept = scores(tmp_path / "kept", True, knowledge="all")
+    dropped = scores(tmp_path / "dropped", True, knowledge="all", drop_harmful=True)
+    assert dropped == without != kept
+    journal = (tmp_path / "dropped" / "journal.jsonl").read_text()
+    assert not re.findall(r"attention/1/\d", journal)
+
+
+def test_the_loss_is_that_of_the_validation_samples():
+    ours, given = learner(drop_harmful=True), data(1)
+    state, _, loss = ours.learn(ours.start(ours.init(), NOTHING, 0), ONE, given)
+    logits = ours.predict(state, NOTHING, 0, given.valid.x)
+    expected = torch.nn.functional.cross_entropy(logits, given.valid.y)
+    assert loss == pytest.approx(float(expected), rel=1e-4)
+
+
+SEVERAL = {"123": 2.0, "": 1.0, "1": 0.5, "2": 1.5, "3": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("losses", "kept"),
+    [
+        ({"12": 1.0, "": 1.0}, "12"),
+        ({"12": np.nan, "": np.nan}, "12"),
+        ({"12": 2.0, "": 1.0, "1": 1.5, "2": 1.0}, ""),
+        ({"12": 2.0, "": 1.0, "1": 1.5, "2": 0.9}, "2"),
+        ({"12": 2.0, "": 1.0, "1": 0.5, "2": 0.9}, "1"),
+        ({**SEVERAL, "13": 0.4}, "13"),
+        ({**SEVERAL, "13": 0.6}, "1"),
+        ({"": 1.0}, ""),
+        ({"1": 2.0, "": 1.0}, ""),
+    ],
+)
+def test_whose_adapters_are_tried_in_turn_and_whose_are_kept(losses, kept, monkeypatch):
+    sets = []
+
+    def learn(self, state, stage, data):
+        clients = {source.split("/")[0] for source in received(state)}
+        sets.append("".join(sorted(clients)))
+        return Learned(state, {}, losses[sets[-1]])
+
+    monkeypatch.setattr(FedWeit, "learn", learn)
+    adapter = foreign_payload(1)["adapters/1/0"]
+    offer = {f"adapters/{c}/{t}": adapter for c in next(iter(losses)) for t in (0, 1)}
+    ours = learner(drop_harmful=True)
+    state, _, _ = ours.begin(ours.init(), {**NOTHING, **offer}, ONE, data(1))
+    assert sets == list(losses)
+    assert received(state) == [f"{c}/{t}" for c in kept for t in (0, 1)]
+    sets.clear()
+    learner().begin(ours.init(), {**NOTHING, **offer}, ONE, data(1))
+    assert len(sets) == 1, "if so asked"

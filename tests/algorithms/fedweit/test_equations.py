@@ -1,37 +1,37 @@
-"""The algebra of FedWeIT against NumPy and numbers worked out by hand."""
+"""FedWeIT's equations against NumPy, brute force and numbers worked out by hand."""
 
 import numpy as np
 import pytest
 import torch
+from fedweit_cases import W, data, random_workspace, sigmoid
 
 from clients.fedweit.maths import (
     ForeignBank,
-    by_channel,
     compose,
+    following_cost,
     gate,
+    retroactive,
     soft,
     top_channels,
 )
 from fcl_flower.core.types import SparseArray
+from fcl_flower.data.examples import Examples
+from fcl_flower.training.loop import Fit, Score, Training, fit
+from fcl_flower.training.optimizers import OptimizerChoice
+
+ADAM = OptimizerChoice()
+LAMBDA2 = 0.7
 
 
-def test_theta_is_gated_base_plus_adapter_plus_weighted_foreign_adapters():
+def test_theta_is_gated_base_plus_adapter():
     base = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    gates = torch.tensor([0.5, 2.0])
     adapter = torch.tensor([[10.0, 0.0], [0.0, 10.0]])
-    foreign = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-
-    theta = compose(base, gates, adapter, foreign)
-
-    # Row 0: 0.5 * (1, 2) + (10, 0) + (0, 1). Row 1: 2 * (3, 4) + (0, 10) + (1, 0).
-    assert theta.tolist() == [[10.5, 2.0], [7.0, 18.0]]
-
-
-def test_a_gate_multiplies_a_whole_output_channel_of_a_convolution():
-    base = torch.ones(2, 3, 5, 5)
-    theta = compose(base, torch.tensor([0.25, 4.0]), torch.zeros_like(base))
-    assert theta[0].unique().tolist() == [0.25]
-    assert theta[1].unique().tolist() == [4.0]
+    theta = compose(base, torch.tensor([0.5, 2.0]), adapter)
+    # Row 0: 0.5 * (1, 2) + (10, 0). Row 1: 2 * (3, 4) + (0, 10).
+    assert theta.tolist() == [[10.5, 1.0], [6.0, 18.0]]
+    kernels = torch.ones(2, 3, 5, 5)
+    theta = compose(kernels, torch.tensor([0.25, 4.0]), torch.zeros_like(kernels))
+    assert [channel.unique().tolist() for channel in theta] == [[0.25], [4.0]]
 
 
 def test_gates_are_sigmoid_or_the_raw_value():
@@ -40,23 +40,9 @@ def test_gates_are_sigmoid_or_the_raw_value():
     assert gate(raw, "identity") is raw
 
 
-def test_the_mask_receives_the_gradient_of_the_task():
-    base = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    raw = torch.tensor([0.0, 0.0], requires_grad=True)
-    adapter = torch.zeros(2, 2)
-    x = torch.tensor([1.0, 1.0])
-
-    (compose(base, gate(raw, "sigmoid"), adapter) @ x).sum().backward()
-
-    # d(sum theta x)/d m = g'(m) * sum_k B_k x_k with g'(0) = 1/4: 3/4 and 7/4.
-    assert raw.grad.tolist() == pytest.approx([0.75, 1.75])
-
-
 def test_soft_threshold_by_hand():
     values = torch.tensor([-3.0, -1.0, 0.5, 2.0])
     assert soft(values, torch.tensor(1.0)).tolist() == [-2.0, 0.0, 0.0, 1.0]
-    each = torch.tensor([2.0, 0.0, 0.25, 3.0])
-    assert soft(values, each).tolist() == [-1.0, -1.0, 0.25, 0.0]
 
 
 def test_top_channels_are_those_with_the_largest_gates():
@@ -64,52 +50,205 @@ def test_top_channels_are_those_with_the_largest_gates():
     assert top_channels(gates, 0.4).tolist() == [1, 2]
     assert top_channels(gates, 1.0).tolist() == [0, 1, 2, 3, 4]
     assert top_channels(gates, 0.01).tolist() == [2]
-
-
-def test_equal_gates_give_the_same_channels_everywhere():
     assert top_channels(torch.full((10,), 0.5), 0.3).tolist() == [0, 1, 2]
 
 
-def test_by_channel_broadcasts_along_the_first_axis():
-    assert by_channel(torch.arange(3), torch.zeros(3, 4, 5)).shape == (3, 1, 1)
-
-
-def banked(seed=0, count=4, shape=(5, 3, 2), density=0.3):
-    rng = np.random.default_rng(seed)
-    dense = [
-        np.where(rng.random(shape) < density, rng.normal(size=shape), 0).astype(
-            np.float32
-        )
-        for _ in range(count)
-    ]
-    return dense, ForeignBank([SparseArray.of_nonzero(a) for a in dense])
-
-
-def test_the_bank_gives_the_plain_weighted_sum():
-    dense, bank = banked()
-    alpha = torch.tensor([0.5, -1.0, 2.0, 0.25])
-    plain = sum(a * d for a, d in zip(alpha.tolist(), dense, strict=True))
-    torch.testing.assert_close(bank.weighted(alpha), torch.from_numpy(plain))
-    assert len(bank) == 4
-
-
-def test_the_banks_gradient_of_alpha_equals_autograds_through_the_plain_sum():
-    dense, bank = banked(seed=3)
+def test_a_bank_is_the_plain_weighted_sum_and_has_its_gradient():
+    rng = np.random.default_rng(3)
+    drawn = rng.normal(size=(4, 5, 3, 2)) * (rng.random((4, 5, 3, 2)) < 0.3)
+    drawn[1] = 0  # an empty adapter takes part
+    plain = torch.tensor(drawn, dtype=torch.float32)
+    bank = ForeignBank([SparseArray.of_nonzero(one.numpy()) for one in plain])
     direction = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
     fast = torch.tensor([0.5, -1.0, 2.0, 0.25], requires_grad=True)
-    plain = fast.detach().clone().requires_grad_()
+    slow = fast.detach().clone().requires_grad_()
 
-    (bank.weighted(fast).tanh() * direction).sum().backward()
-    stacked = torch.from_numpy(np.stack(dense))
-    (torch.tensordot(plain, stacked, 1).tanh() * direction).sum().backward()
+    one, other = bank.weighted(fast), torch.tensordot(slow, plain, 1)
+    torch.testing.assert_close(one, other)
+    (one.tanh() * direction).sum().backward()
+    (other.tanh() * direction).sum().backward()
+    torch.testing.assert_close(fast.grad, slow.grad)
 
-    torch.testing.assert_close(fast.grad, plain.grad)
+
+# ---- equation 2
 
 
-def test_an_empty_adapter_takes_part_with_zero():
-    empty = SparseArray.of_nonzero(np.zeros((2, 2), np.float32))
-    bank = ForeignBank([empty])
-    alpha = torch.ones(1, requires_grad=True)
-    bank.weighted(alpha).sum().backward()
-    assert bank.weighted(alpha).abs().sum() == 0
-    assert alpha.grad.tolist() == [0.0]
+def test_every_term_of_the_loss_against_numpy():
+    work, n = random_workspace(
+        old=True, solver="gradient", gate="sigmoid", lambda_mask=0.3, lambda2=0.7
+    )
+    x, y = data(1).train
+
+    loss = float(work.loss(x, y).detach())
+
+    theta = n["base"] * sigmoid(n["mask"])[:, None] + n["adapter"]
+    private = {k: v.detach().double().numpy() for k, v in work.tensors.private.items()}
+    hidden = np.tanh(x.double().numpy() @ theta.T + private["body.0.bias"])
+    logits = hidden @ private["heads.0.weight"].T + private["heads.0.bias"]
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    cross_entropy = -log_p[np.arange(len(y)), y.numpy()].mean()
+    sparsity = 0.3 * sigmoid(n["mask"]).sum()  # that of adapters is a proximal step
+    moved = (n["base"] - n["anchor"]) * sigmoid(n["old_mask"])[:, None]
+    drift = 0.7 * np.square(moved + n["old"] - n["old_anchor"]).sum()
+    assert loss == pytest.approx(cross_entropy + sparsity + drift, rel=1e-5)
+
+
+def test_the_mask_gets_the_tasks_gradient_as_by_finite_differences():
+    work, _ = random_workspace()
+    x, y = data(1).train
+    work.loss(x, y).backward()
+    mask, step = work.leaves[f"masks/{W}"], 1e-2
+    found = mask.grad.clone()
+    for channel in range(6):
+        values = []
+        for move in (step, -2 * step):
+            with torch.no_grad():
+                mask[channel] += move
+                values.append(float(work.loss(x, y)))
+        with torch.no_grad():
+            mask[channel] += step
+        numeric = (values[0] - values[1]) / (2 * step)
+        assert float(found[channel]) == pytest.approx(numeric, abs=2e-4)
+    assert found.abs().max() > 1e-3
+
+
+def test_a_sigmoid_is_penalised_as_a_gate_and_not_as_a_raw_mask():
+    work, numbers = random_workspace(lambda_mask=0.3, gate="sigmoid")
+    work.gate_penalty().backward()
+    gates = sigmoid(numbers["mask"])
+    # Its slope at m is lambda g (1 - g): towards 0, where |m| would pull to 0.5.
+    np.testing.assert_allclose(
+        work.leaves[f"masks/{W}"].grad, 0.3 * gates * (1 - gates), rtol=1e-5
+    )
+    assert list(work.sparse) == [f"adapters/{W}"]
+
+
+# ---- its minimum over old adapters, once the base is given
+
+GRID = np.linspace(-6, 6, 40_001)
+
+
+def drawn(seed=0):
+    """Draw dB, and A_old and gates of two tasks."""
+    rng = np.random.default_rng(seed)
+    moved, *old = (torch.tensor(rng.normal(size=(3, 2))) for _ in range(3))
+    return moved, [(adapter, torch.tensor(rng.uniform(size=3))) for adapter in old]
+
+
+def costs(adapter, moved, gates, lambda1):
+    """Compute what each value of the grid costs as each entry of A: (3, 2, grid)."""
+    drift = (moved * gates[:, None] - adapter).numpy()[..., None] + GRID
+    return LAMBDA2 * drift**2 + lambda1 * np.abs(GRID)
+
+
+@pytest.mark.parametrize("lambda1", [0.0, 0.3, 5.0])
+def test_closed_forms_are_the_best_on_a_fine_grid(lambda1):
+    moved, old = drawn()
+    for adapter, gates in old:
+        found = retroactive(adapter, moved, gates, lambda1, LAMBDA2)
+        best = GRID[costs(adapter, moved, gates, lambda1).argmin(-1)]
+        np.testing.assert_allclose(found, best, atol=4e-4)
+    best = sum(costs(a, moved, g, lambda1).min(-1).sum() for a, g in old)
+    found = following_cost(moved, old, lambda1, LAMBDA2)
+    assert float(found) == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("lambda1", [0.02, 5.0])
+def test_the_pull_at_the_base_is_the_slope_of_that_cost(lambda1):
+    moved, old = drawn()
+    moved.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda b: following_cost(b, old, lambda1, LAMBDA2), moved
+    )
+
+
+def test_empty_old_adapters_brake_the_base_by_their_gates():
+    moved = torch.tensor([[0.5, -0.5], [0.0, 1e-6]], requires_grad=True)
+    gates = torch.tensor([1.0, 0.25]), torch.tensor([0.5, 0.25])
+    following_cost(moved, [(torch.zeros(2, 2), g) for g in gates], 0.1, 2.0).backward()
+    # Beyond lambda1 / (2 lambda2) each is worth lambda1 g an entry.
+    slope = 2 * 2.0 * 1e-6 * (0.25**2 + 0.25**2)
+    torch.testing.assert_close(moved.grad, torch.tensor([[0.15, -0.15], [0.0, slope]]))
+
+
+def test_without_the_second_term_an_old_adapter_stays():
+    old = torch.tensor([[1.0, -2.0]])
+    assert retroactive(old, torch.ones(1, 2), torch.ones(1), 0.1, 0.0) is old
+
+
+# ---- where training ends
+
+
+def minimised(work, names, objective, optimizer=ADAM):
+    """Train by optimizer and proximal step, without noise."""
+    job = Fit(
+        parameters={name: work.leaves[name] for name in names},
+        objective=lambda x, y: objective(),
+        examples=Examples(torch.zeros(100, 1), torch.zeros(100, dtype=torch.int64)),
+        training=Training(30, batch_size=1, learning_rate=0.03, optimizer=optimizer),
+        seed=0,
+        round=1,
+        validate=lambda: Score(1.0, 0.0),
+        after_step=work.proximal_step,
+    )
+    fit(job)
+    return [work.leaves[name].detach() for name in names]
+
+
+def parabolas(work, names, seed=4):
+    """Make sum_j h_j (w_j - b_j)^2 / 2 as a function, and h and b by leaf."""
+    rng = np.random.default_rng(seed)
+    shapes = {name: work.leaves[name].shape for name in names}
+    h = {n: torch.tensor(np.float32(rng.uniform(0.2, 5, s))) for n, s in shapes.items()}
+    b = {n: torch.tensor(np.float32(rng.normal(size=s))) for n, s in shapes.items()}
+
+    def objective():
+        return sum((h[n] * (work.leaves[n] - b[n]) ** 2 / 2).sum() for n in names)
+
+    return objective, h, b
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [ADAM, OptimizerChoice("sgd", momentum=0.9)],
+    ids=["adam", "momentum"],
+)
+def test_training_ends_at_the_closed_form_of_a_lasso(optimizer):
+    """Minimise sum_j h_j (w_j - b_j)^2 / 2 + lambda |w_j|: soft(b_j, lambda / h_j).
+
+    Entries differ in curvature and start; a threshold of rate times lambda would weigh
+    lambda by the size of each entry's gradient, and end elsewhere.
+    """
+    work, _ = random_workspace(lambda1=0.9, lambda_mask=0.8, gate="identity")
+    names = [f"adapters/{W}", f"masks/{W}"]
+    objective, h, b = parabolas(work, names)
+    for name, found, weight in zip(
+        names, minimised(work, names, objective, optimizer), (0.9, 0.8), strict=True
+    ):
+        best = b[name].sign() * (b[name].abs() - weight / h[name]).clamp(0)
+        assert 0 < (best == 0).double().mean() < 1
+        assert torch.equal(found == 0, best == 0), "the zeros are exact"
+        torch.testing.assert_close(found, best, atol=2e-3, rtol=0)
+
+
+def test_both_solvers_have_the_same_minimum_in_the_base_and_in_an_old_adapter():
+    """The exact shortcut against equation 2 as printed, with a base that may move."""
+    found = {}
+    for solver in ("closed", "gradient"):
+        work, n = random_workspace(old=True, solver=solver, lambda1=0.3, lambda2=0.7)
+        names = [f"base/{W}", *(f"old/0/{W}" for _ in work.tensors.old[0].adapters)]
+        cost, _, goal = parabolas(work, names[:1])
+        found[solver] = minimised(work, names, lambda c=cost, w=work: c() + w.drift())
+    (base,) = found["closed"]
+    torch.testing.assert_close(base, found["gradient"][0], atol=2e-3, rtol=0)
+    assert (base - goal[f"base/{W}"]).abs().max() > 0.1, "the old task pulls at it"
+    followed = retroactive(
+        torch.from_numpy(n["old_anchor"]),
+        base - torch.from_numpy(n["anchor"]),
+        work.tensors.old[0].gates[W],
+        0.3,
+        0.7,
+    )
+    assert 0 < (followed == 0).double().mean() < 1
+    torch.testing.assert_close(followed, found["gradient"][1], atol=2e-3, rtol=0)

@@ -1,16 +1,16 @@
-"""FedWeIT's server half: aggregation rules and the knowledge base, by hand."""
+"""FedWeIT's server half: aggregation rules, what is sent, and the knowledge base."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerContext
-from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import SparseArray, TaskStage, Update
-from strategies.fedweit import FedWeitParams
-from strategies.fedweit.server import FedWeit
+from fcl_flower.core.errors import ConfigError, WireError
+from fcl_flower.core.types import ClientTask, SparseArray, TaskStage, Update
+from strategies.fedweit import FedWeit, FedWeitParams
+from strategies.fedweit.maths import check_metrics, choose
 
 W = "body.fc.weight"
 
@@ -21,216 +21,219 @@ def stage(number, task=0, starts_task=False, ends_task=False):
     )
 
 
-def server(**params):
-    return FedWeit(FedWeitParams(**params), ServerContext(3))
+def server(seed=3, **params):
+    return FedWeit(FedWeitParams(**params), ServerContext(seed))
 
 
 def start(strategy):
     weight = np.float32([[1, 1], [2, 2], [3, 3]])
-    bias = np.float32([9, 9, 9])
-    return strategy.init({W: weight, "body.fc.bias": bias})
+    return strategy.init({W: weight, "body.fc.bias": np.float32([9, 9, 9])})
 
 
 def rows(values, channels):
     return SparseArray.of_channels(np.float32(values), np.array(channels))
 
 
-def update(base=None, adapter=None):
+def update(base=None, adapter=None, at=None):
     payload = {"base": {} if base is None else {W: base}}
     if adapter is not None:
         payload["adapters"] = {W: SparseArray.of_nonzero(np.float32(adapter))}
-    return Update(payload, num_examples=10)
+    return Update(payload, num_examples=10, stage=at)
 
 
 def test_only_weights_with_channels_are_common():
     assert set(start(server())["base"]) == {W}
-
-
-def test_a_model_without_anything_to_decompose_is_refused():
     with pytest.raises(ConfigError, match=r"^model: got a body without trained weight"):
         server().init({"heads.0.weight": np.zeros((2, 3), np.float32)})
 
 
-def test_masked_mean_averages_over_the_clients_that_sent_a_channel():
-    strategy = server(aggregation="masked-mean")
+# ---- the base
+
+
+@pytest.mark.parametrize(
+    ("params", "rule", "expected"),
+    [
+        # Channel 0 came from all three, 1 from two, 2 from nobody.
+        ({}, "mean", [[6, 5], [7, 6], [3, 3]]),
+        ({}, "median", [[8, 0], [2, 2], [3, 3]]),  # two are too few
+        # 1/C sum B m: what one did not send counts as zero.
+        (
+            {"aggregation": "literal", "gate": "sigmoid"},
+            "mean",
+            [[6, 5], [14 / 3, 4], [3, 3]],
+        ),
+    ],
+)
+def test_the_base_is_combined_over_the_clients_that_sent_a_channel(
+    params, rule, expected
+):
+    strategy = server(**params)
+    strategy.aggregation = Aggregation(rule)
     state = start(strategy)
-    full = [[4, 8], [6, 6], [0, 0]]
-    updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
+    sent = [([[0, 15]] * 3, [0]), ([[8, 0], [6, 6], [0, 0]], [0, 1])]
+    sent.append(([[10, 0], [8, 6], [0, 0]], [0, 1]))
+    updates = {c: update(rows(*one)) for c, one in enumerate(sent)}
 
-    new = strategy.aggregate_train(state, stage(1), updates)
+    new = strategy.aggregate_train(state, stage(4), updates)
 
-    # Channel 0: mean of (4, 8) and (8, 0). Channel 1: client 0 alone. 2: as it was.
-    assert new["base"][W].tolist() == [[6, 4], [6, 6], [3, 3]]
+    np.testing.assert_allclose(new["base"][W], expected, rtol=1e-6)
+    assert new["meta/changed"][W].tolist() == [4, 4, 0]
     assert state["base"][W].tolist() == [[1, 1], [2, 2], [3, 3]]
 
 
-def test_the_literal_rule_counts_what_was_not_sent_as_zero():
-    strategy = server(aggregation="literal", gate="sigmoid")
-    state = start(strategy)
-    full = [[4, 8], [6, 6], [0, 0]]
-    updates = {0: update(rows(full, [0, 1])), 1: update(rows([[8, 0]] * 3, [0]))}
-
-    new = strategy.aggregate_train(state, stage(1), updates)
-
-    # 1/C sum B m with C = 2: channel 1 shrinks to half of what its one client sent.
-    assert new["base"][W].tolist() == [[6, 4], [3, 3], [3, 3]]
-
-
-def test_the_literal_rule_is_refused_with_gates_that_may_exceed_1():
-    """The base would be multiplied by its gates in every round, and doubled by a 2."""
+def test_the_literal_rule_is_refused_where_it_cannot_hold():
+    # The base would be multiplied by its gates in every round, and doubled by a 2.
     with pytest.raises(
         ValueError, match=r"aggregation: got 'literal', expected 'maske"
     ):
         FedWeitParams(aggregation="literal", gate="identity")
-    for aggregation, gate in (("literal", "sigmoid"), ("masked-mean", "identity")):
-        assert FedWeitParams(aggregation=aggregation, gate=gate).gate == gate
+    strategy = server(aggregation="literal", gate="sigmoid")
+    strategy.aggregation = Aggregation("median")
+    with pytest.raises(ConfigError, match=r"strategy\.aggregation: got 'literal'"):
+        start(strategy)
 
 
 def test_a_client_receives_only_channels_that_changed_since_it_took_part():
     strategy = server()
+
+    def sent(state, number, client):
+        base = strategy.configure_train(state, stage(number), client)["base"]
+        return sorted(set(base[W].indices // 2)) if W in base else []
+
     state = start(strategy)
-    first = strategy.configure_train(state, stage(1), 0)["base"][W]
-    assert first.nnz == 6, "at first everything"
+    assert sent(state, 1, 0) == [0, 1, 2], "at first everything"
     state = strategy.aggregate_train(
         state, stage(1), {0: update(rows([[7, 7]] * 3, [1])), 1: update()}
     )
-    again = strategy.configure_train(state, stage(2), 0)["base"][W]
-    assert again.indices.tolist() == [2, 3]
-    assert again.values.tolist() == [7, 7]
-    assert strategy.configure_train(state, stage(2), 2)["base"][W].nnz == 6, (
-        "a newcomer"
-    )
+    assert sent(state, 2, 0) == [1]
+    payload = strategy.configure_train(state, stage(2), 0)
+    assert payload["base"][W].values.tolist() == [7, 7]
+    other = strategy.configure_train(state, stage(2), 1)
+    assert other["base"][W] is payload["base"][W], "equal tensors are one object"
+    assert sent(state, 2, 2) == [0, 1, 2], "a newcomer"
+    assert sent(strategy.on_state_lost(state, 0), 2, 0) == [0, 1, 2]
 
     state = strategy.aggregate_train(
         state, stage(2), {0: update(rows([[5, 5]] * 3, [0]))}
     )
-    missed_one = strategy.configure_train(state, stage(3), 1)["base"][W]
-    assert missed_one.indices.tolist() == [0, 1, 2, 3], "changes of rounds 1 and 2"
+    assert sent(state, 3, 1) == [0, 1], "changes of rounds 1 and 2"
+    # Client 0 was asked in round 2 and is late: 3 changed meanwhile by client 1.
+    state = strategy.aggregate_train(
+        state, stage(3), {1: update(rows([[4, 4]] * 3, [2]), at=stage(3))}
+    )
+    late = update(rows([[6, 6]] * 3, [1]), at=stage(2))
+    state = strategy.aggregate_train(state, stage(4), {0: late})
+    assert sent(state, 5, 0) == [0, 1, 2]
 
 
-def with_adapters(strategy, clients=3, tasks=3):
+# ---- the knowledge base
+
+WHO = [ClientTask(*one) for one in ((0, 0), (0, 1), (2, 0), (2, 1), (10, 0))]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("previous", [WHO[1], WHO[3], WHO[4]]),
+        ("all", WHO),
+        ("sample:5", WHO),
+        ("sample:99", WHO),
+        ("none", []),
+    ],
+)
+def test_who_is_chosen_by_who_and_when(rule, expected):
+    assert choose(rule, WHO, ClientTask(1, 2), seed=0) == expected
+
+
+def test_a_sample_depends_on_seed_client_and_task_and_meets_everyone_in_the_end():
+    new = ClientTask(1, 2)
+    drawn = [choose("sample:2", WHO, new, seed) for seed in range(40)]
+    for sample in drawn:
+        assert len(set(sample)) == 2
+        assert sample == sorted(sample)
+    assert {adapter for sample in drawn for adapter in sample} == set(WHO)
+    assert drawn == [choose("sample:2", WHO, new, seed) for seed in range(40)]
+    for other in (ClientTask(1, 3), ClientTask(3, 2)):
+        assert drawn != [choose("sample:2", WHO, other, seed) for seed in range(40)]
+
+
+def with_adapters(strategy, clients=3, tasks=2):
     state = start(strategy)
     for task in range(tasks):
         updates = {
-            client: update(adapter=[[100 * client + task + 1, 0]] * 3)
-            for client in range(clients)
+            c: update(adapter=[[100 * c + task + 1, 0]] * 3) for c in range(clients)
         }
-        state = strategy.aggregate_train(
-            state, stage(task + 1, task, ends_task=True), updates
-        )
+        state = strategy.aggregate_train(state, stage(task + 1, task), updates)
     return state
 
 
-def received(strategy, state, client, task):
-    payload = strategy.configure_train(state, stage(10, task, starts_task=True), client)
-    return sorted(group for group in payload if group.startswith("adapters/"))
+def adapters_for(strategy, state, client, task, starts_task=True):
+    now = stage(10, task, starts_task=starts_task)
+    payload = strategy.configure_train(state, now, client)
+    return [group for group in payload if group != "base"]
 
 
-@pytest.mark.parametrize("knowledge", ["previous", "all", "sample:2", "sample:50"])
-def test_the_knowledge_base_never_holds_the_clients_own_adapters(knowledge):
-    strategy = server(knowledge=knowledge)
-    state = with_adapters(strategy)
-    for client in range(3):
-        for task in range(4):
-            own = f"adapters/{client}/"
-            assert not any(
-                group.startswith(own)
-                for group in received(strategy, state, client, task)
-            )
-
-
-def test_previous_is_the_last_of_each_client_and_all_is_every_one():
-    state = with_adapters(server(), tasks=2)
-    assert received(server(knowledge="previous"), state, 1, 2) == [
-        "adapters/0/1",
-        "adapters/2/1",
-    ]
-    assert received(server(knowledge="all"), state, 1, 2) == [
-        "adapters/0/0",
-        "adapters/0/1",
-        "adapters/2/0",
-        "adapters/2/1",
-    ]
-    assert received(server(knowledge="none"), state, 1, 2) == []
-    nothing = start(server())
-    assert received(server(knowledge="all"), nothing, 1, 0) == []
-
-
-def test_a_sample_is_of_size_k_and_depends_on_seed_client_and_task_only():
-    strategy = server(knowledge="sample:2")
-    state = with_adapters(strategy, clients=6)
-    drawn = {(c, t): received(strategy, state, c, t) for c in range(6) for t in (3, 4)}
-    assert all(len(groups) == 2 for groups in drawn.values())
-    assert drawn == {key: received(strategy, state, *key) for key in drawn}
-    assert len({tuple(groups) for groups in drawn.values()}) > 3
-    other = FedWeit(FedWeitParams(knowledge="sample:2"), ServerContext(4))
-    assert drawn != {key: received(other, state, *key) for key in drawn}
-
-
-def test_adapters_travel_once_a_task_and_keep_their_values():
-    strategy = server(knowledge="all")
-    state = with_adapters(strategy)
+@pytest.mark.parametrize(("rule", "tasks"), [("previous", [1]), ("all", [0, 1])])
+def test_adapters_of_others_travel_once_a_task_and_never_the_clients_own(rule, tasks):
+    strategy = server(knowledge=rule)
+    state = with_adapters(strategy, clients=11)
+    for client in (0, 1, 10):
+        expected = [
+            f"adapters/{c}/{t}" for c in range(11) if c != client for t in tasks
+        ]
+        assert adapters_for(strategy, state, client, 2) == expected
+        assert adapters_for(strategy, state, client, 2, starts_task=False) == []
+        # Slower than the others it gets what they have finished all the same.
+        own = f"adapters/{client}/"
+        slow = {group: a for group, a in state.items() if not group.startswith(own)}
+        assert adapters_for(strategy, slow, client, 0) == expected
     payload = strategy.configure_train(state, stage(10, 3, starts_task=True), 0)
     assert payload["adapters/2/1"][W].to_dense()[:, 0].tolist() == [202, 202, 202]
-    later = strategy.configure_train(state, stage(11, 3, starts_task=False), 0)
-    assert set(later) == {"base"}
 
 
 def test_who_goes_on_with_a_task_takes_no_more_adapters():
     strategy = server(knowledge="all")
     state = with_adapters(strategy, tasks=1)
     # Where concepts are hidden each round is the first and the last of the only task.
-    again = stage(2, 0, starts_task=True, ends_task=True)
-    assert set(strategy.configure_train(state, again, 0)) == {"base"}
+    assert adapters_for(strategy, state, 0, 0) == []
     lost = strategy.on_state_lost(state, 0)
-    sent = strategy.configure_train(lost, again, 0)
-    assert set(sent) == {"base", "adapters/1/0", "adapters/2/0"}
-
-
-@pytest.mark.parametrize("knowledge", ["sample:0", "sample:x", "sample", "some", ""])
-def test_unknown_knowledge_is_refused(knowledge):
-    with pytest.raises(ValueError, match="knowledge"):
-        FedWeitParams(knowledge=knowledge)
+    assert adapters_for(strategy, lost, 0, 0) == ["adapters/1/0", "adapters/2/0"]
 
 
 def test_an_adapter_belongs_to_the_task_at_which_its_client_stood():
     strategy = server()
-    ahead = dataclasses.replace(update(adapter=[[1, 0]] * 3), stage=stage(4, task=5))
+    ahead = replace(update(adapter=[[1, 0]] * 3), stage=stage(4, task=5))
     updates = {0: ahead, 1: update(adapter=[[2, 0]] * 3)}
-
     new = strategy.aggregate_train(start(strategy), stage(7, task=1), updates)
-
     assert {g for g in new if g.startswith("adapters/")} == {
         "adapters/0/5",
         "adapters/1/1",
     }
 
 
-def test_what_changed_while_a_client_was_busy_reaches_it_afterwards():
+@pytest.mark.parametrize(
+    ("metrics", "sentence"),
+    [
+        ({"adapter_density": 1.5}, r"adapter_density: got 1\.5"),
+        ({"adapter_density": -0.1}, r"adapter_density: got -0\.1"),
+        ({"attention/1/0": -1.0}, r"attention/1/0: got -1\.0"),
+        ({"attention/9/0": 1.0}, "for one of 1 adapters"),
+    ],
+)
+def test_weights_and_densities_that_are_none_are_refused(metrics, sentence):
+    with pytest.raises(WireError, match=sentence):
+        check_metrics(metrics, {"1/0"})
+
+
+def test_an_adapter_that_lacks_a_tensor_is_refused():
     strategy = server()
-    state = start(strategy)
-    busy = stage(1)
-    one = dataclasses.replace(update(rows([[7, 7]] * 3, [1])), stage=stage(1))
-    late = dataclasses.replace(update(rows([[5, 5]] * 3, [2])), stage=busy)
+    whole = update(adapter=[[1, 0]] * 3).payload
 
-    state = strategy.aggregate_train(state, stage(1), {1: one})
-    state = strategy.aggregate_train(state, stage(2), {0: late})
+    def changed(**groups):
+        return Update({**whole, **groups}, 1)
 
-    # Client 0 was asked before channel 1 changed, and client 1 before channel 2 did.
-    for client in (0, 1):
-        sent = strategy.configure_train(state, stage(3), client)["base"][W]
-        assert sorted(set(sent.indices // 2)) == [1, 2]
-
-
-def test_a_median_is_that_of_the_clients_that_sent_a_channel():
-    strategy = server()
-    strategy.aggregation = Aggregation("median")
-    state = start(strategy)
-    sent = [([4, 8], [0]), ([5, 6], [0]), ([900, -900], [0, 1])]
-    updates = {c: update(rows([v] * 3, at)) for c, (v, at) in enumerate(sent)}
-
-    new = strategy.aggregate_train(state, stage(1), updates)
-
-    # The first channel came from three, the second from one, the third from nobody.
-    np.testing.assert_array_equal(new["base"][W], [[5, 6], [2, 2], [3, 3]])
-    np.testing.assert_array_equal(new["meta/changed"][W], [1, 1, 0])
+    strategy.check_update(start(strategy), changed())
+    with pytest.raises(WireError, match=r"adapters: tensors .* are missing"):
+        strategy.check_update(start(strategy), changed(adapters={}))
+    with pytest.raises(WireError, match=r"groups .* expected base and adapters"):
+        strategy.check_update(start(strategy), changed(heads={}))

@@ -9,9 +9,8 @@ from watched import one_index_a_page
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation import messages
-from strategies.fedweit import FedWeitParams
+from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.fedweit.maths import similarity
-from strategies.fedweit.server import FedWeit
 
 
 def test_what_is_not_checked_by_shape_costs_what_it_claims():
