@@ -15,7 +15,6 @@ from fcl_flower.results.report.charts import (
     Series,
     draw,
     short,
-    task_colour,
     task_spans,
 )
 from fcl_flower.results.report.page import Section, page
@@ -135,11 +134,6 @@ def test_names_are_cut_and_shown_as_text():
     assert short("x" * 31) == "x" * 29 + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def test_colours_of_tasks_go_from_the_first_to_the_last():
-    assert [task_colour(i, 3) for i in range(3)] == ["#d9962b", "#2a9188", "#5b6fc8"]
-    assert task_colour(0, 1) == "#2a9188"
-
-
 def test_a_number_that_json_does_not_know_is_refused():
     chart = PointChart("what", {"none": [Point((NAN, 0.0), "", 0, "")]})
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -147,26 +141,20 @@ def test_a_number_that_json_does_not_know_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
+    ("said", "value", "text"),
     [
-        (999, "999 B"),
-        (1_000, "1.00 kB"),
-        (12_340, "12.3 kB"),
-        (999_600, "1.00 MB"),
-        (99_970_000, "100 MB"),
-        (5_600_000_000_000, "5.60 TB"),
+        (wording.size, 999, "999 B"),
+        (wording.size, 1_000, "1.00 kB"),
+        (wording.size, 12_340, "12.3 kB"),
+        (wording.size, 999_600, "1.00 MB"),
+        (wording.size, 99_970_000, "100 MB"),
+        (wording.duration, 4.21, "4.2 s"),
+        (wording.duration, 59.96, "1 min 00 s"),
+        (wording.duration, 3599.6, "1 h 00 min"),
     ],
 )
-def test_sizes_have_three_digits(count, text):
-    assert wording.size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(4.21, "4.2 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")],
-)
-def test_durations_have_two_units(seconds, text):
-    assert wording.duration(seconds) == text
+def test_sizes_have_three_digits_and_durations_two_units(said, value, text):
+    assert said(value) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What tables, sheets and pages say of several runs."""
 
-import numpy as np
 import pytest
 from pages import head_of, parsed, table_of, words
 from run_folders import edit, make_run, summary_of
@@ -35,6 +34,7 @@ def test_tables_sheets_and_pages_show_what_is_known(tmp_path):
 
     for shown in ("Peak memory", "500 MB", "Multiply-adds", "1e+12"):
         assert shown in page
+    assert "Peak memory" not in words(parsed(write_report(other)))
     head = head_of(comparison, "methods")
     (known, unknown) = table_of(comparison, "methods")
     for title, value in (("peak memory", "500 MB"), ("multiply-adds", "2e+12")):
@@ -47,40 +47,26 @@ def test_tables_sheets_and_pages_show_what_is_known(tmp_path):
     assert [row[column] for row in sheets["runs"].rows] == [10**12, 3 * 10**12, None]
 
 
-def test_of_earlier_runs_nothing_is_said(tmp_path):
-    run = make_run(tmp_path / "run")
-    head = head_of(parsed(write_comparison(tmp_path / "out", [run])), "methods")
-    assert not {"peak memory", "multiply-adds"} & {*head}
-    assert "Peak memory" not in words(parsed(write_report(run)))
-
-
 # ---- forward transfer
 
 
 def three_runs(folder, **single):
-    """Return two runs of one method and one of single tasks, beside the first."""
+    """Make two runs of one method and one of single tasks, beside the first."""
     runs = [make_run(folder / f"m{seed}", seed=seed, gain=0.1) for seed in (1, 2)]
     runs.append(make_run(folder / "alone", strategy="stl", seed=1))
     edit(runs[-1], "summary.json", **{"single_task": True, **single})
     return runs
 
 
-def worked_out(run, alone):
-    """Return the mean over clients and all tasks but the first, by loops."""
-    a, b = (summary_of(folder)["client_accuracy"] for folder in (run, alone))
-    gains = [a[c][i][i] - b[c][i][i] for c in range(3) for i in (1, 2)]
-    return sum(gains) / len(gains)
-
-
-def test_forward_transfer_is_told_of_the_seed_that_both_have(
-    tmp_path,
-):
+def test_forward_transfer_is_told_of_the_seed_that_both_have(tmp_path):
     runs = three_runs(tmp_path)
-    expected = worked_out(runs[0], runs[-1])
     summaries = [summary_of(run) for run in runs]
+    a, b = (summaries[i]["client_accuracy"] for i in (0, 2))
+    gains = [a[c][i][i] - b[c][i][i] for c in range(3) for i in (1, 2)]
+    expected = sum(gains) / len(gains)
 
     row, alone = tables.rows(summaries)
-    sheet = methods_sheet([given(summary) for summary in summaries])
+    sheet = methods_sheet([Result(None, None, summary) for summary in summaries])
     page = parsed(write_comparison(tmp_path / "out", runs))
 
     assert row["forward_transfer"]["mean"] == pytest.approx(expected)
@@ -108,43 +94,29 @@ def test_forward_transfer_is_told_of_the_seed_that_both_have(
 def test_without_such_a_run_nothing_is_told_of_it(tmp_path, changed):
     runs = three_runs(tmp_path, **changed)
     summaries = [summary_of(run) for run in runs]
-
-    page = parsed(write_comparison(tmp_path / "out", runs))
-
     assert [row["forward_transfer"] for row in tables.rows(summaries)] == [None, None]
     assert "orward transfer" not in tables.table(summaries)
+    page = parsed(write_comparison(tmp_path / "out", runs))
     assert "forward transfer" not in head_of(page, "methods")
 
 
 def test_runs_of_single_tasks_say_that_they_are(tmp_path):
-    size = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1}
-    both = fcl.compare(
-        ["fedavg", "stl"],
-        seeds=[1],
-        **size,
-        counterparts=False,
-        progress=False,
-        output=tmp_path / "out",
-    )
+    size = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "seeds": [1]}
+    size |= {"counterparts": False, "progress": False, "output": tmp_path / "out"}
+    both = fcl.compare(["fedavg", "stl"], **size)
     fedavg, stl = both.results
-
     assert stl.summary["single_task"]
     assert not fedavg.summary["single_task"]
-    found = np.diagonal(fedavg.accuracy, axis1=1, axis2=2)[:, 1]
-    alone = np.diagonal(stl.accuracy, axis1=1, axis2=2)[:, 1]
+    gain = (fedavg.accuracy - stl.accuracy)[:, 1, 1].mean()
     told = both.table()[0]["forward_transfer"]["mean"]
-    assert told == pytest.approx((found - alone).mean())
-
-
-def given(summary):
-    return Result(None, None, summary)
+    assert told == pytest.approx(gain)
 
 
 # ---- rows and tables, of summaries by hand
 
 
 def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
-    """A summary of which only the given values matter."""
+    """Make a summary of which only the given values matter."""
     return {
         "label": label,
         "counterpart": twin,
@@ -164,24 +136,19 @@ def summary(label, seed, accuracy, *, twin=None, clients=(), **values):
 
 
 def test_rows_hold_mean_and_deviation_over_seeds():
-    (row,) = rows(
-        [
-            summary("a", 0, 0.5, forgetting=0.1, bytes_up=100, seconds=1.0),
-            summary("a", 2, 0.7, forgetting=0.3, bytes_up=300, seconds=4.0),
-            summary("a", 1, 0.6, forgetting=0.2, bytes_up=500, seconds=1.0),
-        ]
-    )
-    assert row["label"] == "a"
-    assert row["seeds"] == [0, 1, 2]
+    runs = [
+        summary("a", 0, 0.5, forgetting=0.1, bytes_up=100, seconds=1.0),
+        summary("a", 2, 0.7, forgetting=0.3, bytes_up=300, seconds=4.0),
+        summary("a", 1, 0.6, forgetting=0.2, bytes_up=500, seconds=1.0),
+    ]
+    (row,) = rows(runs)
+    assert (row["label"], row["seeds"]) == ("a", [0, 1, 2])
     assert row["average_accuracy"] == pytest.approx({"mean": 0.6, "deviation": 0.1})
     assert row["forgetting"] == pytest.approx({"mean": 0.2, "deviation": 0.1})
-    assert row["bytes_up"] == 300
-    assert row["seconds"] == 2.0
+    assert (row["bytes_up"], row["seconds"]) == (300, 2.0)
     assert "transfer_gain" not in row
-
-
-def test_a_single_seed_has_no_deviation():
-    (row,) = rows([summary("a", 0, 0.5)])
+    assert "| a | 0, 1, 2 | 0.600 ± 0.100 | 0.200 ± 0.100 |  |" in table(runs)
+    (row,) = rows(runs[:1])
     assert row["average_accuracy"] == {"mean": 0.5, "deviation": None}
 
 
@@ -199,9 +166,8 @@ def test_the_gain_is_paired_by_seed():
         ]
     )
     # Seed 0: +0.1, seed 1: +0.3; deviation of two values: their difference / sqrt 2.
-    assert found[0]["transfer_gain"] == pytest.approx(
-        {"mean": 0.2, "deviation": 0.2 / 2**0.5}
-    )
+    gain = {"mean": 0.2, "deviation": 0.2 / 2**0.5}
+    assert found[0]["transfer_gain"] == pytest.approx(gain)
     # Task 0: (0.1 + 0.3) / 2 = 0.2 and 0.2; task 1: 0 and 0.4.
     assert found[0]["transfer_gain_per_task"] == pytest.approx([0.2, 0.2])
     assert "transfer_gain" not in found[1]
@@ -225,25 +191,8 @@ def test_what_was_not_measured_is_left_out():
     assert "| f | 0 |  |  |  |" in table(nothing)
 
 
-def test_the_table_by_hand():
-    text = table(
-        [
-            summary("f", 0, 0.75, twin="i", clients=[[[0.75]]]),
-            summary("i", 0, 0.5, clients=[[[0.5]]]),
-        ]
-    )
-    lines = text.splitlines()
-    assert lines[2] == (
-        "| f | 0 | 0.750 | 0.100 | +0.250 | 3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
-    )
-    assert lines[3].startswith("| i | 0 | 0.500 | 0.100 |  |")
-
-
 def test_static_data_are_not_paired_with_a_stream():
-    drift, static = (
-        {"scenario.window": 64, "scenario.mean_duration": 8},
-        {"scenario.window": 64, "scenario.mean_duration": 0},
-    )
+    drift, static = ({"window": 64, "mean_duration": d} for d in (8, 0))
     found = rows(
         [
             summary("f", 0, 0.75, twin="i", hidden=drift, clients=[[[0.75]]]),
@@ -255,55 +204,52 @@ def test_static_data_are_not_paired_with_a_stream():
     assert "transfer_gain" not in found[1]
 
 
-def test_what_clusters_achieved_has_columns_of_its_own():
-    concepts = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8}
+def test_the_table_by_hand():
+    both = {"twin": "i", "clients": [[[0.75]]]}
     text = table(
-        [
-            summary("m", 0, 0.7, concepts={**concepts, "effectiveness": 0.95}),
-            summary("f", 0, 0.5, concepts={}),
-        ]
+        [summary("f", 0, 0.75, **both), summary("i", 0, 0.5, clients=[[[0.5]]])]
     )
-    head, _, first, second = text.splitlines()[:4]
-    assert head.endswith(
-        "| ARI | least ARI | perfect rounds | matching effectiveness |"
-    )
-    assert first.endswith("| 0.4 MB | 0.900 | 0.500 | 0.800 | 0.950 |")
-    assert second.endswith("| 0.4 MB |  |  |  |  |")
-    assert "ARI" not in table([summary("f", 0, 0.5, concepts={})])
+    first, second = text.splitlines()[2:4]
+    sizes = "3.0 MB | 5.0 MB | 1.0 MB | 0.4 MB |"
+    assert first == f"| f | 0 | 0.750 | 0.100 | +0.250 | {sizes}"
+    assert second == f"| i | 0 | 0.500 | 0.100 |  | {sizes}"
 
 
-def test_the_table_shows_the_deviation_over_seeds():
-    text = table([summary("a", 0, 0.5), summary("a", 1, 0.7)])
-    assert "| a | 0, 1 | 0.600 ± 0.141 | 0.100 ± 0.000 |  |" in text
+CONCEPTS = {"ari": 0.9, "ari_least": 0.5, "perfect_rounds": 0.8, "effectiveness": 0.95}
+INCREMENTAL = {"scenario": "class-incremental"}
 
 
-def test_class_incremental_runs_show_the_accuracy_over_all_classes_seen():
-    runs = [
-        summary("f", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.9, 0.6]),
-        summary("f", 1, 0.5, scenario="class-incremental", sample_accuracy=[0.7, 0.4]),
-        summary("g", 0, 0.5, scenario="class-incremental", sample_accuracy=[0.7, None]),
-    ]
-    found = rows(runs)
-    assert found[0]["sample_accuracy"]["mean"] == pytest.approx(0.5)
-    assert found[0]["mean_sample_accuracy"]["mean"] == pytest.approx(0.65)
-    assert found[1]["sample_accuracy"] is None
-    head, _, first, second = table(runs).splitlines()[:4]
-    assert head.endswith("| model | accuracy over samples | mean over tasks |")
-    assert first.endswith("| 0.500 ± 0.141 | 0.650 ± 0.141 |")
-    assert second.endswith("|  |  |")
-
-
-def test_other_scenarios_show_no_accuracy_over_all_classes_seen():
-    other = summary("f", 0, 0.5, scenario="overlapped", sample_accuracy=[0.9, 0.6])
-    assert "over samples" not in table([other])
-    assert "Class-incremental" not in table([other])
-
-
-def test_accuracies_before_the_aggregation_are_a_column_where_known():
-    before = {"average_accuracy": 0.25}
-    runs = [summary("f", 0, 0.5, before_aggregation=before), summary("g", 0, 0.5)]
-    head, _, first, second = table(runs).splitlines()[:4]
-    assert head.endswith("| model | before aggregation |")
-    assert first.endswith("| 0.250 |")
-    assert second.endswith("|  |")
-    assert "before" not in table(runs[1:]).lower().replace("best earlier", "")
+@pytest.mark.parametrize(
+    ("known", "unknown", "head", "cells"),
+    [
+        (
+            [{"concepts": CONCEPTS}],
+            {"concepts": {}},
+            "ARI | least ARI | perfect rounds | matching effectiveness",
+            "0.900 | 0.500 | 0.800 | 0.950",
+        ),
+        (
+            [
+                INCREMENTAL | {"sample_accuracy": seen}
+                for seen in ([0.9, 0.6], [0.7, 0.4])
+            ],
+            INCREMENTAL | {"sample_accuracy": [0.7, None]},
+            "accuracy over samples | mean over tasks",
+            "0.500 ± 0.141 | 0.650 ± 0.141",
+        ),
+        (
+            [{"before_aggregation": {"average_accuracy": 0.25}}],
+            {"scenario": "overlapped", "sample_accuracy": [0.9, 0.6]},
+            "before aggregation",
+            "0.250",
+        ),
+    ],
+)
+def test_what_some_runs_know_has_columns_of_its_own(known, unknown, head, cells):
+    other = summary("g", 0, 0.5, **unknown)
+    runs = [summary("f", seed, 0.5, **one) for seed, one in enumerate(known)]
+    first, _, *lines = table([*runs, other]).splitlines()[:4]
+    assert first.endswith(f"| model | {head} |")
+    assert lines[0].endswith(f"| 0.4 MB | {cells} |")
+    assert lines[1].endswith("| 0.4 MB" + " | " * len(head.split("|")) + " |")
+    assert table([other]).splitlines()[0].endswith("| model |")

@@ -1,6 +1,5 @@
 """What a tracker hears, and each one's own files, read by its own package."""
 
-import json
 import sys
 from collections import defaultdict
 
@@ -145,14 +144,6 @@ def test_an_accuracy_is_the_mean_over_clients_of_their_tasks():
         "client/2/accuracy": 0.25,
     }
     assert accuracy_scalars({0: Evaluation([], 9)}) == {}
-
-
-def test_a_command_may_name_trackers():
-    from fcl_flower.cli.options import FLAGS
-
-    assert "track" in FLAGS
-    assert RunConfig.from_settings(track="a, b").run.trackers == ("a", "b")
-    assert json.loads(json.dumps(RunConfig().flat()))["run.track"] == ""
 
 
 # ---- packages of others

@@ -14,7 +14,7 @@ KINDS = ("base", "adapters", "heads", "masks", "meta")
 
 
 def synthetic_accuracy(seed, local_only, clients, tasks, lost, gain):
-    """Return a believable ``a[c, t, i]``: clients differ more than two runs."""
+    """Make a believable ``a[c, t, i]``: clients differ more than two runs."""
     level = 0.5 + 0.06 * np.random.default_rng(seed).standard_normal(
         (clients, 1, tasks)
     )
@@ -62,87 +62,68 @@ def synthetic_rounds(rng, clients, tasks, rounds_per_task, local_only):
 
 def synthetic_scenario(clients, tasks, classes=5):
     groups = ("fish", "flowers", "insects", "people", "trees", "vehicles")
+
+    def task(c, t):
+        group = groups[(c + t) % 6]
+        names = [f"{group}_{k}" for k in range(classes)]
+        counts = {"train": 350, "valid": 50, "test": {"fish": 60, "other": 40}}
+        return {"name": f"{group} {t}", "group": group, "class_names": names} | counts
+
     return {
         "name": "overlapped-cifar100",
         "seed": 7,
         "datasets": ["cifar100"],
         "classes_per_task": classes,
-        "clients": [
-            [
-                {
-                    "name": f"{groups[(c + t) % 6]} {t}",
-                    "group": groups[(c + t) % 6],
-                    "class_names": [
-                        f"{groups[(c + t) % 6]}_{k}" for k in range(classes)
-                    ],
-                    "train": 350,
-                    "valid": 50,
-                    "test": {"fish": 60, "other": 40},
-                }
-                for t in range(tasks)
-            ]
-            for c in range(clients)
-        ],
+        "clients": [[task(c, t) for t in range(tasks)] for c in range(clients)],
     }
+
+
+def of_tasks(scenario, part, pairs):
+    """Say of each task but the first of each client what ``pairs(c, t)`` yields."""
+    return [
+        {"client": c, "task": t, "task_name": task["name"], part: [*pairs(c, t)]}
+        for c, stream in enumerate(scenario["clients"])
+        for t, task in enumerate(stream)
+        if t
+    ]
 
 
 def synthetic_attention(rng, scenario):
     streams = scenario["clients"]
-    for c, stream in enumerate(streams):
-        for t in range(1, len(stream)):
-            others = [k for k in range(len(streams)) if k != c]
-            same = {k: streams[k][t - 1]["group"] == stream[t]["group"] for k in others}
-            yield {
-                "client": c,
-                "task": t,
-                "task_name": stream[t]["name"],
-                "foreign": [
-                    {
-                        "client": k,
-                        "task": t - 1,
-                        "task_name": streams[k][t - 1]["name"],
-                        "weight": float(rng.uniform(0.1, 0.3) + 0.15 * same[k]),
-                        "same_group": same[k],
-                    }
-                    for k in others
-                ],
-            }
+
+    def foreign(c, t):
+        for k in range(len(streams)):
+            if k != c:
+                same = streams[k][t - 1]["group"] == streams[c][t]["group"]
+                weight = float(rng.uniform(0.1, 0.3) + 0.15 * same)
+                found = {"client": k, "task": t - 1, "weight": weight}
+                yield found | {"same_group": same}
+
+    return of_tasks(scenario, "foreign", foreign)
 
 
 def synthetic_overlap(rng, scenario, best=2):
-    streams = scenario["clients"]
-    for c, stream in enumerate(streams):
-        for t in range(1, len(stream)):
-            places = [(k, s) for k in range(len(streams)) if k != c for s in range(t)]
-            scores = {place: float(rng.uniform(0.2, 0.7)) for place in places}
-            chosen = sorted(places, key=scores.get)[-best:]
-            yield {
-                "client": c,
-                "task": t,
-                "task_name": stream[t]["name"],
-                "candidates": [
-                    {
-                        "client": k,
-                        "task": s,
-                        "task_name": streams[k][s]["name"],
-                        "overlap": scores[k, s],
-                        "chosen": (k, s) in chosen,
-                        "same_classes": float(rng.integers(6)) / 5,
-                    }
-                    for k, s in places
-                ],
-            }
+    clients = len(scenario["clients"])
+
+    def candidates(c, t):
+        places = [(k, s) for k in range(clients) if k != c for s in range(t)]
+        scores = {place: float(rng.uniform(0.2, 0.7)) for place in places}
+        chosen = sorted(places, key=scores.get)[-best:]
+        for (k, s), score in scores.items():
+            found = {"client": k, "task": s, "overlap": score}
+            yield found | {"chosen": (k, s) in chosen}
+
+    return of_tasks(scenario, "candidates", candidates)
 
 
 def nulled(accuracy):
-    """Return nested lists in which NaN is null, as JSON wants it."""
     if isinstance(accuracy, list):
         return [nulled(entry) for entry in accuracy]
     return None if math.isnan(accuracy) else accuracy
 
 
 def synthetic_concept_accuracy(rng, rounds, clients, concepts, gain):
-    """Return believable accuracies, shape (evaluations, clients, concepts)."""
+    """Make believable accuracies, shape (evaluations, clients, concepts)."""
     level = 0.7 + gain + 0.08 * rng.standard_normal((1, clients, concepts))
     learned = 1 - 0.8 * np.exp(-np.array(rounds) / 6)[:, None, None]
     noise = 0.02 * rng.standard_normal((len(rounds), clients, concepts))
@@ -150,16 +131,10 @@ def synthetic_concept_accuracy(rng, rounds, clients, concepts, gain):
 
 
 def synthetic_concepts(clients, concepts):
-    """Return ``scenario.json`` of hidden concepts: every client has a chunk of each."""
+    """Make ``scenario.json`` of hidden concepts: every client has a chunk of each."""
     chunk = [
-        {
-            "name": f"digits/{k}",
-            "group": k,
-            "class_names": [f"{2 * k}", f"{2 * k + 1}"],
-            "train": 30 + k,
-            "valid": 5,
-            "test": 12,
-        }
+        {"name": f"digits/{k}", "group": k, "class_names": [f"{2 * k}", f"{2 * k + 1}"]}
+        | {"train": 30 + k, "valid": 5, "test": 12}
         for k in range(concepts)
     ]
     return {
@@ -200,31 +175,31 @@ def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
         }
 
 
-def named(label, strategy, local_only):
+def summarized(label, strategy, local_only, trained, accuracy, **values):
+    """Make a summary of accuracies ``a`` and of what all rounds took."""
+    ways = {
+        way: {k: sum(r[f"bytes_{way}"].get(k, 0) for r in trained) for k in KINDS}
+        for way in ("up", "down")
+    }
     label = label or strategy
     return {
         "label": label + (" local-only" if local_only else ""),
         "strategy": strategy,
         "local_only": local_only,
         "counterpart": None if local_only else f"{label} local-only",
-    }
-
-
-def costs(rounds):
-    """Return what a summary says of the bytes and the time of all rounds."""
-    ways = {
-        way: {k: sum(r[f"bytes_{way}"].get(k, 0) for r in rounds) for k in KINDS}
-        for way in ("up", "down")
-    }
-    return {
-        "total_rounds": len(rounds),
+        "clients": len(accuracy),
+        "tasks": accuracy.shape[1],
+        "accuracy_matrix": nulled(measures.mean_measured(accuracy, axis=0).tolist()),
+        "client_accuracy": nulled(accuracy.tolist()),
+        "total_rounds": len(trained),
         "bytes_up": sum(ways["up"].values()),
         "bytes_down": sum(ways["down"].values()),
-        "nominal_bytes_up": sum(r["nominal_bytes_up"] for r in rounds),
-        "nominal_bytes_down": sum(r["nominal_bytes_down"] for r in rounds),
+        "nominal_bytes_up": sum(r["nominal_bytes_up"] for r in trained),
+        "nominal_bytes_down": sum(r["nominal_bytes_down"] for r in trained),
         "bytes_by_kind": ways,
         "model_bytes": 17_482_904,
-        "seconds": 2.5 * len(rounds),
+        "seconds": 2.5 * len(trained),
+        **values,
     }
 
 
@@ -248,32 +223,18 @@ def make_run(
     accuracy = synthetic_accuracy(seed, local_only, clients, tasks, lost, gain)
     accuracy[list(gone), -1] = np.nan
     rounds = [*synthetic_rounds(rng, clients, tasks, rounds_per_task, local_only)]
-    found = {
-        "average_accuracy": measures.average_accuracy(accuracy),
-        "forgetting": measures.forgetting(accuracy),
-        "backward_transfer": measures.backward_transfer(accuracy),
-        "learning_accuracy": measures.learning_accuracy(accuracy),
-    }
-    summary = {
-        **named(label, strategy, local_only),
-        "scenario": "overlapped-cifar100",
-        "dataset": "cifar100",
-        "model": "lenet",
-        "seed": seed,
-        "clients": clients,
-        "tasks": tasks,
-        "rounds": rounds_per_task,
-        **{name: nulled(value) for name, value in found.items()},
-        "accuracy_matrix": nulled(measures.mean_measured(accuracy, axis=0).tolist()),
-        "client_accuracy": nulled(accuracy.tolist()),
-        **costs(rounds),
-        "params": {
-            "kappa": 0.3,
-            "lambda1": 1e-3,
-            "training": {"epochs": 1, "lr": None},
-        },
-        "command": "fcl run studies/overlapped.toml --seed 1",
-    }
+    names = ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
+    summary = summarized(
+        *(label, strategy, local_only, rounds, accuracy),
+        scenario="overlapped-cifar100",
+        dataset="cifar100",
+        model="lenet",
+        seed=seed,
+        rounds=rounds_per_task,
+        **{name: nulled(getattr(measures, name)(accuracy)) for name in names},
+        params={"kappa": 0.3, "lambda1": 1e-3, "training": {"epochs": 1, "lr": None}},
+        command="fcl run studies/overlapped.toml --seed 1",
+    )
     scenario = synthetic_scenario(clients, tasks)
     write_run(
         folder,
@@ -286,9 +247,9 @@ def make_run(
         ),
     )
     if attention:
-        write(folder / "attention.json", [*synthetic_attention(rng, scenario)])
+        write(folder / "attention.json", synthetic_attention(rng, scenario))
     if overlap:
-        write(folder / "overlap.json", [*synthetic_overlap(rng, scenario)])
+        write(folder / "overlap.json", synthetic_overlap(rng, scenario))
     return folder
 
 
@@ -326,30 +287,22 @@ def make_concept_run(
         "effectiveness": float(np.mean([one["effectiveness"] for one in found])),
         "models": concepts,
     }
-    summary = {
-        **named(label, strategy, local_only),
-        "scenario": "concepts",
-        "dataset": "digits",
-        "model": "small",
-        "seed": seed,
-        "clients": clients,
-        "tasks": concepts,
-        "rounds": rounds,
-        "average_accuracy": measures.average_accuracy(final),
-        "forgetting": measures.forgetting_of_concepts(accuracy.mean(axis=1)),
-        "backward_transfer": None,
-        "learning_accuracy": None,
-        "accuracy_matrix": nulled(measures.mean_measured(final, axis=0).tolist()),
-        "client_accuracy": nulled(final.tolist()),
-        **costs(trained),
-        "params": {},
-        "hidden": {
-            "window": 20,
-            "mean_duration": mean_duration,
-            "reveal_ids": reveal_ids,
-        },
-        "concepts": told if clustered else {},
-    }
+    hidden = {"window": 20, "mean_duration": mean_duration, "reveal_ids": reveal_ids}
+    summary = summarized(
+        *(label, strategy, local_only, trained, final),
+        scenario="concepts",
+        dataset="digits",
+        model="small",
+        seed=seed,
+        rounds=rounds,
+        average_accuracy=measures.average_accuracy(final),
+        forgetting=measures.forgetting_of_concepts(accuracy.mean(axis=1)),
+        backward_transfer=None,
+        learning_accuracy=None,
+        params={},
+        hidden=hidden,
+        concepts=told if clustered else {},
+    )
     scenario = synthetic_concepts(clients, concepts)
     write_run(
         folder,
@@ -403,15 +356,7 @@ def make_under_way(folder, finished=5, **size):
     """Write a run folder after some of its rounds, with half a line of another."""
     run = make_run(folder, **size)
     summary = summary_of(run)
-    unknown = dict.fromkeys(
-        ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
-    )
-    nothing = dict.fromkeys(
-        ("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"), 0
-    )
-    empty = {"client_accuracy": [], "accuracy_matrix": [], "seconds": 0.0}
-    kinds = {"bytes_by_kind": {"up": {}, "down": {}}, "model_bytes": 0}
-    write(run / "begun.json", summary | unknown | nothing | empty | kinds)
+    write(run / "begun.json", summary)
     (run / "summary.json").unlink()
     (run / "attention.json").unlink(missing_ok=True)
     lines = (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines(True)
@@ -423,23 +368,11 @@ def make_under_way(folder, finished=5, **size):
     (run / "accuracy.csv").write_text(
         "".join([head, *kept, "8,1,0,"]), encoding="utf-8", newline=""
     )
-    tasks = summary["tasks"]
-    rounds = summary["total_rounds"]
-    progress = {
-        "state": "training",
-        "round": finished + 1,
-        "rounds": rounds,
-        "task": finished * tasks // rounds,
-        "tasks": tasks,
-        "clients_done": 1,
-        "clients": summary["clients"],
-        "working": [1, 2],
-        "accuracy": None,
-        "bytes_up": 0,
-        "bytes_down": 0,
-        "seconds": 12.5,
-        "left": 83.0,
-    }
+    tasks, rounds = summary["tasks"], summary["total_rounds"]
+    progress = {"state": "training", "round": finished + 1, "rounds": rounds}
+    progress |= {"task": finished * tasks // rounds, "tasks": tasks}
+    progress |= {"clients_done": 1, "clients": summary["clients"], "working": [1, 2]}
+    progress |= {"seconds": 12.5, "left": 83.0}
     write(run / "progress.json", progress)
     os.utime(run / "progress.json", (1_790_000_000, 1_790_000_000))
     return run
