@@ -89,6 +89,7 @@ class Record:
     """What all events of a run so far add up to.
 
     Attributes:
+        folder: that the run was read from.
         scenario: the tasks of every client.
         begun: the first event.
         rounds: the finished ones, as ``rounds.jsonl`` has them.
@@ -111,7 +112,7 @@ class Record:
 
     def __init__(self, scenario: ScenarioInfo, begun: Begun) -> None:
         """Begin without a round."""
-        self.scenario, self.begun = scenario, begun
+        self.folder, self.scenario, self.begun = Path(), scenario, begun
         self.rounds: list[Round] = []
         self.tests: list[Measured] = []
         self.diagnostics: Diagnostics = {}
@@ -467,6 +468,7 @@ def read(folder: Path) -> Record:
         begun = next(events)
         assert isinstance(begun, Begun)
         record = Record(scenario, begun)
+        record.folder = folder
         for event in events:
             record.add(event)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -36,7 +36,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Matrix, Points, Table
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.record import read
-from fcl_flower.results.report import diagnostics
+from fcl_flower.results.report import diagnostics, wording
 from fcl_flower.results.report.run_page import run_charts, write_report
 from fcl_flower.results.report.wording import MINUS, UNKNOWN
 
@@ -132,7 +132,10 @@ def test_every_number_of_a_run_is_in_a_table(tmp_path):
             ["round", *kinds],
             *([str(n), *row] for n, row in enumerate(sizes, 1)),
         ]
-    assert [row[0] for row in table_of(page, "traffic")] == [*kinds, "all", "nominal"]
+    totals = table_of(page, "traffic")
+    assert [row[0] for row in totals] == [*kinds, "all", "nominal"]
+    up, down = (summary_of(run)[f"bytes_{way}"] for way in ("up", "down"))
+    assert totals[-2][1:] == [*map(wording.size, (up, down, up + down))]
     weights = {
         (f"{e['client']}/{e['task']}", f"{f['client']}/{f['task']}"): f["weight"]
         for e in json.loads((run / "attention.json").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
-from fcl_flower.results.measures import Accuracy, TransferGain
+from fcl_flower.results.events import About
+from fcl_flower.results.measures import TransferGain
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
 from fcl_flower.results.report.charts import BarChart, Chart, LineChart, Series
@@ -38,24 +40,6 @@ GAINS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """A run and where it is."""
-
-    folder: Path
-    record: Record
-
-    @property
-    def seed(self) -> int:
-        """Seed of the run."""
-        return self.record.about.seed
-
-    def page_from(self, folder: Path | None) -> str:
-        """Find the address of its page from a folder; empty where it has none."""
-        page = self.folder / "report.html"
-        return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """The runs of one label, one per seed, and the colour of its lines.
 
@@ -63,14 +47,14 @@ class Group:
     """
 
     label: str
-    runs: tuple[Run, ...]
+    runs: Sequence[Record]
     colour: str
     under_way: bool = False
 
     @property
-    def first(self) -> Record:
-        """Record of the first run, for what all have in common."""
-        return self.runs[0].record
+    def about(self) -> About:
+        """What the first run is, for what all have in common."""
+        return self.runs[0].about
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,47 +64,16 @@ class Pair:
     Attributes:
         federated: the runs with federation.
         alone: label of the same without communication.
-        accuracies: for each seed, ``a`` with federation and without, each of shape
-            (clients, tasks, tasks).
+        unit: what the spread is over: ``seed`` where there are several, or ``client``.
+        gain: of the units.
+        dots: gain of each unit on each task; none where they are too many.
     """
 
     federated: Group
     alone: str
-    accuracies: Sequence[tuple[Accuracy, Accuracy]]
-
-    @property
-    def unit(self) -> str:
-        """What the spread is over: seeds where there are several."""
-        return "seed" if len(self.accuracies) > 1 else "client"
-
-    @property
-    def sides(self) -> tuple[Accuracy, Accuracy]:
-        """``a`` with federation and without, shape (units, tasks, tasks).
-
-        A client that is missing in one run must not sway the other run's mean.
-        """
-        if self.unit == "client":
-            return self.accuracies[0]
-        both = np.array(self.accuracies)  # (seeds, 2, clients, tasks, tasks)
-        unknown = np.isnan(both).any(axis=1, keepdims=True)
-        means = measures.mean_measured(np.where(unknown, np.nan, both), axis=2)
-        return means[:, 0], means[:, 1]
-
-    @property
-    def gain(self) -> TransferGain:
-        """Gain per seed, or per client where there is one seed."""
-        return measures.transfer_gain(*self.sides)
-
-    @property
-    def dots(self) -> list[Series]:
-        """Gain of each unit on each task; none where they are too many."""
-        with_it, without = self.sides
-        gains = with_it[:, -1] - without[:, -1]
-        tasks = range(gains.shape[1])
-        return [
-            Series(f"{self.unit} {number}", tasks, values)
-            for number, values in enumerate(gains if len(gains) <= DOTS else ())
-        ]
+    unit: str
+    gain: TransferGain
+    dots: Sequence[Series]
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -146,7 +99,7 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
             the runs are not of the identical scenario.
     """
     found = _read(runs)
-    about = [run.record.about for run in found]
+    about = [run.about for run in found]
     first, seeds = about[0], sorted({one.seed for one in about})
     labels = {one.label for one in about}
     models = dict.fromkeys(one.model for one in about)
@@ -178,15 +131,15 @@ def require_comparable(runs: Sequence[Path]) -> list[Group]:
     groups = _groups(_read(runs))
     for group in groups:
         if group.under_way:
-            path = group.runs[0].folder
-            raise config_error("folder", str(path), "that of a finished run")
+            path = str(group.runs[0].folder)
+            raise config_error("folder", path, "that of a finished run")
     return groups
 
 
 # ---- which runs belong together
 
 
-def _read(paths: Sequence[Path]) -> list[Run]:
+def _read(paths: Sequence[Path]) -> list[Record]:
     """Read runs of the identical scenario.
 
     Tasks are compared where the scenarios' seeds agree: another seed draws other
@@ -194,83 +147,91 @@ def _read(paths: Sequence[Path]) -> list[Run]:
     """
     if not paths:
         raise ConfigError("runs is empty, expected at least one run folder to compare")
-    runs = [Run(path, read(path)) for path in paths]
-    first = runs[0]
-    drawn = {first.record.scenario.seed: first}
-    for run in runs[1:]:
+    first, *others = runs = [*map(read, paths)]
+    drawn = {first.scenario.seed: first}
+    for run in others:
         for key in ("scenario", "dataset", "clients", "tasks"):
-            expected = getattr(first.record.about, key)
-            found = getattr(run.record.about, key)
+            expected, found = getattr(first.about, key), getattr(run.about, key)
             if expected != found:
                 raise ConfigError(
                     f"{run.folder}: {key} is {found!r}, expected {expected!r} as in "
                     f"{first.folder}"
                 )
-        scenario = run.record.scenario
-        same = drawn.setdefault(scenario.seed, run)
-        if same.record.scenario.clients != run.record.scenario.clients:
+        same = drawn.setdefault(run.scenario.seed, run)
+        if same.scenario.clients != run.scenario.clients:
             raise ConfigError(
-                f"{run.folder}: the tasks of {scenario.name!r} differ from those "
+                f"{run.folder}: the tasks of {run.scenario.name!r} differ from those "
                 f"in {same.folder}, expected the identical scenario"
             )
     return runs
 
 
-def _groups(runs: Sequence[Run]) -> list[Group]:
+def _groups(runs: Sequence[Record]) -> list[Group]:
     """Group runs by label, those under way for themselves.
 
     A local-only one has the colour of its counterpart.
     """
-    grouped: dict[str, list[Run]] = {}
+    grouped: dict[str, list[Record]] = {}
     for run in runs:
-        grouped.setdefault(run.record.about.label, []).append(run)
+        grouped.setdefault(run.about.label, []).append(run)
     owners = {
-        members[0].record.about.counterpart: label
+        members[0].about.counterpart: label
         for label, members in reversed(grouped.items())
     }
     colours: dict[str, str] = {}
     found = []
     for label, members in grouped.items():
-        if len({run.seed for run in members}) < len(members):
+        if len({run.about.seed for run in members}) < len(members):
             raise ConfigError(
                 f"label {label!r} is used by two runs with the same seed "
                 f"({', '.join(str(run.folder) for run in members)}), expected distinct "
                 "labels or seeds"
             )
-        alone = members[0].record.about.local_only
-        owner = owners.get(label, label) if alone else label
+        owner = owners.get(label, label) if members[0].about.local_only else label
         colour = colours.setdefault(owner, charts.category_colour(len(colours)))
-        finished = tuple(run for run in members if run.record.finished)
+        finished = [run for run in members if run.finished]
         found += [Group(label, finished, colour)] if finished else []
         found += [
-            Group(f"{label} seed {run.seed}, under way", (run,), colour, True)
+            Group(f"{label} seed {run.about.seed}, under way", [run], colour, True)
             for run in members
-            if not run.record.finished
+            if not run.finished
         ]
     return found
 
 
-def _pairs(groups: Sequence[Group]) -> list[Pair]:
+def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
     """Pair each federated group with its local-only counterpart, by their seeds.
 
     Both must get hidden concepts in the same way: a client that has all at once gains
     by that, not by the federation.
     """
-    found = []
-    for group in groups:
-        ours = group.first.about
-        for other in groups:
-            theirs = other.first.about
-            if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
-                continue
-            alone = {run.seed: run.record.accuracy for run in other.runs}
-            accuracies = [
-                (run.record.accuracy, alone[run.seed])
-                for run in sorted(group.runs, key=lambda run: run.seed)
-                if run.seed in alone
-            ]
-            found += [Pair(group, other.label, accuracies)] if accuracies else []
-    return found
+    for group, other in product(groups, groups):
+        ours, theirs = group.about, other.about
+        if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
+            continue
+        alone = {run.about.seed: run.accuracy for run in other.runs}
+        both = [
+            (run.accuracy, alone[run.about.seed])
+            for run in sorted(group.runs, key=lambda run: run.about.seed)
+            if run.about.seed in alone
+        ]
+        if not both:
+            continue
+        unit, (federated, local_only) = "client", both[0]
+        if len(both) > 1:
+            # A client that is missing in one run must not sway the other run's mean.
+            accuracies = np.array(both)  # (seeds, 2, clients, tasks, tasks)
+            unknown = np.isnan(accuracies).any(axis=1, keepdims=True)
+            known = np.where(unknown, np.nan, accuracies)
+            means = measures.mean_measured(known, axis=2)
+            unit, federated, local_only = "seed", means[:, 0], means[:, 1]
+        gains = federated[:, -1] - local_only[:, -1]
+        dots = [
+            Series(f"{unit} {number}", range(len(values)), values)
+            for number, values in enumerate(gains if len(gains) <= DOTS else ())
+        ]
+        gain = measures.transfer_gain(federated, local_only)
+        yield Pair(group, other.label, unit, gain, dots)
 
 
 # ---- the page
@@ -278,8 +239,9 @@ def _pairs(groups: Sequence[Group]) -> list[Pair]:
 
 def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
     finished = [group for group in groups if not group.under_way]
-    pairs, hidden = _pairs(finished), groups[0].first.about.hidden is not None
-    noun = wording.noun(groups[0].first.about)
+    about = groups[0].about
+    pairs, hidden = [*_pairs(finished)], about.hidden is not None
+    noun = wording.noun(about)
     yield from map(_effect, pairs)
     if finished and not pairs:
         yield Verdict(
@@ -368,17 +330,17 @@ def _headlines(groups: Sequence[Group]) -> Iterator[str]:
     ):
         means = []
         for group in groups:
-            values = [getattr(run.record.summary, key) for run in group.runs]
+            values = [getattr(run.summary, key) for run in group.runs]
             mean = tables.mean_and_std(values)
             means += [(mean["mean"] or 0.0, group.label)] if mean else []
         most, label = max(means, default=(0.0, ""), key=lambda one: one[0])
         if most > 0:
-            noun = wording.noun(groups[0].first.about)
+            noun = wording.noun(groups[0].about)
             yield said.format(label, wording.fraction(most), noun)
 
 
 def _given_ids(groups: Sequence[Group]) -> str:
-    hidden = {group.label: group.first.about.hidden for group in groups}
+    hidden = {group.label: group.about.hidden for group in groups}
     given = [label for label, how in hidden.items() if how and how.reveal_ids]
     ids = f" Concept ids given to clients and server: {', '.join(given)}."
     return ids if given else ""
@@ -386,14 +348,14 @@ def _given_ids(groups: Sequence[Group]) -> str:
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     finished = [group for group in groups if not group.under_way]
-    runs = [one.record.summary.content() for group in finished for one in group.runs]
+    runs = [one.summary.content() for group in finished for one in group.runs]
     beside = {row["label"]: row for row in tables.rows(runs)}
     columns: list[tuple[Cell, list[Value]]] = []
     for spread in (True, False):
         for one in MEASURES:
             values = [_mean(one, group) for group in groups]
             if one.spread is spread and any(values):
-                noun = wording.noun(groups[0].first.about)
+                noun = wording.noun(groups[0].about)
                 name = one.name[0].lower() + one.name[1:]
                 head = Cell(name, one.meaning.format(noun=noun))
                 columns.append((head, [value or wording.UNKNOWN for value in values]))
@@ -409,14 +371,20 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     return Table(["method", *(head for head, _ in columns)], [*rows], "methods")
 
 
+def _page_from(folder: Path | None, run: Record) -> str:
+    """Find the address of a run's page from a folder; empty where it has none."""
+    page = run.folder / "report.html"
+    return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
+
+
 def _method(group: Group, folder: Path | None) -> Cell:
-    progress, link = group.first.progress, group.runs[0].page_from(folder)
+    progress, link = group.runs[0].progress, _page_from(folder, group.runs[0])
     lines = (where(progress), f"{time_left(progress)} left") if group.under_way else ()
     return Cell(group.label, lines=lines, colour=group.colour, link=link)
 
 
 def _mean(measure: Measure, group: Group) -> Value:
-    found = tables.mean_and_std(measure.of(run.record.summary) for run in group.runs)
+    found = tables.mean_and_std(measure.of(run.summary) for run in group.runs)
     if found is None:
         return ""
     text = measure.show(found["mean"] or 0.0)
@@ -434,7 +402,7 @@ def _curves(
     """Draw the mean of each group's curves where all its runs have a value."""
     series = []
     for group in groups:
-        found = [curve(run.record) for run in group.runs]
+        found = [curve(run) for run in group.runs]
         at = sorted(set.intersection(*map(set, found)))
         values = np.array([[one[place] for place in at] for one in found])
         if np.isnan(values).all():
@@ -447,7 +415,7 @@ def _curves(
                 measures.mean_measured(values, axis=0),
                 group.colour,
                 measures.spread_measured(values, axis=0) if several else None,
-                group.first.about.local_only,
+                group.about.local_only,
             )
         )
     title = "validation accuracy" if curve is _validation else "test accuracy"
@@ -514,8 +482,8 @@ def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
     rows: list[list[Value]] = []
     for run in (run for group in groups for run in group.runs):
-        about = run.record.about
-        name = Cell(about.label, link=run.page_from(folder), hint=run.folder.name)
+        about = run.about
+        name = Cell(about.label, link=_page_from(folder, run), hint=run.folder.name)
         rows.append(
             [
                 name,
