@@ -5,7 +5,6 @@ import threading
 import time
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -80,26 +79,27 @@ class Exporter(RunListener):
         self._seconds = metrics.Summary(
             "fcl_round_seconds", "What rounds took.", registry=registry
         )
-        clients = metrics.Gauge(
+        metrics.Gauge(
             "fcl_clients_connected",
             "Clients that were connected when the server last looked.",
             registry=registry,
-        )
-        clients.set_function(connected)
-        traffic = metrics.Counter(
+        ).set_function(connected)
+        self._traffic = metrics.Counter(
             "fcl_bytes",
             "Bytes of finished rounds, up from clients and down to them.",
             ["direction"],
             registry=registry,
         )
-        self._up, self._down = traffic.labels("up"), traffic.labels("down")
-        left_out = metrics.Counter(
+        self._left_out = metrics.Counter(
             "fcl_left_out",
             "Updates and evaluations that were not used, by class of reason.",
             ["cause"],
             registry=registry,
         )
-        self._left_out = {failure: left_out.labels(failure) for failure in Failure}
+        for way in ("up", "down"):
+            self._traffic.labels(way)
+        for failure in Failure:
+            self._left_out.labels(failure)
 
     @override
     def add(self, event: Event) -> None:
@@ -108,12 +108,10 @@ class Exporter(RunListener):
         elif isinstance(event, Trained):
             self._rounds.inc()
             self._seconds.observe(event.seconds)
-            self._up.inc(event.traffic.up.total())
-            self._down.inc(event.traffic.down.total())
-            for failure, times in Counter(
-                map(Failure.of, event.failed.values())
-            ).items():
-                self._left_out[failure].inc(times)
+            self._traffic.labels("up").inc(event.traffic.up.total())
+            self._traffic.labels("down").inc(event.traffic.down.total())
+            for reason in event.failed.values():
+                self._left_out.labels(Failure.of(reason)).inc()
 
 
 @contextmanager
@@ -319,10 +317,9 @@ class LivePage:
         for path in (folder / name for folder in self._folders for name in FILES):
             try:
                 status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size))
             except OSError:
                 found.append((0, 0))
-            else:
-                found.append((status.st_mtime_ns, status.st_size))
         return found
 
 
