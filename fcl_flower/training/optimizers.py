@@ -12,7 +12,7 @@ imports torch's compiler, which takes a second.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -111,10 +111,38 @@ class Optimizer:
                 begun = name in self._state  # torch wants a state of all or of none
                 alike.setdefault((self._factors[name], begun), []).append(name)
         for (factor, _), names in alike.items():
-            leaves: list[Tensor] = [self._parameters[name] for name in names]
-            gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            move = self._adam if self._choice.name == "adam" else self._sgd
-            move(names, leaves, gradients, self.rate * factor)
+            self._move(names, self.rate * factor)
+
+    def _move(self, names: list[str], rate: float) -> None:
+        leaves: list[Tensor] = [self._parameters[name] for name in names]
+        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        common: dict[str, Any] = {
+            "fused": self._fused,
+            "lr": rate,
+            "weight_decay": self._choice.weight_decay,
+            "maximize": False,
+        }
+        if self._choice.name == "sgd":
+            common |= {"momentum": self._choice.momentum, "dampening": 0.0}
+            velocities = [self._state.get(name, {}).get("velocity") for name in names]
+            sgd(leaves, gradients, velocities, nesterov=False, **common)
+            for name, velocity in zip(names, velocities, strict=True):
+                if velocity is not None:  # the first step makes them
+                    self._state[name] = {"velocity": velocity}
+            return
+        for name, leaf in zip(names, leaves, strict=True):
+            if name not in self._state:
+                device = leaf.device if self._fused else "cpu"  # as torch wants it
+                self._state[name] = {
+                    "step": torch.zeros((), device=device),
+                    "mean": torch.zeros_like(leaf),
+                    "square": torch.zeros_like(leaf),
+                }
+        steps, means, squares = (
+            [self._state[name][part] for name in names] for part in self._state_names
+        )
+        common |= {"amsgrad": False, "beta1": BETAS[0], "beta2": BETAS[1]}
+        adam(leaves, gradients, means, squares, [], steps, eps=EPSILON, **common)
 
     def step_size(self, name: str) -> Tensor:
         """Compute what the last step has multiplied a leaf's mean gradient with.
@@ -130,62 +158,3 @@ class Optimizer:
         state = self._state[name]
         root = (state["square"] / (1 - BETAS[1] ** float(state["step"]))).sqrt_()
         return torch.full_like(root, rate).div_(root.add_(EPSILON))
-
-    def _adam(
-        self,
-        names: list[str],
-        leaves: list[Tensor],
-        gradients: list[Tensor],
-        rate: float,
-    ) -> None:
-        for name, leaf in zip(names, leaves, strict=True):
-            if name not in self._state:
-                device = leaf.device if self._fused else "cpu"  # as torch wants it
-                self._state[name] = {
-                    "step": torch.zeros((), device=device),
-                    "mean": torch.zeros_like(leaf),
-                    "square": torch.zeros_like(leaf),
-                }
-        steps, means, squares = (
-            [self._state[name][part] for name in names] for part in self._state_names
-        )
-        adam(
-            leaves,
-            gradients,
-            means,
-            squares,
-            [],
-            steps,
-            fused=self._fused,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=rate,
-            weight_decay=self._choice.weight_decay,
-            eps=EPSILON,
-            maximize=False,
-        )
-
-    def _sgd(
-        self,
-        names: list[str],
-        leaves: list[Tensor],
-        gradients: list[Tensor],
-        rate: float,
-    ) -> None:
-        velocities = [self._state.get(name, {}).get("velocity") for name in names]
-        sgd(
-            leaves,
-            gradients,
-            velocities,
-            fused=self._fused,
-            weight_decay=self._choice.weight_decay,
-            momentum=self._choice.momentum,
-            lr=rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-        for name, velocity in zip(names, velocities, strict=True):
-            if velocity is not None:  # the first step makes them
-                self._state[name] = {"velocity": velocity}
