@@ -14,100 +14,75 @@ from fcl_flower.training.tensors import snapshot
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def body(seed=0, width=3):
+def body(seed=0, changed=0.0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, width)).eval()
-
-
-class Counted:
-    """Computes features with a body, and counts how often."""
-
-    def __init__(self, network):
-        self.network, self.calls = network, 0
-
-    @torch.no_grad()
-    def __call__(self, x):
-        self.calls += len(x) > 1  # with one it only shows what it does
-        return self.network(x)
+    network = nn.Sequential(nn.Linear(4, 200), nn.Tanh(), nn.Linear(200, 3)).eval()
+    network[0].bias.data[0] += changed
+    return network
 
 
 def inputs(seed=0, count=5):
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
 
 
+class Cache(FeatureCache):
+    """Counts what is computed; with one input it only shows what it does."""
+
+    calls = 0
+
+    @torch.no_grad()
+    def of(self, network, x, factor=1):
+        def compute(x):
+            self.calls += len(x) > 1
+            return factor * network(x)
+
+        return self.features(network, x, compute)
+
+
 def test_the_same_inputs_are_computed_once():
-    cache, network = FeatureCache(2**20), body()
-    compute = Counted(network)
-    first = cache.features(network, inputs(), compute)
-    again = cache.features(body(), inputs(), compute)  # as another message makes it
-    assert compute.calls == 1
+    cache = Cache(2**20)
+    first = cache.of(body(), inputs())
+    again = cache.of(body(), inputs())  # as another message makes it
+    assert cache.calls == 1
     assert again is first
-    assert torch.equal(first, network(inputs()))
+    assert torch.equal(first, body()(inputs()))
+    assert cache.of(body(), inputs(count=0)).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
     "other",
     [
         lambda: (body(seed=1), inputs()),
+        lambda: (body(changed=1.0), inputs()),
         lambda: (body(), inputs(seed=1)),
         lambda: (body(), inputs(count=4)),
-        lambda: (body(), inputs().double()),
+        lambda: (body().double(), inputs().double()),
         lambda: (nn.Sequential(*body()[:-1]).eval(), inputs()),
         lambda: (nn.Sequential(*body(), nn.ReLU()).eval(), inputs()),
+        lambda: (body(), inputs(), 2),  # a setting that no weight shows
     ],
 )
-def test_other_weights_or_inputs_are_computed_anew(other):
-    cache, network = FeatureCache(2**20), body()
-    cache.features(network, inputs(), network)
-    changed, x = other()
-    compute = Counted(changed.to(x.dtype))
-    cache.features(changed, x, compute)
-    assert compute.calls == 1
-
-
-def test_one_changed_weight_of_a_small_tensor_is_noticed():
-    cache, network = FeatureCache(2**20), body()
-    cache.features(network, inputs(), network)
-    network[0].bias.data[0] += 1
-    compute = Counted(network)
-    assert torch.equal(cache.features(network, inputs(), compute), network(inputs()))
-    assert compute.calls == 1
-
-
-def test_a_setting_that_no_weight_shows_is_noticed():
-    cache, network = FeatureCache(2**20), body()
-    cache.features(network, inputs(), network)
-    found = cache.features(network, inputs(), lambda x: 2 * network(x))
-    torch.testing.assert_close(found, 2 * network(inputs()))
-
-
-def test_no_inputs_have_no_features():
-    network = body()
-    found = FeatureCache(2**20).features(network, inputs(count=0), network)
-    assert found.shape == (0, 3)
+def test_other_weights_inputs_or_settings_are_computed_anew(other):
+    cache, (network, x, *factor) = Cache(2**20), other()
+    cache.of(body(), inputs())
+    found = cache.of(network, x, *factor)
+    assert cache.calls == 2
+    assert torch.equal(found, sum(factor or [1]) * network(x))
 
 
 def test_what_is_used_least_leaves_when_memory_is_full():
-    network = body()
-    cache = FeatureCache(2 * 5 * 3 * 4)  # two sets of features
-    compute = Counted(network)
+    network, cache = body(), Cache(2 * 5 * 3 * 4)  # two sets of features
     for seed in (0, 1, 0, 2):  # 1 is the one that was not used again
-        cache.features(network, inputs(seed), compute)
-    assert compute.calls == 3
-    cache.features(network, inputs(0), compute)
-    assert compute.calls == 3
-    cache.features(network, inputs(1), compute)
-    assert compute.calls == 4
-
-
-def test_what_does_not_fit_at_all_is_not_held():
-    cache, network = FeatureCache(8), body()
-    compute = Counted(network)
+        cache.of(network, inputs(seed))
+    assert cache.calls == 3
+    cache.of(network, inputs(0))
+    assert cache.calls == 3
+    cache.of(network, inputs(1))
+    assert cache.calls == 4
+    nothing = Cache(8)
     for _ in range(2):
-        assert torch.equal(
-            cache.features(network, inputs(), compute), network(inputs())
-        )
-    assert compute.calls == 2
+        assert torch.equal(nothing.of(network, inputs()), network(inputs()))
+    assert nothing.calls == 2
 
 
 class HalfFrozen(nn.Module):
@@ -115,8 +90,7 @@ class HalfFrozen(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.front, self.back = body(seed=0), nn.Linear(3, 2)
-        self.front.requires_grad_(False)
+        self.front, self.back = body().requires_grad_(False), nn.Linear(3, 3)
         self.calls = 0
 
     def frozen_features(self, x):
@@ -145,17 +119,12 @@ def test_what_is_trained_behind_frozen_features_does_not_make_them_others():
         half.front[0].weight += 1
     assert not torch.equal(frozen_features(network, x), first)
     assert half.calls == 2
-
-
-def test_a_body_without_frozen_parts_gives_the_inputs_themselves():
-    x = inputs()
+    assert frozen_features(network, x[:0]).shape == (0, 3)
     assert frozen_features(model(nn.Linear(4, 2)), x) is x
-    assert frozen_features(model(HalfFrozen()), x[:0]).shape == (0, 3)
 
 
 def test_a_frozen_part_meets_test_samples_once_and_answers_as_without_a_cache():
     half = HalfFrozen()
-    half.back = nn.Linear(3, 3)
     network, x = model(half), inputs(seed=78)
     learner = LocalTraining(Params(), network, ClientContext(0, 0, Training(1, 4, 0.1)))
     received = {"base": snapshot(network, network.shared_names())}
