@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
 from fcl_flower.aggregation import robust
-from fcl_flower.aggregation.policy import Aggregation
+from fcl_flower.aggregation.policy import Aggregation, shares_counted
 from fcl_flower.aggregation.robust import (
     count_hostile,
     geometric_median_weights,
@@ -23,15 +23,12 @@ RULES = ("mean", "median", "trimmed-mean", "geometric-median", "krum")
 ROBUST = RULES[1:]
 
 
-def updates(count=9, seed=0, scale=1.0):
+def updates(count=9, seed=0):
     """Return clients with two tensors each, and where they started."""
     rng = np.random.default_rng(seed)
     start = {"a": rng.normal(size=(3, 4)).astype("f4"), "b": np.zeros(2, "f4")}
     sent = [
-        {
-            n: (t + scale * rng.normal(size=t.shape)).astype("f4")
-            for n, t in start.items()
-        }
+        {n: (t + rng.normal(size=t.shape)).astype("f4") for n, t in start.items()}
         for _ in range(count)
     ]
     return sent, start
@@ -45,16 +42,51 @@ def points(sent):
     return np.array([flat(one) for one in sent])
 
 
-# ---- each rule against something else
+# ---- what a client's own number of examples is worth
 
 
-def test_the_mean_is_numpys_weighted_average():
+@pytest.mark.parametrize(
+    ("policy", "numbers", "expected"),
+    [
+        ({}, (0, 5, 2**31), [0, 5, 2**31]),
+        ({"weighting": "uniform"}, (0, 5, 2**31), [0, 1, 1]),
+        ({"examples_limit": 1.0}, (10, 20, 2**31), [10, 20, 20]),
+        ({"examples_limit": 2.5}, (10, 20, 2**31), [10, 20, 50]),
+        # Of two the lower one: the other may say what it likes.
+        ({"examples_limit": 1.0}, (10, 2**31), [10, 10]),
+        ({"examples_limit": 2.0}, (10, 2**31, 2**31, 12), [10, 24, 24, 12]),
+        # Who has no examples is no measure.
+        ({"examples_limit": 1.0}, (0, 0, 0, 7, 9), [0, 0, 0, 7, 7]),
+        ({"examples_limit": 1.0}, (0, 0), [0, 0]),
+        ({"examples_limit": 1.5}, (1, 3), [1, 1]),
+    ],
+)
+def test_a_limit_is_a_multiple_of_the_median(policy, numbers, expected):
+    sent = {3 + c: Update({}, n, {"loss": 1.0}) for c, n in enumerate(numbers)}
+    found = Aggregation(**policy).count(sent)
+    assert found.keys() == sent.keys()
+    assert all(update.metrics == {"loss": 1.0} for update in found.values())
+    assert [update.num_examples for update in found.values()] == expected
+
+
+def test_of_sums_a_share_counts():
+    counts = [10, 20, 30, 2**31]
+    assert shares_counted(counts, 0.0) == [1, 1, 1, 1]
+    assert shares_counted(counts, 1.0) == [1, 1, 2 / 3, 20 / 2**31]
+    assert shares_counted([], 1.0) == []
+
+
+# ---- the mean
+
+
+@pytest.mark.parametrize(
+    "weights", [[3, 1, 0, 2, 5, 1, 1, 0, 4], None, [0] * 9, np.zeros(9)]
+)
+def test_the_mean_is_numpys_weighted_average(weights):
     sent, start = updates()
-    weights = [3, 1, 0, 2, 5, 1, 1, 0, 4]
-
     found = Aggregation().combine(sent, weights, start)
-
-    expected = np.average(points(sent), axis=0, weights=weights)
+    known = weights if np.any(weights) else None
+    expected = np.average(points(sent), axis=0, weights=known)
     np.testing.assert_allclose(flat(found), expected, atol=1e-6)
 
 
@@ -91,21 +123,13 @@ def test_each_group_is_averaged_by_numbers_of_examples():
     assert Aggregation().combine_groups({5: sent[5]}, before) is before
 
 
-@pytest.mark.parametrize("weights", [None, [0] * 9, np.zeros(9)])
-def test_without_weights_all_count_alike(weights):
-    sent, start = updates()
-
-    found = Aggregation().combine(sent, weights, start)
-
-    np.testing.assert_allclose(flat(found), points(sent).mean(0), atol=1e-6)
+# ---- each robust rule against something else
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_the_median_is_pythons(count):
     sent, start = updates(count)
-
     found = Aggregation("median").combine(sent, None, start)
-
     expected = [statistics.median(column) for column in points(sent).T]
     np.testing.assert_allclose(flat(found), expected, rtol=1e-6)
 
@@ -113,9 +137,7 @@ def test_the_median_is_pythons(count):
 @pytest.mark.parametrize(("count", "fraction"), [(10, 0.2), (5, 0.4), (20, 0.05)])
 def test_the_trimmed_mean_is_scipys(count, fraction):
     sent, start = updates(count)
-
     found = Aggregation("trimmed-mean", fraction).combine(sent, None, start)
-
     expected = trim_mean(points(sent), fraction, axis=0)
     np.testing.assert_allclose(flat(found), expected, atol=1e-6)
 
@@ -151,24 +173,22 @@ def plain_krum(vectors, hostile):
         )
         scores.append(sum(apart[: len(vectors) - hostile - 2]))
     ranked = sorted(range(len(vectors)), key=lambda i: scores[i])
-    return ranked[: len(vectors) - hostile]
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("count", "hostile"), [(7, 2), (10, 2), (10, 3)])
-def test_krums_scores_are_those_of_plain_loops(seed, count, hostile):
-    rng = np.random.default_rng(seed)
-    vectors = rng.standard_cauchy(size=(count, 2))
-
-    found = krum_weights(vectors @ vectors.T, hostile / count)
-
-    chosen = plain_krum(vectors.tolist(), hostile)
-    assert np.flatnonzero(found).tolist() == sorted(chosen)
+    return sorted(ranked[: len(vectors) - hostile])
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_krum_is_the_mean_of_what_it_selects(seed):
-    sent, start = updates(10, seed)
+@pytest.mark.parametrize(("count", "hostile"), [(7, 2), (10, 2), (10, 3), (60, 12)])
+def test_krums_scores_are_those_of_plain_loops(seed, count, hostile):
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_cauchy(size=(count, 2))
+    if count == 60:  # of equal scores the earlier is selected
+        vectors = rng.integers(0, 3, size=(60, 1)).astype(float)
+    found = krum_weights(vectors @ vectors.T, hostile / count)
+    assert np.flatnonzero(found).tolist() == plain_krum(vectors.tolist(), hostile)
+
+
+def test_krum_is_the_mean_of_what_it_selects():
+    sent, start = updates(10)
     sent[3] = {name: -5 * tensor for name, tensor in sent[3].items()}
 
     found = Aggregation("krum", 0.2).combine(sent, None, start)
@@ -185,33 +205,19 @@ def test_an_update_is_no_neighbour_of_its_own():
     assert found.tolist() == [0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_of_updates_with_equal_scores_krum_selects_the_earlier(seed):
-    places = np.random.default_rng(seed).integers(0, 3, size=(60, 1)).astype(float)
-
-    found = krum_weights(places @ places.T, 0.2)
-
-    chosen = plain_krum(places.tolist(), hostile=12)
-    assert np.flatnonzero(found).tolist() == sorted(chosen)
-
-
 def test_clipping_brings_long_changes_to_the_limit_and_leaves_the_rest():
-    start = {"w": np.array([1.0, 1.0], "f4")}
     moves = np.array([[3, 4], [0, 1], [0, -2], [6, 8]])  # lengths 5, 1, 2, 10
-    sent = [{"w": (start["w"] + move).astype("f4")} for move in moves]
-
-    found = Aggregation(clip_to_median=2.0).combine(sent, None, start)
-
+    sent = [{"w": (1 + move).astype("f4")} for move in moves]
+    policy = Aggregation(clip_to_median=2.0)
+    found = policy.combine(sent, None, {"w": np.ones(2, "f4")})["w"]
     # The lower median is 2, the limit 4: 5 becomes 4, and so does 10.
     expected = np.array([[2.4, 3.2], [0, 1], [0, -2], [2.4, 3.2]]).mean(0) + 1
-    np.testing.assert_allclose(found["w"], expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_without_a_start_changes_are_those_from_the_median():
     sent = [{"w": np.array([x], "f4")} for x in (9.0, 10.0, 11.0, 10.0, 90.0)]
-
     found = Aggregation(clip_to_median=1.0).combine(sent)
-
     # From 10: -1, 0, 1, 0, 80; the median length is 1.
     np.testing.assert_allclose(found["w"], [10.2])
 
@@ -261,17 +267,22 @@ def test_what_the_hostile_alone_send_does_not_move(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_sparse_tensors_with_all_entries_are_dense_ones(rule):
+@pytest.mark.parametrize("least", [None, -100, -0.5], ids=["dense", "whole", "thinned"])
+def test_pieces_and_the_form_of_a_tensor_make_no_difference(rule, least, monkeypatch):
     sent, start = updates()
     policy = Aggregation(rule, clip_to_median=1.0)
-    whole = [
-        {n: SparseArray.of_mask(t, np.ones(t.shape, bool)) for n, t in one.items()}
-        for one in sent
-    ]
+    dense = flat(policy.combine(sent, None, start))
+    if least is not None:
+        sent = [
+            {n: SparseArray.of_mask(t, t > least) for n, t in one.items()}
+            for one in sent
+        ]
+    whole = flat(policy.combine(sent, None, start))
+    monkeypatch.setattr(robust, "_CELLS", 20)
 
-    dense, found = policy.combine(sent, None, start), policy.combine(whole, None, start)
-
-    np.testing.assert_allclose(flat(found), flat(dense), rtol=1e-6)
+    np.testing.assert_allclose(flat(policy.combine(sent, None, start)), whole)
+    if least != -0.5:
+        np.testing.assert_allclose(whole, dense, rtol=1e-6)
 
 
 # ---- numbers
@@ -289,43 +300,17 @@ def test_counters_are_rounded_and_move_no_update(rule):
     assert found["seen"].dtype == np.int64
     assert found["seen"].shape == ()
     assert 1.9 <= found["w"][0] <= 2.1 or rule == "krum"
-
-
-@pytest.mark.parametrize("rule", ["mean", "median"])
-def test_a_half_of_a_counter_is_rounded_not_cut_off(rule):
-    sent = [{"seen": np.array(seen)} for seen in (3, 4)]
-
-    assert Aggregation(rule).combine(sent)["seen"] == 4
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("thinned", [False, True])
-def test_pieces_of_a_tensor_make_no_difference(rule, thinned, monkeypatch):
-    sent, start = updates()
-    if thinned:
-        sent = [
-            {n: SparseArray.of_mask(t, t > -0.5) for n, t in one.items()}
-            for one in sent
-        ]
-    policy = Aggregation(rule, clip_to_median=1.0)
-    whole = policy.combine(sent, None, start)
-    monkeypatch.setattr(robust, "_CELLS", 20)
-    monkeypatch.setattr(robust, "_CELLS", 20)
-
-    np.testing.assert_allclose(flat(policy.combine(sent, None, start)), flat(whole))
+    halves = [{"seen": np.array(seen)} for seen in (3, 4)]
+    assert Aggregation("median").combine(halves)["seen"] == 4
 
 
 @pytest.mark.parametrize("rule", ROBUST)
-@pytest.mark.parametrize("absurd", [3e38, -3e38])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("absurd", "dtype"), [(3e38, "f4"), (-3e307, "f8")])
 def test_absurd_numbers_stay_without_effect(rule, absurd, dtype):
-    sent = [{"w": np.array([x, 1], dtype)} for x in (1, 2, 3, 4, 5, 6, 7, 8)]
-    sent += [{"w": np.array([absurd * (1 if dtype == "f4" else 1e269), 1], dtype)}]
-
+    rows = [np.array([x, 1], dtype) for x in (1, 2, 3, 4, 5, 6, 7, 8, absurd)]
     found = Aggregation(rule, clip_to_median=1.0).combine(
-        sent, [1] * 9, {"w": np.zeros(2, dtype)}
+        [{"w": row} for row in rows], [1] * 9, {"w": np.zeros(2, dtype)}
     )
-
     assert 1 <= found["w"][0] <= 8
     np.testing.assert_allclose(found["w"][1], 1, rtol=0.5)
 
@@ -346,10 +331,10 @@ CLOUD = arrays.arrays(
 )
 
 
-def combined(rule, cloud, **settings):
-    sent = [{"w": row} for row in cloud]
+def of_cloud(rule, cloud, **given):
     start = {"w": np.zeros(cloud.shape[1])}
-    return Aggregation(rule, **settings).combine(sent, None, start)["w"]
+    sent = [{"w": row} for row in cloud]
+    return Aggregation(rule, **given).combine(sent, None, start)["w"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -358,7 +343,7 @@ def test_the_order_of_the_clients_says_nothing(cloud, rule, random):
     order = list(range(len(cloud)))
     random.shuffle(order)
 
-    one, other = (combined(rule, c, clip_to_median=2.0) for c in (cloud, cloud[order]))
+    one, other = (of_cloud(rule, c, clip_to_median=2.0) for c in (cloud, cloud[order]))
 
     # Where all points lie on a line between two middle ones the minimum is not unique.
     atol = 1e-4 if rule == "geometric-median" else 1e-9
@@ -373,7 +358,7 @@ def test_a_minority_moves_nothing_out_of_the_others(cloud, rule, far):
     honest = cloud[hostile:].copy()
     cloud[:hostile] = far
 
-    found = combined(rule, cloud, hostile_fraction=hostile / len(cloud) + 0.01)
+    found = of_cloud(rule, cloud, hostile_fraction=hostile / len(cloud) + 0.01)
 
     radius = 10 * np.ptp(honest, axis=0).max() + 1e-5
     assert (found >= honest.min(0) - radius).all()
