@@ -11,7 +11,6 @@ Averaged as FedET's tables do (Liu et al., IJCAI 2023): the two numbers travel a
 averaged beside the network, and stand before a prediction in its head.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.distillation import distillation_loss, outputs
@@ -51,8 +50,10 @@ class Bic(Rehearsal[BicParams]):
     def mixed(self, turn: Turn) -> Examples:
         context = self.context
         seed = derive(context.seed, "bic-held-out", context.client, turn.stage.task)
-        rng = np.random.default_rng(seed)
-        count = self._held_out(self.replayed)
+        rng, count = np.random.default_rng(seed), 0
+        if len(labels := self.replayed.y):
+            a_class = len(labels) / len(torch.unique(labels))
+            count = max(1, round(self.params.held_out * a_class))
         kept_old, held_old = hold_out(self.replayed, count, rng)
         kept_new, held_new = hold_out(turn.data.train, count, rng)
         self._held = concat([held_new, held_old])
@@ -79,8 +80,7 @@ class Bic(Rehearsal[BicParams]):
     def finish(
         self, turn: Turn, state: Payload, update: Update
     ) -> tuple[Payload, Update]:
-        new = np.setdiff1d(self.teacher.new, self.teacher.old)
-        payload = {**update.payload, "bias": self.correction(new, turn.stage)}
+        payload = {**update.payload, "bias": self._correction(turn.stage.round)}
         return super().finish(turn, state, replace(update, payload=payload))
 
     @override
@@ -90,23 +90,21 @@ class Bic(Rehearsal[BicParams]):
         base = fold_bias(received["base"], received["bias"])
         return super().predict(state, {"base": base}, task, x)
 
-    def correction(self, new: Array, stage: TaskStage) -> Mapping[str, Array]:
+    def _correction(self, number: int) -> dict[str, Array]:
         """Learn the second stage's scale and shift of each class, shape (classes,).
 
         Those that minimise the cross-entropy of ``alpha z + beta`` for new classes and
         z for old ones, as far as `BicParams` says; 1 and 0 for old classes.
         """
         params, context, held = self.params, self.context, self._held
-        scale, shift = (
-            np.full(self.model.classes, value, np.float32) for value in (1.0, 0.0)
-        )
+        scale = np.ones(self.model.classes, np.float32)
+        shift = np.zeros_like(scale)
         if not (self.teacher.teaches and len(held.y) and params.bias_epochs):
             return {"scale": scale, "shift": shift}
         logits = mask_logits(outputs(self.model, held).logits, self.known)
-        alpha, beta = (
-            nn.Parameter(torch.full((1,), value, device=context.device))
-            for value in (1.0, 0.0)
-        )
+        alpha = nn.Parameter(torch.ones(1, device=context.device))
+        beta = nn.Parameter(torch.zeros(1, device=context.device))
+        new = np.setdiff1d(self.teacher.new, self.teacher.old)
         columns = to_torch(new, context.device)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
@@ -124,26 +122,17 @@ class Bic(Rehearsal[BicParams]):
                 epochs=params.bias_epochs,
                 learning_rate=params.bias_rate,
             ),
-            seed=derive(context.seed, "bic-bias", context.client, stage.round),
+            seed=derive(context.seed, "bic-bias", context.client, number),
         )
         fit(job)
         scale[new], shift[new] = to_numpy(alpha), to_numpy(beta)
         return {"scale": scale, "shift": shift}
 
-    def _held_out(self, old: Examples) -> int:
-        if not len(old.y):
-            return 0
-        a_class = len(old.y) / len(torch.unique(old.y))
-        return max(1, round(self.params.held_out * a_class))
-
 
 def hold_out(
     examples: Examples, count: int, rng: np.random.Generator
 ) -> tuple[Examples, Examples]:
-    """Split samples into those to train on, and ``count`` of each class held out.
-
-    Of each class one stays to be trained on.
-    """
+    """Hold out ``count`` samples of each class, but of each one stays to train on."""
     y = to_numpy(examples.y)
     held = np.zeros(len(y), bool)
     for label in np.unique(y):
@@ -152,18 +141,12 @@ def hold_out(
     out = torch.from_numpy(held).to(examples.y.device)
     if not len(y):  # whose samples have no shape
         return examples, examples
-    return (
-        Examples(examples.x[~out], examples.y[~out]),
-        Examples(examples.x[out], examples.y[out]),
-    )
+    kept = Examples(examples.x[~out], examples.y[~out])
+    return kept, Examples(examples.x[out], examples.y[out])
 
 
 def fold_bias(base: Arrays, bias: Arrays) -> Arrays:
     """Make a network whose head answers as one that is corrected afterwards."""
     scale, shift = dense(bias["scale"]), dense(bias["shift"])
     weight, offset = dense(base[WEIGHT]), dense(base[OFFSET])
-    return {
-        **base,
-        WEIGHT: weight * scale[:, None],
-        OFFSET: offset * scale + shift,
-    }
+    return {**base, WEIGHT: weight * scale[:, None], OFFSET: offset * scale + shift}

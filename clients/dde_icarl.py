@@ -69,10 +69,10 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Compute iCaRL's loss where labels are told by a sample and its neighbours.
+        """Compute iCaRL's loss, with neighbours x_j, which have no gradient.
 
-        Of a class that is not distilled the probability is ``(p(x) + mean_j p(x_j)) /
-        2`` with the neighbours x_j, which have no gradient.
+        The probability of a class that is not distilled is ``(p(x) + mean_j p(x_j)) /
+        2``.
         """
         if self.teacher.teaches:
             mean = hidden.detach().float().mean(0)
@@ -105,22 +105,18 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
 
     @torch.no_grad()
     def _answers(self, near: Tensor) -> Tensor:
-        """Compute the mean probabilities of samples by row, (batch, classes)."""
         logits = self.model.heads[0](self.model.body(self._x[near.flatten()]))
         each = torch.sigmoid(logits.float()).reshape(*near.shape, -1)
         return each.mean(1)
 
 
 def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
-    """Find which samples are nearest to each, without itself; None for no sample.
+    """Find the places of each sample's nearest others, (N, K), or None for K of 0.
 
     Args:
-        features: of the old model, shape (N, D); only their directions count.
-        among: which samples may be neighbours, bool, shape (N,).
-        count: how many are wanted, at most, at least 0.
-
-    Returns:
-        int64, shape (N, K): places, the nearest first.
+        features: shape (N, D); only their directions count.
+        among: bool, shape (N,): which samples may be neighbours.
+        count: K at most.
     """
     places = torch.nonzero(among)[:, 0]
     count = min(count, len(places) - 1)

@@ -73,28 +73,19 @@ class Der(Rehearsal[DerParams]):
         examples, extras = turn.data.train, dict[str, Array]()
         if turn.stage.ends_task and len(examples.y):
             extras["logits"] = to_numpy(outputs(self.model, examples).logits)
-        return remember_task(
-            self.memory(turn),
-            examples,
-            self.params,
-            self.model,
-            self.context,
-            turn.stage,
-            extras,
-        )
+        where = self.params, self.model, self.context, turn.stage
+        return remember_task(self.memory(turn), examples, *where, extras)
 
     def _drawn(self) -> Tensor:
-        """Draw places of different stored samples, as many as a step has."""
         order = torch.randperm(len(self._stored.y), generator=self._generator)
         smallest = self.context.training.smallest_batch
         return order[: max(self.params.replay_batch, smallest)]
 
 
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:
-    """Compute the mean squared error over samples and classes, shape ().
+    """Compute the mean squared error over samples and classes.
 
-    A class that a growing head did not have when a sample was stored is `CLOSED` there:
-    it has no old logit, and does not count.
+    Of a class that a growing head did not have then, `CLOSED`, there is no old logit.
     """
     known = stored != CLOSED
     return (logits - stored)[known].square().mean()

@@ -4,10 +4,6 @@ Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3, wit
 running Fisher information and one anchor as in online EWC (Schwarz et al., ICML 2018,
 https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow with the
 number of tasks.
-
-How much a task needs of each shared parameter, for the penalties of EWC and FedCurv.
-
-Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, section 2.1.
 """
 
 from typing import TypeVar
@@ -17,12 +13,50 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
+
+E = TypeVar("E", bound=EwcParams)
+
+
+class Ewc(LocalTraining[E]):
+    """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
+
+    State besides: ``fisher`` and ``anchor``, refreshed when a task ends.
+    """
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        device, state = self.context.device, turn.state
+        fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
+        self._terms = [
+            (weight, to_torch(fisher[name], device), to_torch(anchor[name], device))
+            for name, weight in self.model.named_parameters()
+            if name in fisher
+        ]
+        return super().begin(turn)
+
+    @override
+    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
+        terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
+        own = self.params.strength / 2 * sum(term.sum() for term in terms)
+        return super().penalty(rows, hidden) + own
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        if turn.stage.ends_task:
+            count, task = self.params.fisher_examples, turn.stage.task
+            new = diagonal_fisher(self.model, turn.data.train, task, count)
+            for name, values in turn.state.get("fisher", {}).items():
+                new[name] = self.params.decay * dense(values) + new[name]
+            state = {**state, "fisher": new, "anchor": update.payload["base"]}
+        return super().finish(turn, state, update)
 
 
 def diagonal_fisher(
@@ -30,15 +64,9 @@ def diagonal_fisher(
 ) -> dict[str, Array]:
     """Estimate the diagonal of the empirical Fisher information, by shared parameter.
 
-    The mean over examples of the squared gradient of the log-likelihood of the
-    true label; one example at a time, since a batch's gradient hides them. Zeros
-    without examples.
-
-    Args:
-        model: evaluating from now on.
-        examples: of which the first are taken.
-        task: theirs.
-        at_most: how many are, at least 1.
+    Kirkpatrick et al., section 2.1: the mean over the first examples of the squared
+    gradient of the log-likelihood of the true label; one example at a time, since a
+    batch's gradient hides them. Zeros without examples.
     """
     model.eval()
     shared = set(model.shared_names())
@@ -54,47 +82,3 @@ def diagonal_fisher(
         for name, gradient in zip(total, gradients, strict=True):
             total[name] += gradient.square()
     return {name: to_numpy(t / max(count, 1)) for name, t in total.items()}
-
-
-E = TypeVar("E", bound=EwcParams)
-
-
-class Ewc(LocalTraining[E]):
-    """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
-
-    Before another learner in a class's bases it adds to what that adds.
-
-    State besides: ``fisher`` and ``anchor``, refreshed when a task ends.
-    """
-
-    @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        device = self.context.device
-        fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
-        self._terms = [
-            (weight, to_torch(fisher[name], device), to_torch(anchor[name], device))
-            for name, weight in self.model.named_parameters()
-            if name in fisher
-        ]
-        state, update = super().train(state, received, stage, data)
-        if stage.ends_task:
-            new = self.fisher(data.train, stage.task)
-            if fisher:
-                new = {
-                    name: self.params.decay * dense(fisher[name]) + dense(values)
-                    for name, values in new.items()
-                }
-            state = {**state, "fisher": new, "anchor": update.payload["base"]}
-        return state, update
-
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
-        own = self.params.strength / 2 * sum(term.sum() for term in terms)
-        return super().penalty(rows, hidden) + own
-
-    def fisher(self, examples: Examples, task: int) -> Arrays:
-        """Estimate the diagonal of the empirical Fisher information of a task."""
-        return diagonal_fisher(self.model, examples, task, self.params.fisher_examples)

@@ -69,11 +69,10 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Compute task-aware temperature scaling's loss of a batch.
+        """Compute ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``.
 
-        ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``, where a class's tau
-        is that of old or of new ones, and old samples are the stored ones. A batch
-        without one of the two has the other's term alone.
+        A class's tau is that of old or of new ones; old samples are the stored ones. A
+        batch without one of the two has the other's term alone.
         """
         each = cross_entropy(logits / self._temperatures, labels, reduction="none")
         old = (rows >= self._new).to(each.dtype)
@@ -94,7 +93,6 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
         return self._kept
 
     def _features(self, received: Payload, examples: Examples) -> Array:
-        """Compute the received model's features, float64, shape (N, d)."""
         load(self.model, received[BASE])
         return to_numpy(hidden_features(self.model, examples)).astype(np.float64)
 

@@ -6,15 +6,17 @@ and I_j the Fisher information of its data there. Of all others it needs only th
 of the diag(I_j) and V of the diag(I_j) w_j.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 from typing_extensions import override
 
 from clients.ewc import diagonal_fisher
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.training.tensors import dense, to_torch
-from strategies.fedcurv import FedCurvParams
+from strategies.fedcurv import FISHER, WEIGHTED, FedCurvParams
 
 
 class FedCurv(LocalTraining[FedCurvParams]):
@@ -28,26 +30,33 @@ class FedCurv(LocalTraining[FedCurvParams]):
     training_only = ("curvature",)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        device = self.context.device
-        groups = ("base", "curvature/fisher", "curvature/weighted")
+    def begin(self, turn: Turn) -> Examples:
+        received, device = turn.received, self.context.device
         self._terms = [
-            (weight, *(to_torch(received[group][name], device) for group in groups))
+            (
+                weight,
+                *(
+                    to_torch(received[g][name], device)
+                    for g in ("base", FISHER, WEIGHTED)
+                ),
+            )
             for name, weight in self.model.named_parameters()
-            if name in received["curvature/fisher"]
+            if name in received[FISHER]
         ]
-        state, update = super().train(state, received, stage, data)
-        count, base = self.params.fisher_examples, update.payload["base"]
-        fisher = diagonal_fisher(self.model, data.train, stage.task, count)
-        weighted = {name: values * dense(base[name]) for name, values in fisher.items()}
-        curvature = {"curvature/fisher": fisher, "curvature/weighted": weighted}
-        payload = {**update.payload, **curvature}
-        return state, Update(payload, update.num_examples, update.metrics)
+        return super().begin(turn)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         # U w^2 - 2 V w less the same of the received x, as a product.
         terms = (((w - x) * (u * (w + x) - 2 * v)).sum() for w, x, u, v in self._terms)
         return super().penalty(rows, hidden) + self.params.strength * sum(terms)
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        count, base = self.params.fisher_examples, update.payload["base"]
+        fisher = diagonal_fisher(self.model, turn.data.train, turn.stage.task, count)
+        weighted = {name: values * dense(base[name]) for name, values in fisher.items()}
+        payload = {**update.payload, FISHER: fisher, WEIGHTED: weighted}
+        return super().finish(turn, state, replace(update, payload=payload))

@@ -20,7 +20,7 @@ from fcl_flower.algorithms.exemplars import memory_seed, remember, replay_sample
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features, outputs
@@ -52,24 +52,16 @@ class Glfc(Rehearsal[GlfcParams]):
     def __init__(
         self, params: GlfcParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Draw the encoding network, which is that of the server.
-
-        Raises:
-            ConfigError: samples are no images.
-        """
+        """Draw the encoding network, which is that of the server."""
         super().__init__(params, model, context)
         network = EncodingNetwork(model.input_shape, model.classes, context.seed)
         self._encoder = network.to(context.device)
 
     @override
     def init(self) -> Payload:
-        return {
-            "progress": {
-                "task": np.asarray(0),
-                "entropy": np.asarray(0.0),
-                "old": np.zeros(self.model.classes, np.uint8),
-            }
-        }
+        old = np.zeros(self.model.classes, np.uint8)
+        begun = {"task": np.asarray(0), "entropy": np.asarray(0.0), "old": old}
+        return {"progress": begun}
 
     @override
     def begin(self, turn: Turn) -> Examples:
@@ -116,7 +108,7 @@ class Glfc(Rehearsal[GlfcParams]):
         self._features = hidden_features(self.model, examples)
         state, update = super().finish(turn, state, update)
         if self._begins and len(examples.y):
-            shown = self._prototypes(examples, turn.stage)
+            shown = self._prototypes(examples, turn.stage.round)
             payload = {**update.payload, "prototypes": shown}
             update = replace(update, payload=payload)
         kept = {"progress": self._progress, "memory/old": self._old_model}
@@ -125,20 +117,9 @@ class Glfc(Rehearsal[GlfcParams]):
     @override
     def remember(self, turn: Turn) -> Arrays:
         """Add samples of the task to the memory in each of its rounds."""
-        seed, features = memory_seed(self.context, self._task), self._features
-        return remember(
-            self.memory(turn),
-            turn.data.train,
-            self.params,
-            seed,
-            task=self._task,
-            features=to_numpy(features),
-        )
-
-    def entropy(self, examples: Examples) -> float:
-        """Compute the mean entropy of the predictions in nats."""
-        logits = outputs(self.model, examples).logits
-        return float(torch.special.entr(logits.softmax(1)).sum(1).mean())
+        memory, examples, task = self.memory(turn), turn.data.train, self._task
+        seed, features = memory_seed(self.context, task), to_numpy(self._features)
+        return remember(memory, examples, self.params, seed, task, features)
 
     def _advance(self, turn: Turn) -> tuple[dict[str, Array], bool]:
         """Find where the client stands now, and whether a task begins."""
@@ -146,7 +127,8 @@ class Glfc(Rehearsal[GlfcParams]):
         found = {name: np.asarray(dense(value)) for name, value in progress.items()}
         begins = turn.stage.starts_task
         if self.params.transition == "entropy" and len(examples.y):
-            entropy = self.entropy(examples)
+            answers = outputs(self.model, examples).logits.softmax(1)
+            entropy = float(torch.special.entr(answers).sum(1).mean())
             begins = entropy - float(found["entropy"]) >= self.params.entropy_rise
             found["entropy"] = np.asarray(entropy)
         if begins:
@@ -156,8 +138,7 @@ class Glfc(Rehearsal[GlfcParams]):
                 found["old"] = np.array(dense(turn.received["meta/old"]["classes"]))
         return found, begins
 
-    def _prototypes(self, examples: Examples, stage: TaskStage) -> Arrays:
-        """Encode a task's prototypes, one of each class, as gradients."""
+    def _prototypes(self, examples: Examples, number: int) -> Arrays:
         context, features = self.context, self._features
         places = prototypes(features, examples.y)
         chosen = Examples(examples.x[places], examples.y[places])
@@ -168,7 +149,7 @@ class Glfc(Rehearsal[GlfcParams]):
             noise=self.params.noise,
             steps=self.params.perturbation_steps,
             rate=PERTURBATION_RATE,
-            seed=derive(context.seed, "perturbation", context.client, stage.round),
+            seed=derive(context.seed, "perturbation", context.client, number),
         )
         return arrays_of(sample_gradients(self._encoder, shown, chosen.y))
 
@@ -235,12 +216,9 @@ def feature_spread(features: Tensor, labels: Tensor) -> Tensor:
 
     Shape (classes that occur, d), ascending by class; 0 for a class of one sample.
     """
-    return torch.stack(
-        [
-            features[labels == label].std(0, correction=0)
-            for label in torch.unique(labels)
-        ]
-    )
+    classes = torch.unique(labels)
+    spreads = [features[labels == label].std(0, correction=0) for label in classes]
+    return torch.stack(spreads)
 
 
 def perturbed(

@@ -49,10 +49,9 @@ class Icarl(Rehearsal[C]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Compute the loss of algorithm 3, over the classes so far; a batch's mean.
+        """Compute algorithm 3's loss: a sum over classes so far, a mean over samples.
 
-        A sum over classes as printed; the authors' code takes their mean, at a rate
-        of 2.
+        The authors' code has a mean over classes, too, at a rate of 2.
         """
         targets = one_hot(labels, logits.shape[1]).float()
         if self._taught is not None:

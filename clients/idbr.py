@@ -46,11 +46,7 @@ class Idbr(Rehearsal[IdbrParams]):
     def __init__(
         self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Find the two spaces.
-
-        Raises:
-            ConfigError: the model has none.
-        """
+        """Find the two spaces in the model's body."""
         super().__init__(params, model, context)
         expected = "disentangled-transformer, whose two spaces IDBR trains"
         self._body = model.body_of(DisentangledTransformer, expected)
@@ -64,9 +60,11 @@ class Idbr(Rehearsal[IdbrParams]):
                 f"at least {turn.stage.task + 1}, the tasks so far",
             )
         examples = super().begin(turn)
-        params, count = self.params, len(turn.data.train.y)
-        self._texts = examples.x
-        self._tasks = self._tasks_of(self.memory(turn), count, turn.stage.task)
+        params, count, memory = self.params, len(turn.data.train.y), self.memory(turn)
+        self._texts, task = examples.x, turn.stage.task
+        replayed = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
+        tasks = np.concatenate([np.full(count, task), replayed[replayed != task]])
+        self._tasks = torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
         weights = torch.full((len(examples.y),), params.new_weight)
         weights[count:] = params.replayed_weight
         self._weights = weights.to(self.context.device)
@@ -95,7 +93,9 @@ class Idbr(Rehearsal[IdbrParams]):
         so_far = int(self._tasks.max()) + 1
         tasks = self._body.task(both[:, width:])[:, :so_far]
         loss = loss + params.task * cross_entropy(tasks, self._tasks[rows].repeat(2))
-        return loss + self._distance(rows, hidden)
+        squares = (hidden - self._anchors[rows]).square() * self._weights[rows, None]
+        generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
+        return loss + (params.generic * generic + params.specific * specific)
 
     @override
     def remember(self, turn: Turn) -> Arrays:
@@ -115,26 +115,11 @@ class Idbr(Rehearsal[IdbrParams]):
             return joined(memory, rows_of(examples, chosen, task))
         places = torch.from_numpy(chosen).to(examples.y.device)
         best = Examples(examples.x[places], examples.y[places])
-        seen = features[chosen]
-        return remember(memory, best, params, seed, task=task, features=seen)
-
-    def _distance(self, rows: Tensor, hidden: Tensor) -> Tensor:
-        """Measure how far both spaces are from those of the teacher, by weight."""
-        params, width = self.params, self._body.width
-        squares = (hidden - self._anchors[rows]).square() * self._weights[rows, None]
-        generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
-        return params.generic * generic + params.specific * specific
-
-    def _tasks_of(self, memory: Arrays, new: int, task: int) -> Tensor:
-        """Number the task of each training sample, those of the memory last."""
-        of_memory = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
-        tasks = np.concatenate([np.full(new, task), of_memory[of_memory != task]])
-        return torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
+        return remember(memory, best, params, seed, task, features[chosen])
 
     def _spaces(
         self, examples: Examples, seen_by: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Compute what a part of the body makes of examples, (N, D), evaluating."""
         self.model.eval()
         with torch.no_grad():
             return torch.cat([seen_by(x) for x, _ in batches(examples, _CHUNK)])

@@ -3,14 +3,13 @@
 Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code.
 """
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from typing_extensions import override
 
-from clients.target import kept_samples, old_samples
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Payload, Update
+from clients.target import SyntheticRehearsal
+from fcl_flower.algorithms.local_training import Turn
+from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import softened_kl
@@ -21,7 +20,7 @@ from strategies.lander.trainer import bounding_loss, projection
 from strategies.target.server import SAMPLES
 
 
-class Lander(LocalTraining[LanderParams]):
+class Lander(SyntheticRehearsal[LanderParams]):
     """Minimise CE + ``anchor_weight`` * B, where B is the bounding loss.
 
     From the second task on it is the sum of ``current`` * (CE of the new classes +
@@ -31,35 +30,20 @@ class Lander(LocalTraining[LanderParams]):
 
     The authors' code shifts and mirrors images, lowers the rate over the rounds and
     goes on from the round with the least loss; none of it is done here.
-
-    State besides: ``memory/samples`` and ``memory/anchors``, as they were received.
     """
-
-    temporary_state = (
-        *LocalTraining.temporary_state,
-        "memory",
-    )  # sent anew for each task
-    training_only = ("memory",)
 
     @override
     def begin(self, turn: Turn) -> Examples:
-        context, size = self.context, self.context.training.batch_size
-        known = {**turn.state, **turn.received}
         self._project = projection(self.model, turn.received["base"])
-        self._anchors = to_torch(known[ANCHORS]["anchors"], context.device)
-        if SAMPLES in known:
-            self._features = to_torch(known[SAMPLES]["features"], context.device)
-        self._old = old_samples(
-            turn, self.model.classes, context, lambda count: min(count, size)
-        )
-        return super().begin(turn)
+        examples, device = super().begin(turn), self.context.device
+        self._anchors = to_torch(self.memory[ANCHORS]["anchors"], device)
+        if SAMPLES in self.memory:
+            self._features = to_torch(self.memory[SAMPLES]["features"], device)
+        return examples
 
     @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
-    ) -> tuple[Payload, Update]:
-        anchors = {**turn.state, **turn.received}[ANCHORS]
-        return {**state, **kept_samples(turn), ANCHORS: anchors}, update
+    def beside(self, samples: int, examples: int) -> int:
+        return min(samples, self.context.training.batch_size)
 
     @override
     def predict(
@@ -72,24 +56,19 @@ class Lander(LocalTraining[LanderParams]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        old, params = self._old, self.params
-        near = bounding_loss(
-            params.radius, self._project(hidden), self._anchors[labels]
-        )
+        old, params, project = self.old, self.params, self._project
+        near = bounding_loss(params.radius, project(hidden), self._anchors[labels])
         if old is None:
             return cross_entropy(logits, labels) + params.anchor_weight * near
         chosen = next(old.batches)
         head, features = self.model.heads[0], self.model.body(old.x[chosen])
         found = head(features)[:, old.labels]
         kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
-        kept = kept + mse_loss(self._project(features), self._features[chosen])
+        kept = kept + mse_loss(project(features), self._features[chosen])
         new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
-        current, previous = params.weights(self._classes(), len(old.labels))
-        return current * (new + params.anchor_weight * near) + previous * kept
-
-    def _classes(self) -> int:
-        """Count the classes so far."""
-        closed = self.model.heads[0].closed
-        return self.model.classes - (
-            int(closed.sum()) if isinstance(closed, torch.Tensor) else 0
+        closed = head.closed
+        so_far = self.model.classes - (
+            int(closed.sum()) if isinstance(closed, Tensor) else 0
         )
+        current, previous = params.weights(so_far, len(old.labels))
+        return current * (new + params.anchor_weight * near) + previous * kept

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.exemplars import replay_samples
 from fcl_flower.algorithms.local_training import Fitted, Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal, Teacher
+from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, Update
@@ -56,16 +56,23 @@ class PodNet(Rehearsal[PodNetParams]):
             for _ in model.heads
         )
 
-    @property
-    def head(self) -> "LocalSimilarity":
-        """The classifier."""
-        return cast(LocalSimilarity, self.model.heads[0])
-
     @override
     def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        self._prepare(self.teacher)
+        examples, teacher = super().begin(turn), self.teacher
         self._x = self.inputs(examples.x)
+        self._head = cast(LocalSimilarity, self.model.heads[0])
+        self._head.resting = None
+        self._old_body: nn.Module | None = None
+        if teacher.teaches:
+            # A class that comes again is learned again.
+            resting = np.setdiff1d(teacher.old, teacher.new)
+            rests = np.isin(np.arange(self.model.classes), resting)
+            self._head.resting = to_torch(rests, self.context.device)
+            self._weight = math.sqrt(len(self.known) / max(1, len(self.new)))
+            self._old_body = copy.deepcopy(self.model.body).eval()
+            base = teacher.base.items()
+            old = {n.removeprefix(BODY): w for n, w in base if n.startswith(BODY)}
+            load(self._old_body, old)
         return examples
 
     @override
@@ -77,7 +84,7 @@ class PodNet(Rehearsal[PodNetParams]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        margin = self.params.margin * self.head.scale
+        margin = self.params.margin * self._head.scale
         return margin_loss(logits, labels, margin) + self.penalty(rows, hidden)
 
     @override
@@ -86,9 +93,9 @@ class PodNet(Rehearsal[PodNetParams]):
             return 0.0
         with torch.no_grad(), stage_outputs(self._old_body) as old_maps:
             old_hidden = self._old_body(self._x[rows])
-        spatial = spatial_distance(self._maps, old_maps)
-        flat = flat_distance(hidden, old_hidden)
-        params = self.params
+        params, spatial = self.params, spatial_distance(self._maps, old_maps)
+        # Half of equation 6's squared distance between features of length 1.
+        flat = (1 - cosine_similarity(hidden, old_hidden, dim=1)).mean()
         total = params.spatial_strength * spatial + params.flat_strength * flat
         return self._weight * total
 
@@ -101,52 +108,28 @@ class PodNet(Rehearsal[PodNetParams]):
             update = self._finetune(state["memory"], update, turn.stage.task)
         return state, update
 
-    def _prepare(self, teacher: Teacher) -> None:
-        """Take from a teacher what a round needs: body, weight and what rests."""
-        self._old_body: nn.Module | None = None
-        self.head.resting = None
-        if not teacher.teaches:
-            return
-        # A class that comes again is learned again.
-        resting = np.setdiff1d(teacher.old, teacher.new)
-        self.head.resting = to_torch(
-            np.isin(np.arange(self.model.classes), resting), self.context.device
-        )
-        self._weight = math.sqrt(len(teacher.known) / max(1, len(teacher.new)))
-        self._old_body = copy.deepcopy(self.model.body).eval()
-        load(self._old_body, _of_body(teacher.base))
-
     def _finetune(self, memory: Arrays, update: Update, task: int) -> Update:
         """Train the proxies on the kept samples, and send them."""
-        context, params, head = self.context, self.params, self.head
+        context, params, head = self.context, self.params, self._head
         kept = replay_samples(memory, context.device)
         if not len(kept.y) or not params.finetune_epochs:
             return update
         head.resting = None
         margin = params.margin * head.scale.detach()
-        training = replace(
-            context.training,
-            epochs=params.finetune_epochs,
-            learning_rate=FINETUNE_RATE * context.training.learning_rate,
-        )
         job = Fit(
             parameters={"proxies": head.proxies},
             objective=lambda hidden, y: margin_loss(head(hidden), y, margin),
             examples=Examples(hidden_features(self.model, kept), kept.y),
-            training=training,
+            training=replace(
+                context.training,
+                epochs=params.finetune_epochs,
+                learning_rate=FINETUNE_RATE * context.training.learning_rate,
+            ),
             seed=derive(context.seed, "finetune", context.client, task),
         )
         fit(job)
         learned = snapshot(self.model, self.model.shared_names())
         return replace(update, payload={"base": learned})
-
-
-def _of_body(base: Arrays) -> Arrays:
-    return {
-        name.removeprefix(BODY): tensor
-        for name, tensor in base.items()
-        if name.startswith(BODY)
-    }
 
 
 # ---- the local similarity classifier (equations 7 to 9)
@@ -163,8 +146,7 @@ class LocalSimilarity(GrowingHead):
     Attributes:
         proxies: theta, shape (classes, K, features).
         scale: eta, shape (1,); learned.
-        resting: which classes have proxies that are not trained, bool, shape
-            (classes,); None for none.
+        resting: bool, shape (classes,): whose proxies are not trained; None for none.
     """
 
     resting: Tensor | None = None
@@ -208,8 +190,7 @@ def margin_loss(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tenso
 def stages(body: nn.Module) -> list[nn.Module]:
     """List the parts of a body, one after the other, that have a 2-D convolution.
 
-    A part is a block or a layer; sequences are looked into. None of a body without
-    images.
+    A part is a block or a layer; sequences are looked into.
     """
     found = []
     for part in body.children():
@@ -225,7 +206,7 @@ def stage_outputs(body: nn.Module) -> Iterator[list[Tensor]]:
     """Yield a list in which are, after each call of ``body``, the maps of that call.
 
     These are what its `stages` return, of shape (batch, channels, height, width); what
-    has another shape is none. A body without maps leaves the list empty.
+    has another shape is none.
     """
     maps: list[Tensor] = []
 
@@ -260,17 +241,7 @@ def spatial_distance(maps: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor | 
     return torch.stack(distances).mean() if distances else 0.0
 
 
-def flat_distance(features: Tensor, old: Tensor) -> Tensor:
-    """Compute POD-flat, the mean over samples of 1 - cos(h, h_old).
-
-    This is half the squared distance of equation 6 between features of length 1, and
-    what the authors' code has.
-    """
-    return (1 - cosine_similarity(features, old, dim=1)).mean()
-
-
 def _pooled(maps: Tensor) -> Tensor:
-    """Pool squared maps, to (batch, channels * (height + width)) of length 1."""
     energy = maps.square()
     sums = [energy.sum(3).flatten(1), energy.sum(2).flatten(1)]
     return normalize(torch.cat(sums, 1), dim=1)

@@ -52,6 +52,6 @@ class Replay(Rehearsal[ReplayParams]):
             return super().remember(turn)
         # A task counts once: its samples stay the same over rounds, also where its
         # first round was repeated, or the client did not take part in it.
-        memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
-        seed, share = memory_seed(self.context, task), self.params.buffer_fraction
-        return remember_fraction(memory, examples, share, seed, task=task)
+        task, share = turn.stage.task, self.params.buffer_fraction
+        memory, seed = self.memory(turn), memory_seed(self.context, task)
+        return remember_fraction(memory, turn.data.train, share, seed, task=task)

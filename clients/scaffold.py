@@ -5,14 +5,16 @@ x is the received ``base``, y_i what is trained from it, c the received ``contro
 the client's own.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.loop import StepSize
 from fcl_flower.training.tensors import arrays_of, load, to_torch
 from strategies.scaffold import ScaffoldParams
@@ -35,32 +37,22 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     training_only = ("control",)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def begin(self, turn: Turn) -> Examples:
         shared = set(self.model.shared_names())
-        weights = {n: w for n, w in self.model.named_parameters() if n in shared}
-        own = self._of(weights, state.get("control", received["control"]))
-        common = self._of(weights, received["control"])
-        corrections = {name: common[name] - own[name] for name in weights}
-        start = self._of(weights, received["base"])
-        self._terms = [(w, start[n], corrections[n]) for n, w in weights.items()]
-        self._sums = {name: torch.zeros_like(w) for name, w in weights.items()}
+        named = self.model.named_parameters()
+        self._weights = {name: w for name, w in named if name in shared}
+        common, start = turn.received["control"], self._of(turn.received["base"])
+        self._own = self._of(turn.state.get("control", common))
+        self._corrections = {n: c - self._own[n] for n, c in self._of(common).items()}
+        self._terms = [
+            (weight, start[name], self._corrections[name])
+            for name, weight in self._weights.items()
+        ]
+        self._sums = {n: torch.zeros_like(w) for n, w in self._weights.items()}
         self._steps = 0
-        gradients = {}
         if self.params.variate == "start":
-            gradients = self.gradients(weights, state, received, stage, data.train)
-        state, update = super().train(state, received, stage, data)
-        if self.params.variate == "steps" and self._steps:
-            gradients = {
-                name: total / self._steps - corrections[name]
-                for name, total in self._sums.items()
-            }
-        new = gradients or own
-        change = arrays_of({name: new[name] - own[name] for name in weights})
-        payload = {**update.payload, "control/change": change}
-        state = {**state, "control": arrays_of(new)}
-        return state, Update(payload, update.num_examples, update.metrics)
+            self._at_start = self._gradients(turn)
+        return super().begin(turn)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
@@ -71,38 +63,47 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     @override
     def after_step(self, step_size: StepSize) -> None:
         self._steps += 1
-        for name, (weight, _, _) in zip(self._sums, self._terms, strict=True):
+        for name, weight in self._weights.items():
             assert weight.grad is not None  # the penalty has one for each
             self._sums[name] += weight.grad
 
-    def gradients(
-        self,
-        weights: dict[str, torch.nn.Parameter],
-        state: Payload,
-        received: Payload,
-        stage: TaskStage,
-        examples: Examples,
-    ) -> dict[str, Tensor]:
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        new = self._own
+        if self.params.variate == "start":
+            new = self._at_start or new
+        elif self._steps:
+            means = {name: total / self._steps for name, total in self._sums.items()}
+            new = {name: means[name] - c for name, c in self._corrections.items()}
+        change = arrays_of({name: c - self._own[name] for name, c in new.items()})
+        payload = {**update.payload, "control/change": change}
+        state = {**state, "control": arrays_of(new)}
+        return super().finish(turn, state, replace(update, payload=payload))
+
+    def _gradients(self, turn: Turn) -> dict[str, Tensor]:
         """Compute the mean gradient over examples at x, by name; none without any."""
-        load(self.model, received["base"])
-        load(self.model, state.get("heads", {}))
+        load(self.model, turn.received["base"])
+        load(self.model, turn.state.get("heads", {}))
         self.model.eval()
+        weights, examples = self._weights, turn.data.train
         total = {name: torch.zeros_like(w) for name, w in weights.items()}
         for x, y in batches(examples, CHUNK, seed=None):
-            loss = cross_entropy(self.model(x, stage.task), y, reduction="sum")
+            logits = self.model(x, turn.stage.task)
+            loss = cross_entropy(logits, y, reduction="sum") / len(examples.y)
             found = torch.autograd.grad(
-                loss / len(examples.y), list(weights.values()), materialize_grads=True
+                loss, list(weights.values()), materialize_grads=True
             )
             for name, gradient in zip(weights, found, strict=True):
                 total[name] += gradient
         return total if len(examples.y) else {}
 
-    def _of(
-        self, weights: dict[str, torch.nn.Parameter], arrays: Arrays
-    ) -> dict[str, Tensor]:
-        def one(name: str, known: AnyArray | None) -> Tensor:
-            if known is None:
-                return torch.zeros_like(weights[name])
-            return to_torch(known, self.context.device)
-
-        return {name: one(name, arrays.get(name)) for name in weights}
+    def _of(self, arrays: Arrays) -> dict[str, Tensor]:
+        """Take tensors of the weights; zeros in place of those that there are not."""
+        return {
+            name: to_torch(arrays[name], self.context.device)
+            if name in arrays
+            else torch.zeros_like(weight)
+            for name, weight in self._weights.items()
+        }

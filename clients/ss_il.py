@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal, Teacher
+from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.distillation import distillation_loss
@@ -47,8 +47,10 @@ class SsIl(Rehearsal[SsIlParams]):
     @override
     def begin(self, turn: Turn) -> Examples:
         examples, context = super().begin(turn), self.context
-        old, task = self.teacher.old, turn.stage.task
-        self._met = first_met(turn.state, self.teacher, task, self.model.classes)
+        old, new = self.teacher.old, self.teacher.new
+        none = np.full(self.model.classes, -1, np.int64)
+        self._met = np.array(dense(turn.state.get(TASKS, {}).get("first", none)))
+        self._met[new[self._met[new] < 0]] = turn.stage.task
         self._tasks = [
             to_torch(old[self._met[old] == before], context.device)
             for before in np.unique(self._met[old])
@@ -66,7 +68,6 @@ class SsIl(Rehearsal[SsIlParams]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        """Compute the loss of a batch and of samples that are drawn from the memory."""
         new = mask_logits(logits, self.new)
         total, count = cross_entropy(new, labels, reduction="sum"), len(labels)
         if self._taught is None:
@@ -95,11 +96,3 @@ class SsIl(Rehearsal[SsIlParams]):
         self, turn: Turn, state: Payload, update: Update
     ) -> tuple[Payload, Update]:
         return super().finish(turn, {**state, TASKS: {"first": self._met}}, update)
-
-
-def first_met(state: Payload, teacher: Teacher, task: int, classes: int) -> Array:
-    """Find in which task each class was first met, shape (classes,); -1 for none."""
-    none = np.full(classes, -1, np.int64)
-    met = np.array(dense(state.get(TASKS, {}).get("first", none)))
-    met[teacher.new[met[teacher.new] < 0]] = task
-    return met

@@ -3,7 +3,8 @@
 Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937: the clients' loss.
 """
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import P
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
@@ -22,51 +23,6 @@ from fcl_flower.training.tensors import dense, to_torch
 from strategies.target import TargetParams
 from strategies.target.server import SAMPLES
 from strategies.target.trainer import inputs
-
-
-class Target(LocalTraining[TargetParams]):
-    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
-
-    The cross-entropy is over the logits of the new classes alone, and of old ones that
-    come back; the divergence over those of the old ones. An epoch goes through the
-    samples once. The authors' code shifts and mirrors images, which is not done here.
-
-    State besides: ``memory/samples``, as they were received.
-    """
-
-    temporary_state = (
-        *LocalTraining.temporary_state,
-        "memory",
-    )  # sent anew for each task
-    training_only = ("memory",)
-
-    @override
-    def begin(self, turn: Turn) -> Examples:
-        examples, context = super().begin(turn), self.context
-        steps = -(-len(examples.y) // context.training.batch_size)
-        self._old = old_samples(
-            turn, self.model.classes, context, lambda count: -(-count // steps)
-        )
-        return examples
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
-    ) -> tuple[Payload, Update]:
-        return {**state, **kept_samples(turn)}, update
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        old, params = self._old, self.params
-        if old is None:
-            return super().loss(logits, labels, rows, hidden)
-        chosen = next(old.batches)
-        found = self.model(old.x[chosen], 0)[:, old.labels]
-        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
-        new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
-        return new + params.alpha * kept
 
 
 class OldSamples(NamedTuple):
@@ -87,36 +43,58 @@ class OldSamples(NamedTuple):
     batches: Iterator[Tensor]
 
 
-def kept_samples(turn: Turn) -> Payload:
-    """Find the server's samples: those received, or kept from an earlier round."""
-    known = {**turn.state, **turn.received}
-    return {SAMPLES: known[SAMPLES]} if SAMPLES in known else {}
+class SyntheticRehearsal(LocalTraining[P]):
+    """Train on a task beside samples of old classes that the server has made.
 
+    State besides: all groups ``memory/...`` as they were received.
 
-def old_samples(
-    turn: Turn, classes: int, context: ClientContext, size: Callable[[int], int]
-) -> OldSamples | None:
-    """Prepare the server's samples for a round; None where there is nothing to train.
-
-    ``size`` says of their number how many stand beside a batch of examples.
+    Attributes:
+        memory: these groups.
+        old: the samples; None where there is nothing to train.
     """
-    kept, y = kept_samples(turn).get(SAMPLES), turn.data.train.y
-    count = 0 if kept is None else len(dense(kept["x"]))
-    smallest = context.training.smallest_batch
-    if kept is None or not len(y) or count < smallest:
-        return None
-    labels = to_torch(kept["labels"], context.device)
-    closed = torch.zeros(classes, dtype=torch.bool, device=context.device)
-    closed[labels] = True
-    closed[y] = False
-    seed = derive(context.seed, "samples", context.client, turn.stage.round)
-    return OldSamples(
-        inputs(to_torch(kept["x"], context.device)),
-        to_torch(kept["logits"], context.device),
-        labels,
-        closed,
-        _batches(count, max(smallest, size(count)), smallest, seed),
-    )
+
+    # Sent anew for each task.
+    temporary_state = (*LocalTraining.temporary_state, "memory")
+    training_only = ("memory",)
+    memory: Payload
+    old: OldSamples | None
+
+    @override
+    def begin(self, turn: Turn) -> Examples:
+        known = {**turn.state, **turn.received}
+        self.memory = {g: known[g] for g in known if g.startswith("memory/")}
+        self.old = self._old_samples(turn)
+        return super().begin(turn)
+
+    @override
+    def finish(
+        self, turn: Turn, state: Payload, update: Update
+    ) -> tuple[Payload, Update]:
+        return {**state, **self.memory}, update
+
+    @abstractmethod
+    def beside(self, samples: int, examples: int) -> int:
+        """Say how many samples stand beside a batch of examples."""
+
+    def _old_samples(self, turn: Turn) -> OldSamples | None:
+        context, y = self.context, turn.data.train.y
+        kept, smallest = self.memory.get(SAMPLES), context.training.smallest_batch
+        count = 0 if kept is None else len(dense(kept["x"]))
+        if kept is None or not len(y) or count < smallest:
+            return None
+        labels = to_torch(kept["labels"], context.device)
+        closed = torch.zeros(self.model.classes, dtype=torch.bool).to(context.device)
+        closed[labels] = True
+        closed[y] = False
+        size = max(smallest, self.beside(count, len(y)))
+        seed = derive(context.seed, "samples", context.client, turn.stage.round)
+        return OldSamples(
+            inputs(to_torch(kept["x"], context.device)),
+            to_torch(kept["logits"], context.device),
+            labels,
+            closed,
+            _batches(count, size, smallest, seed),
+        )
 
 
 def _batches(count: int, size: int, smallest: int, seed: int) -> Iterator[Tensor]:
@@ -124,3 +102,30 @@ def _batches(count: int, size: int, smallest: int, seed: int) -> Iterator[Tensor
     while True:
         order = torch.randperm(count, generator=draw)
         yield from in_batches(order, size, smallest)
+
+
+class Target(SyntheticRehearsal[TargetParams]):
+    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
+
+    The cross-entropy is over the logits of the new classes alone, and of old ones that
+    come back; the divergence over those of the old ones. An epoch goes through the
+    samples once. The authors' code shifts and mirrors images, which is not done here.
+    """
+
+    @override
+    def beside(self, samples: int, examples: int) -> int:
+        steps = -(-examples // self.context.training.batch_size)
+        return -(-samples // steps)
+
+    @override
+    def loss(
+        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
+    ) -> Tensor:
+        old, params = self.old, self.params
+        if old is None:
+            return super().loss(logits, labels, rows, hidden)
+        chosen = next(old.batches)
+        found = self.model(old.x[chosen], 0)[:, old.labels]
+        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
+        new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
+        return new + params.alpha * kept

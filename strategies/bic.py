@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Group
 from fcl_flower.algorithms.params import MemoryParams
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.types import Arrays, Payload
 from strategies.fedavg import FedAvg
 
@@ -31,17 +31,13 @@ class BicParams(MemoryParams):
     """Learning rate of the second stage, above 0."""
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="bic",
     server="strategies.bic:Bic",
     client="clients.bic:Bic",
     params_type=BicParams,
     summary="FedAvg with replay whose head is corrected for its bias to new classes",
     paper="Wu et al., CVPR 2019",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )
 
 

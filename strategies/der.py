@@ -6,7 +6,7 @@ Buzzega et al., NeurIPS 2020, https://arxiv.org/abs/2004.07211.
 from pydantic import Field
 
 from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class DerParams(MemoryParams):
@@ -23,15 +23,10 @@ class DerParams(MemoryParams):
     """Stored samples in a step, for each of the two terms, at least 1."""
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="der",
-    server="strategies.fedavg:FedAvg",
     client="clients.der:Der",
     params_type=DerParams,
     summary="FedAvg whose clients repeat stored samples and what they answered to them",
     paper="Buzzega et al., NeurIPS 2020",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerQueries, ServerStrategy
 from fcl_flower.algorithms.params import small_memory
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -52,16 +52,14 @@ class FedCbdrParams(Params):
         return small_memory(self.memory_samples * clients, classes)
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="fedcbdr",
     server="strategies.fedcbdr:FedCbdr",
     client="clients.fedcbdr:FedCbdr",
     params_type=FedCbdrParams,
     summary="FedAvg with replay whose samples are balanced and chosen over all clients",
     paper="Qi et al., 2025",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    needs_single_head=True,
+    privacy_units=(),
 )
 
 
@@ -112,16 +110,12 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
         # By client, since a round that is tried again asks again.
-        found = {str(client): answer[GRAMS] for client, answer in answers.items()}
-        grams, counts = f"{_SUMS}/{stage.task}", f"{_COUNTS}/{stage.task}"
-        return {
-            **state,
-            grams: {**state.get(grams, {}), **{c: a["half"] for c, a in found.items()}},
-            counts: {
-                **state.get(counts, {}),
-                **{c: a["counts"] for c, a in found.items()},
-            },
-        }
+        state = dict(state)
+        for kind, name in ((_SUMS, "half"), (_COUNTS, "counts")):
+            new = {str(client): answers[client][GRAMS][name] for client in answers}
+            group = f"{kind}/{stage.task}"
+            state[group] = {**state.get(group, {}), **new}
+        return state
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
@@ -171,18 +165,14 @@ def quotas(counts: Mapping[int, Array], samples: int, seed: int) -> dict[int, Ar
 
     The paper (section 3) draws a class's samples from those of all clients together.
     Here each client draws its own, in proportion to how many it has, so that the server
-    knows of numbers alone.
+    knows of numbers alone. Two classes differ by at most one in their sums, unless one
+    of them has no more.
 
     Args:
         counts: how many samples of each class a client has had, int64, shape
-            (classes,), by client.
+            (classes,), by client, as the quotas are.
         samples: that a client keeps in the mean, at least 0.
-        seed: of the draw of those that keep one, where there are more classes than
-            samples.
-
-    Returns:
-        int64, shape (classes,), by client; no more than it has had. Two classes differ
-        by at most one in their sums, unless one of them has no more.
+        seed: draws who keeps one, where there are more classes than samples.
     """
     clients = sorted(counts)
     held = np.array([counts[client] for client in clients], np.int64)

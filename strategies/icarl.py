@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class IcarlParams(MemoryParams):
@@ -25,15 +25,10 @@ class IcarlParams(MemoryParams):
     """Let the old model say what old classes are; without it labels do (hybrid2)."""
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="icarl",
-    server="strategies.fedavg:FedAvg",
     client="clients.icarl:Icarl",
     params_type=IcarlParams,
     summary="FedAvg with exemplars, sigmoid distillation and nearest-mean predictions",
     paper="Rebuffi et al., CVPR 2017",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.params import MemoryParams
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class IdbrParams(MemoryParams):
@@ -40,15 +40,11 @@ class IdbrParams(MemoryParams):
         return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="idbr",
-    server="strategies.fedavg:FedAvg",
     client="clients.idbr:Idbr",
     params_type=IdbrParams,
     summary="replay of texts with a space for all tasks and one that tells them apart",
     paper="Huang et al., NAACL 2021",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("disentangled-transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -6,7 +6,7 @@ Li and Hoiem, ECCV 2016, https://arxiv.org/abs/1606.09282.
 from typing import Literal
 
 from fcl_flower.algorithms.params import DistillationParams
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class LwfParams(DistillationParams):
@@ -17,15 +17,10 @@ class LwfParams(DistillationParams):
     their own (as in the paper), or all."""
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="lwf",
-    server="strategies.fedavg:FedAvg",
     client="clients.lwf:Lwf",
     params_type=LwfParams,
     summary="FedAvg whose clients answer for old classes as the old global model does",
     paper="Li and Hoiem, ECCV 2016",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.params import MemoryParams
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class ReplayParams(MemoryParams):
@@ -28,15 +28,10 @@ class ReplayParams(MemoryParams):
         return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="replay",
-    server="strategies.fedavg:FedAvg",
     client="clients.replay:Replay",
     params_type=ReplayParams,
     summary="FedAvg whose clients train on a few samples of old tasks again",
     paper="de Masson d'Autume et al., NeurIPS 2019",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -6,7 +6,7 @@ Ahn et al., ICCV 2021, https://arxiv.org/abs/2003.13947.
 from pydantic import Field
 
 from fcl_flower.algorithms.params import DistillationParams, MemoryParams
-from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.algorithms.registry import class_incremental
 
 
 class SsIlParams(MemoryParams, DistillationParams):
@@ -17,15 +17,10 @@ class SsIlParams(MemoryParams, DistillationParams):
     paper has 32 beside 128."""
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = class_incremental(
     name="ss-il",
-    server="strategies.fedavg:FedAvg",
     client="clients.ss_il:SsIl",
     params_type=SsIlParams,
     summary="FedAvg with replay, a softmax for new classes and one for old, by task",
     paper="Ahn et al., ICCV 2021",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("transformer",),
-    privacy_units=("client",),
-    needs_single_head=True,
 )

@@ -43,15 +43,25 @@ def remember_fraction(
     FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a
     fraction gamma of the training samples, in (0, 1], the same number for every class.
 
-    The share is ``fraction`` of the examples to the nearest integer, but at least
-    one of each of their classes. Within it, two classes differ by at most one sample,
-    unless one of them has no more. A task that is in the memory is not added again:
-    then, and where there are no examples, the memory is returned itself.
+    That is to the nearest integer, but at least one of each class; two classes differ
+    by at most one sample, unless one of them has no more. What does not divide evenly
+    goes to the classes of which the memory has least. A task that is in the memory is
+    not added again: then, and without examples, the memory is returned itself.
     """
     if contains(memory, task) or not len(examples.y):
         return memory
     y = to_numpy(examples.y)
-    chosen = _balanced(y, dense(memory["y"]) if memory else y[:0], fraction, seed)
+    present = dense(memory["y"]) if memory else y[:0]
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.unique(y))
+    held = np.array([np.count_nonzero(present == label) for label in labels])
+    labels = labels[np.argsort(held, kind="stable")]
+    places = [rng.permutation(np.flatnonzero(y == label)) for label in labels]
+    wanted = max(round(fraction * len(y)), len(labels))
+    # One sample of each class after the other, until there are enough.
+    ranks = np.concatenate([np.arange(len(place)) for place in places])
+    dealt = np.argsort(ranks, kind="stable")[:wanted]
+    chosen = np.sort(np.concatenate(places)[dealt])
     return joined(memory, rows_of(examples, chosen, task))
 
 
@@ -75,16 +85,8 @@ def remember_task(
     features = None
     if params.looks_at_features:
         features = to_numpy(hidden_features(model, examples))
-    seed = memory_seed(context, stage.task)
-    return remember(
-        memory,
-        examples,
-        params,
-        seed,
-        task=stage.task,
-        features=features,
-        extras=extras,
-    )
+    seed, task = memory_seed(context, stage.task), stage.task
+    return remember(memory, examples, params, seed, task, features, extras)
 
 
 def memory_seed(context: ClientContext, task: int) -> int:
@@ -97,7 +99,6 @@ def remember(
     examples: Examples,
     params: MemoryParams,
     seed: int,
-    *,
     task: int,
     features: Array | None = None,
     extras: Mapping[str, Array] = NOTHING,
@@ -126,21 +127,14 @@ def remember(
         features: of the examples, shape (N, d), for ``herding`` and ``leverage``.
         extras: what else is kept of each example, by name: arrays of length N. The same
             names for all tasks.
-
-    Raises:
-        ContractError: the policy needs features and there are none, or the names of
-            ``extras`` have changed.
     """
     if not len(examples.y):
         return memory
     if contains(memory, task) and not params.looks_at_features:
         return memory
     everything = np.arange(len(examples.y))
-    new = {
-        **rows_of(examples, everything, task),
-        **extras,
-        "rank": _ranks(to_numpy(examples.y), params, seed, features),
-    }
+    ranks = _ranks(to_numpy(examples.y), params, seed, features)
+    new = {**rows_of(examples, everything, task), **extras, "rank": ranks}
     both = joined(without_task(memory, task), new)
     return rows_at(both, _staying(both, params, seed))
 
@@ -148,10 +142,9 @@ def remember(
 def replay_samples(
     memory: Arrays, device: str, *, without: int | None = None
 ) -> Examples:
-    """Make a memory examples again, ``without`` a task: labels and words are int64.
+    """Take the samples out of a memory, but those of the task ``without``.
 
-    Of an empty memory ``x`` has shape (0, 0), since the shape of samples is not known;
-    `fcl_flower.data.examples.concat` joins it with anything.
+    None of an empty memory: samples without a shape, to be joined with anything.
     """
     if not memory:
         return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
@@ -160,10 +153,8 @@ def replay_samples(
     x, y = dense(memory["x"]), dense(memory["y"])
     if x.dtype.kind in "iu":
         x = x.astype(np.int64)
-    return Examples(
-        torch.tensor(x, device=device),
-        torch.tensor(y.astype(np.int64), device=device),
-    )
+    labels = torch.tensor(y.astype(np.int64), device=device)
+    return Examples(torch.tensor(x, device=device), labels)
 
 
 # ---- rows of a memory
@@ -180,11 +171,7 @@ def rows_of(examples: Examples, chosen: Array, task: int) -> dict[str, Array]:
 
 
 def joined(memory: Arrays, new: Mapping[str, Array]) -> Arrays:
-    """Append rows to a memory, which may be empty.
-
-    Raises:
-        ContractError: the new arrays have other names.
-    """
+    """Append rows of the same arrays to a memory, which may be empty."""
     if not memory:
         return {name: _small(values) for name, values in new.items()}
     if memory.keys() != new.keys():
@@ -215,7 +202,6 @@ def contains(memory: Arrays, task: int) -> bool:
 
 
 def _small(values: Array) -> Array:
-    """Shrink integers to the smallest type that holds them."""
     if values.dtype.kind not in "iu":
         return values
     ends = (np.min_scalar_type(end) for end in (values.min(), values.max()))
@@ -237,12 +223,11 @@ def herding_order(features: Array, count: int) -> Array:
     is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features (n, d) are
     divided by their length first, as in section 2.1 there, and their mean is not, as in
     the authors' code. That may draw a sample again, which then moves the mean twice;
-    here each comes once.
-
-    Returns:
-        int64, shape (min(count, n),): places, best first.
+    here each comes once. Places, int64, best first.
     """
-    unit = _normalized(np.asarray(features, np.float64))
+    features = np.asarray(features, np.float64)
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    unit: Array = features / np.where(length > 0, length, 1.0)
     mean = unit.mean(0) if len(unit) else unit.sum(0)
     total, left = np.zeros_like(mean), np.ones(len(unit), bool)
     chosen = []
@@ -285,10 +270,8 @@ def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
 def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
     """Number the samples of each class, from 0, in some order.
 
-    Args:
-        labels: shape (N,).
-        order: from the places of a class's samples, ascending, to which of them come,
-            first to last; who does not has the number N.
+    ``order`` tells of the places of a class's samples, ascending, which of them come,
+    first to last; who does not has the number N.
     """
     ranks = np.full(len(labels), len(labels))
     for label in np.unique(labels):
@@ -302,29 +285,6 @@ def turns_by_class(memory: Arrays) -> Array:
     """Number the rows of each class of a memory by their ranks, shape (N,)."""
     labels, ranks = dense(memory["y"]), dense(memory["rank"])
     return ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
-
-
-def _normalized(features: Array) -> Array:
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    unit: Array = features / np.where(length > 0, length, 1.0)
-    return unit
-
-
-def _balanced(y: Array, present: Array, fraction: float, seed: int) -> Array:
-    """Choose positions of the samples to keep, ascending.
-
-    What does not divide evenly goes to the classes of which the memory has least.
-    """
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.unique(y))
-    held = np.array([np.count_nonzero(present == label) for label in labels])
-    labels = labels[np.argsort(held, kind="stable")]
-    places = [rng.permutation(np.flatnonzero(y == label)) for label in labels]
-    wanted = max(round(fraction * len(y)), len(labels))
-    # One sample of each class after the other, until there are enough.
-    ranks = np.concatenate([np.arange(len(place)) for place in places])
-    dealt = np.argsort(ranks, kind="stable")[:wanted]
-    return np.sort(np.concatenate(places)[dealt])
 
 
 def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) -> Array:
@@ -347,7 +307,6 @@ def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) ->
 
 
 def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
-    """Choose the places of the rows that the budget allows, ascending."""
     labels = dense(memory["y"])
     room = min(params.memory_samples, len(labels))
     if params.memory_bytes:

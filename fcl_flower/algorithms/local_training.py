@@ -6,7 +6,7 @@ stands it is the client side of FedAvg.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,7 @@ from fcl_flower.training.private import fit_dp_sgd
 from fcl_flower.training.tensors import load, snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What a client has for one round of training; nothing of it changes in place.
 
     Attributes:
@@ -40,15 +39,8 @@ class Turn:
     data: TaskData
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What a round's training leaves beside the model.
-
-    Attributes:
-        heads: every private head so far, by name.
-        optimizer: the optimizer's state.
-        metrics: scalars for the progress display.
-    """
+class Fitted(NamedTuple):
+    """Every private head so far, the optimizer's state, and scalars to display."""
 
     heads: Arrays
     optimizer: Arrays
@@ -76,14 +68,11 @@ class LocalTraining(ClientLearner[P]):
         turn = Turn(state, received, stage, data)
         examples = self.begin(turn)
         load(self.model, received["base"])
-        fitted = self.fit(turn, examples)
-        optimizer = {} if stage.ends_task else fitted.optimizer
+        heads, optimizer, metrics = self.fit(turn, examples)
+        kept = {"heads": heads, "optimizer": {} if stage.ends_task else optimizer}
         base = snapshot(self.model, self.model.shared_names())
-        return self.finish(
-            turn,
-            {**state, "heads": fitted.heads, "optimizer": optimizer},
-            Update({"base": base}, len(examples.y), fitted.metrics),
-        )
+        update = Update({"base": base}, len(examples.y), metrics)
+        return self.finish(turn, {**state, **kept}, update)
 
     @override
     def predict(
@@ -148,8 +137,8 @@ class LocalTraining(ClientLearner[P]):
 
     def fit(self, turn: Turn, examples: Examples) -> Fitted:
         """Train the model that is loaded."""
-        model, stage, held = self.model, turn.stage, turn.data.valid
-        heads = turn.state.get("heads", {})
+        model, (state, _, stage, data) = self.model, turn
+        heads = state.get("heads", {})
         load(model, heads)
         own_head = set(model.head_names(stage.task))
         names = own_head.union(model.shared_names())
@@ -157,9 +146,8 @@ class LocalTraining(ClientLearner[P]):
         examples = Examples(self.inputs(examples.x), examples.y)
         if self.context.privacy.unit == "example":
             self._fit_privately(trained, examples, stage)
-            heads = {**heads, **snapshot(model, sorted(own_head))}
-            return Fitted(heads, {}, {})
-        held = Examples(self.inputs(held.x), held.y)
+            return Fitted({**heads, **snapshot(model, sorted(own_head))}, {}, {})
+        held = Examples(self.inputs(data.valid.x), data.valid.y)
         head = model.heads[model.head_index(stage.task)]
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
@@ -172,7 +160,6 @@ class LocalTraining(ClientLearner[P]):
             return score(lambda x: model(x, stage.task), held)
 
         rows = torch.arange(len(examples.y), device=examples.x.device)
-        before = {} if stage.starts_task else turn.state.get("optimizer", {})
         job = Fit(
             parameters=trained,
             objective=objective,
@@ -183,7 +170,7 @@ class LocalTraining(ClientLearner[P]):
             client=self.context.client,
             round=stage.round,
             validate=validate,
-            optimizer_state=before,
+            optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
         )
         done = fit(job)
         heads = {**heads, **snapshot(model, sorted(own_head))}
@@ -192,10 +179,7 @@ class LocalTraining(ClientLearner[P]):
     def _fit_privately(
         self, trained: dict[str, nn.Parameter], examples: Examples, stage: TaskStage
     ) -> None:
-        """Train by steps that hide each example.
-
-        Nothing is told in the metrics, and nothing looks at validation examples.
-        """
+        """Train by steps that hide each example; look at nothing, and tell nothing."""
         model, context = self.model, self.context
         model.train()
         nothing = torch.empty(0, dtype=torch.int64, device=context.device)

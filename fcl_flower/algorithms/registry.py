@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -164,6 +165,17 @@ class Algorithm:
                 if owners := _owners(key):
                     raise ConfigError(f"{error}; {key} is of {owners}") from error
             raise
+
+
+class_incremental = partial(
+    Algorithm,
+    server="strategies.fedavg:FedAvg",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("transformer",),
+    privacy_units=("client",),
+    needs_single_head=True,
+)
+"""Declare a method as FedET's tables compare them; all values may be others."""
 
 
 def _owners(key: str) -> str:

@@ -32,10 +32,8 @@ class Rehearsal(LocalTraining[P]):
     """Train on a task's samples and those of a memory, beside a teacher.
 
     `begin` sets what a loss needs; a method adds to it what the teacher shall be asked.
-    `remember` says what is kept.
 
-    State beside that of `LocalTraining`: the memory, and that of `Teacher`, which the
-    client keeps over the rounds of a task.
+    State beside that of `LocalTraining`: the memory, and that of `Teacher`.
 
     Class attributes:
         memory_group: the group of the state with the memory; None for no memory.
@@ -44,9 +42,7 @@ class Rehearsal(LocalTraining[P]):
     Attributes:
         replayed: samples of the memory that are not of the task.
         teacher: of the round.
-        old: int64, the teacher's classes.
-        new: int64, the classes that labels teach.
-        known: int64, all classes so far.
+        old: int64, the teacher's classes; likewise new and known, see `Teacher`.
     """
 
     temporary_state = (*LocalTraining.temporary_state, MODEL)
@@ -67,10 +63,9 @@ class Rehearsal(LocalTraining[P]):
             received = self.teaching(turn)
             teacher = Teacher.of_task(turn.state, received, stage, self.model, train.y)
             self.teacher = teacher
-            self.old, self.new, self.known = (
-                to_torch(classes, device)
-                for classes in (teacher.old, teacher.new, teacher.known)
-            )
+            self.old = to_torch(teacher.old, device)
+            self.new = to_torch(teacher.new, device)
+            self.known = to_torch(teacher.known, device)
         return self.mixed(turn)
 
     @override
@@ -138,18 +133,11 @@ class Teacher(NamedTuple):
         model: MultiHeadModel,
         labels: Tensor,
     ) -> Self:
-        """Find the teacher of a round: a new one where a task begins.
+        """Find the teacher of a round; the model received, where a task begins.
 
         That is for the client to say: if its first reply was lost, the server takes the
         next round for the first, but what this client has learned of the task since is
         nothing old.
-
-        Args:
-            state: of the client, with what `kept` returned in earlier rounds.
-            received: tensors of the round's global model.
-            stage: of the round.
-            model: whose single head may grow.
-            labels: of the task's training samples.
         """
         kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
         known = kept.get("known", np.empty(0, np.int64))
@@ -157,10 +145,12 @@ class Teacher(NamedTuple):
         old = known if starts else kept["old"]
         # A last round that is repeated has the model no more.
         model_before = {} if starts else state.get(MODEL, {})
-        base = model_before or received
-        since = np.setdiff1d(np.union1d(known, open_classes(model)), old)
+        # Of a growing head also what others have met.
+        closed = cast(Head, model.heads[0]).closed
+        opened = known if closed is None else np.flatnonzero(~to_numpy(closed))
+        since = np.setdiff1d(np.union1d(known, opened), old)
         new = np.union1d(since, to_numpy(labels)).astype(np.int64)
-        return cls(base if len(old) else {}, old, new)
+        return cls((model_before or received) if len(old) else {}, old, new)
 
     @property
     def known(self) -> Array:
@@ -169,7 +159,7 @@ class Teacher(NamedTuple):
 
     @property
     def teaches(self) -> bool:
-        """That there is anything that it knows."""
+        """There is anything that it knows."""
         return len(self.old) > 0
 
     def kept(self, stage: TaskStage) -> Payload:
@@ -189,11 +179,3 @@ def begins_task(state: Payload, stage: TaskStage) -> bool:
     if "task" not in kept or int(dense(kept["task"])) != stage.task:
         return True
     return int(dense(kept["ended"])) not in (_GOES_ON, stage.round)
-
-
-def open_classes(model: MultiHeadModel) -> Array:
-    """List the classes that a growing head has so far; none of another head."""
-    closed = cast(Head, model.heads[0]).closed
-    if closed is None:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(~to_numpy(closed))

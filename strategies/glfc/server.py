@@ -49,15 +49,8 @@ class Glfc(ServerStrategy[GlfcParams]):
     def init(self, model: Arrays) -> Payload:
         classes = len(np.asarray(model["heads.0.bias"]))
         none = np.zeros(classes, np.uint8)
-        return {
-            BASE: model,
-            PROXY: {
-                "task": np.asarray(-1),
-                "accuracy": np.asarray(0.0),
-                "known": none,
-                "before": none,
-            },
-        }
+        proxy = {"task": np.asarray(-1), "accuracy": np.asarray(0.0)}
+        return {BASE: model, PROXY: {**proxy, "known": none, "before": none}}
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
@@ -110,14 +103,12 @@ class Glfc(ServerStrategy[GlfcParams]):
         }
 
     def _check_gradients(self, gradients: Arrays, classes: int) -> None:
-        """Refuse what are not the gradients of one image of each of some classes."""
         encoded = self.trainer.encoded
         if gradients.keys() != encoded.keys():
             odd = sorted(gradients.keys() ^ encoded.keys())
             raise WireError(f"{PROTOTYPES}: tensors {odd} are missing or unknown")
-        counts = {
-            spec.shape[0] if spec.shape else 0 for spec in specs(gradients).values()
-        }
+        shapes = [spec.shape for spec in specs(gradients).values()]
+        counts = {shape[0] if shape else 0 for shape in shapes}
         count = min(counts)
         if len(counts) > 1 or not 1 <= count <= classes:
             raise WireError(f"{PROTOTYPES}: expected 1 to {classes} gradients")
@@ -131,7 +122,6 @@ class Glfc(ServerStrategy[GlfcParams]):
             raise WireError(f"{PROTOTYPES}: expected one gradient of a class")
 
     def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
-        """Reconstruct a client's images, without what is not finite."""
         y = self.trainer.labels_of(gradients)
         seed = derive(self.context.seed, "images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
@@ -139,7 +129,6 @@ class Glfc(ServerStrategy[GlfcParams]):
         return {"x": x[found], "y": y[found], "client": np.full(found.sum(), client)}
 
     def _with_the_best(self, state: Payload) -> Payload:
-        """Keep the better of the best model so far and the new one."""
         images, proxy = state[IMAGES], state[PROXY]
         x, y = np.asarray(images["x"]), np.asarray(images["y"])
         classes = np.flatnonzero(np.asarray(proxy["known"]))

@@ -41,11 +41,7 @@ class EncodingNetwork(nn.Module):
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, seed: int) -> None:
-        """Draw the weights from [-0.5, 0.5], the same for the same seed.
-
-        Raises:
-            ConfigError: samples are no images, (C, H, W).
-        """
+        """Draw the weights from [-0.5, 0.5], the same for the same seed."""
         super().__init__()
         if len(input_shape) != 3:
             raise config_error(
@@ -101,11 +97,7 @@ class ProxyTrainer(ServerTrainer):
 
     @override
     def __post_init__(self) -> None:
-        """Draw the encoding network.
-
-        Raises:
-            ConfigError: the model takes no images.
-        """
+        """Draw the encoding network."""
         super().__post_init__()
         model = self.model
         # In double precision, since the search squares small numbers.
@@ -121,13 +113,8 @@ class ProxyTrainer(ServerTrainer):
 
         What enters the last layer is positive, so that among the rows of its weights'
         gradient the one of the label is the only negative one (Zhao et al., 2020,
-        https://arxiv.org/abs/2001.02610).
-
-        Args:
-            gradients: see `reconstruct`.
-
-        Raises:
-            WireError: these are no gradients of single images.
+        https://arxiv.org/abs/2001.02610). A `WireError` is raised where these are no
+        gradients of single images.
         """
         rows = np.asarray(dense(gradients[f"{LAST}.weight"]), np.float64).sum(2)
         errors = np.asarray(dense(gradients[f"{LAST}.bias"]), np.float64)
@@ -146,29 +133,17 @@ class ProxyTrainer(ServerTrainer):
     ) -> Array:
         """Search for the images whose gradients are nearest to given ones.
 
-        The squared distance is minimised by L-BFGS from an image of normal numbers,
-        for all of them together.
-
-        Args:
-            gradients: by parameter of the encoding network, float32, (N, *shape).
-            labels: of the images, int64, shape (N,).
-            steps: of the search, at most.
-            seed: of where it starts.
-
-        Returns:
-            float32, shape (N, C, H, W); not finite where gradients are those of no
-            image.
+        The squared distance is minimised by L-BFGS from images of normal numbers, for
+        all of them together, in at most so many steps. Gradients are those by parameter
+        of the encoding network, float32, (N, *shape); images float32, (N, C, H, W), not
+        finite where gradients are those of no image.
         """
         # Imported here since clients, who have the encoding network, need none of it.
         from scipy.optimize import minimize
 
         device = next(self._network.parameters()).device
-        wanted = {
-            name: torch.tensor(
-                dense(gradients[name]), dtype=torch.float64, device=device
-            )
-            for name in self.encoded
-        }
+        sent = {name: dense(gradients[name]) for name in self.encoded}
+        wanted = {n: torch.tensor(g).to(device, torch.float64) for n, g in sent.items()}
         y = torch.tensor(labels, dtype=torch.int64, device=device)
         shape = (len(labels), *self.model.input_shape)
 
@@ -183,10 +158,10 @@ class ProxyTrainer(ServerTrainer):
         start = np.random.default_rng(seed).standard_normal(shape).ravel()
         options = {"maxiter": steps, **_PRECISION}
         with np.errstate(all="ignore"):  # of what a hostile client may have sent
-            found = minimize(
+            search = minimize(
                 distance, start, jac=True, method="L-BFGS-B", options=options
             )
-            return np.asarray(found.x.reshape(shape), np.float32)
+            return np.asarray(search.x.reshape(shape), np.float32)
 
     def accuracy(
         self, tensors: Arrays, x: Array, labels: Array, classes: Array

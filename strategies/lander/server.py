@@ -4,18 +4,15 @@ Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. The anchors are made o
 the classes' names, so that only the server needs the text encoder.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Params, ServerContext
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from strategies.fedavg import FedAvg
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from strategies.lander import LanderParams
-from strategies.target.server import new_samples, with_samples
+from strategies.target.server import Target
 
 if TYPE_CHECKING:
     from strategies.lander.trainer import AnchoredTrainer
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 ANCHORS = "memory/anchors"
 
 
-class Lander(FedAvg):
+class Lander(Target):
     """Keep what TARGET keeps; a client gets the anchors when it starts a task.
 
     State beside that of TARGET: in ``base`` also the projection
@@ -31,15 +28,8 @@ class Lander(FedAvg):
     (``anchors``, float32, shape (classes, D)).
     """
 
-    # No mean: samples are made of the model after whole rounds.
-    groups = {"base": Group(model=True)}
-    needs_classes = True
     params: LanderParams
-
-    def __init__(self, params: Params, context: ServerContext) -> None:
-        """Make the trainer."""
-        super().__init__(params, context)
-        self.trainer: AnchoredTrainer = context.trainer()
+    trainer: "AnchoredTrainer"
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -55,24 +45,12 @@ class Lander(FedAvg):
         return {"base": {**model, **layer}, ANCHORS: {"anchors": anchors}}
 
     @override
-    def summands(self, state: Payload) -> Payload:
-        return {"base": state["base"]}
-
-    @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        sent = {**self.summands(state), **new_samples(state, stage)}
+        sent = super().configure_train(state, stage, client)
         return {**sent, ANCHORS: state[ANCHORS]} if stage.starts_task else sent
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
-        state = super().aggregate_train(state, stage, updates)
+    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
         anchors = np.asarray(state[ANCHORS]["anchors"])
-
-        def make(labels: Array) -> Arrays:
-            base, number = state["base"], stage.round
-            trainer, params = self.trainer, self.params
-            return trainer.synthesize_near(base, labels, params, number, anchors)
-
-        return with_samples(state, stage, self.context.classes, make)
+        base, params = state["base"], self.params
+        return self.trainer.synthesize_near(base, labels, params, number, anchors)

@@ -10,7 +10,8 @@ of anchors for three data sets; here an encoder makes them of any names.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
@@ -26,7 +27,6 @@ from fcl_flower.models.build import seeded
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.pretrained import EncoderParams
-from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, to_numpy, to_torch
 from strategies.lander import LanderParams
 from strategies.target.trainer import ImageGenerator, SampleTrainer, Synthesis, inputs
@@ -41,7 +41,7 @@ class AnchoredTrainer(SampleTrainer):
     """Makes anchors of names, and images near them."""
 
     def anchors(self, names: tuple[str, ...], encoder: str) -> Array:
-        """Make anchors of the names of classes, see `name_anchors`."""
+        """Make anchors of classes; a method, so that a server needs no torch."""
         return name_anchors(names, encoder)
 
     def synthesize_near(
@@ -54,78 +54,65 @@ class AnchoredTrainer(SampleTrainer):
     ) -> dict[str, Array]:
         """Make samples near anchors (classes, D); see `SampleTrainer.synthesize`.
 
-        Returns:
-            besides: ``features``, what the model makes of the samples in the space of
-            the anchors, float32, shape (N, D).
+        Besides them there are ``features``, what the model makes of the samples in the
+        space of the anchors, float32, shape (N, D).
         """
         for network in (self.model, self._student):
             projection(network, tensors)
         device = str(next(self.model.parameters()).device)
-        wanted = to_torch(anchors[labels], device)
-        found = self._samples(
-            tensors,
-            labels,
-            lambda teacher, student, here: AnchoredSynthesis(
-                *(teacher, student, here, params, self.training),
-                derive(self.seed, "synthesis", number),
-                wanted,
-            ),
+        begin = partial(
+            AnchoredSynthesis,
+            params=params,
+            training=self.training,
+            seed=derive(self.seed, "synthesis", number),
+            anchors=to_torch(anchors[labels], device),
         )
+        found = self._samples(tensors, labels, begin)
         load(self.model, tensors)
-        pixels = to_torch(found["x"], device)
-        features = project(self.model, inputs(pixels))
+        features = project(self.model, inputs(to_torch(found["x"], device)))
         return {**found, "features": to_numpy(features)}
 
 
+@dataclass(eq=False)
 class AnchoredSynthesis(Synthesis):
-    """Makes images whose features, projected, lie near the anchors of their classes."""
+    """Makes images whose features, projected, lie near the anchors of their classes.
 
-    def __init__(
-        self,
-        teacher: MultiHeadModel,
-        student: MultiHeadModel,
-        labels: Tensor,
-        params: LanderParams,
-        training: Training,
-        seed: int,
-        anchors: Tensor,
-    ) -> None:
-        """Make a generator for anchors of the labels, (C, D); see `Synthesis`.
+    Both networks have a projection. ``anchors``, (C, D), are those of the labels.
+    """
 
-        Both networks have a projection.
-        """
-        self._near, self._anchors = params, anchors
-        super().__init__(teacher, student, labels, params, training, seed)
+    params: LanderParams
+    anchors: Tensor
 
     @override
     def _new_generator(self) -> nn.Module:
-        near = self._near
+        params, shape = self.params, self.teacher.input_shape
         self._anchored = AnchoredGenerator(
-            self._anchors.shape[1],
-            near.synthetic_batch,
-            near.generator_noise,
-            near.generator_width,
-            self.teacher.input_shape,
+            self.anchors.shape[1],
+            params.synthetic_batch,
+            params.generator_noise,
+            params.generator_width,
+            shape,
         )
         return self._anchored
 
     @override
     def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
         self._anchored.redraw(draw)
-        return self._anchors[wanted]
+        return self.anchors[wanted]
 
     @override
     def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
         projected = projection(self.teacher, {})(features)
-        loss = bounding_loss(self._near.radius, projected, self._anchors[wanted])
-        return self._near.anchor_weight * loss
+        loss = bounding_loss(self.params.radius, projected, self.anchors[wanted])
+        return self.params.anchor_weight * loss
 
     @override
     def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
         targets, layer = project(self.teacher, x), projection(self.student, {})
 
         def lesson(features: Tensor, rows: Tensor) -> Tensor:
-            return self._near.anchor_weight * mse_loss(layer(features), targets[rows])
+            error = mse_loss(layer(features), targets[rows])
+            return self.params.anchor_weight * error
 
         return lesson
 
@@ -173,10 +160,6 @@ def name_anchors(names: tuple[str, ...], encoder: str) -> Array:
     """Compute the mean of the last hidden states of each name, float32, (classes, D).
 
     An underscore is read as a blank.
-
-    Raises:
-        ConfigError: there is no such encoder, or it reads no texts; or two classes
-            have one name, so that no anchor tells them apart.
     """
     if len({*names}) < len(names) or not all(names):
         expected = "classes whose names are all different, for anchors made of names"

@@ -6,13 +6,13 @@ those before; a client gets them once, in its first round of a later task. What 
 model says of them travels with them, so that no client has to keep that model.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClassPlan, Group, Params, ServerContext
+from fcl_flower.algorithms.base import Group, Params, ServerContext
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
@@ -48,42 +48,25 @@ class Target(FedAvg):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        return {**self.summands(state), **new_samples(state, stage)}
+        made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
+        sent = self.summands(state)
+        # An evaluation after a task is in the round in which its samples are made.
+        if stage.starts_task and stage.round > made:
+            return {**sent, SAMPLES: state[SAMPLES]}
+        return sent
 
     @override
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
+        until = self.context.classes.until
         state = super().aggregate_train(state, stage, updates)
+        if not stage.ends_task or stage.task + 1 == len(until):
+            return state
+        labels = np.array(until[stage.task], np.int64)
+        made = self.synthesize(state, labels, stage.round)
+        return {**state, SAMPLES: made, MADE: {"round": np.array(stage.round)}}
 
-        def make(labels: Array) -> Arrays:
-            base, number = state["base"], stage.round
-            return self.trainer.synthesize(base, labels, self.params, number)
-
-        return with_samples(state, stage, self.context.classes, make)
-
-
-def new_samples(state: Payload, stage: TaskStage) -> Payload:
-    """Choose the samples that a client has not got yet: where it starts a task."""
-    made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
-    # An evaluation after a task is in the round in which its samples are made.
-    if not stage.starts_task or stage.round <= made:
-        return {}
-    return {SAMPLES: state[SAMPLES]}
-
-
-def with_samples(
-    state: Payload,
-    stage: TaskStage,
-    classes: ClassPlan,
-    make: Callable[[Array], Arrays],
-) -> Payload:
-    """Make samples of all classes so far when a task ends that others follow.
-
-    ``make`` is called with places in the head, int64, shape (C,).
-    """
-    if not stage.ends_task or stage.task + 1 == len(classes.until):
-        return state
-    labels = np.array(classes.until[stage.task], np.int64)
-    made = {SAMPLES: make(labels), MADE: {"round": np.array(stage.round)}}
-    return {**state, **made}
+    def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
+        """Make samples of classes by their places in the head, int64, shape (C,)."""
+        return self.trainer.synthesize(state["base"], labels, self.params, number)

@@ -17,7 +17,8 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +51,7 @@ class SampleTrainer(ServerTrainer):
 
     @override
     def __post_init__(self) -> None:
-        """Let the student start from the fresh model.
-
-        Raises:
-            ConfigError: the model takes no images.
-        """
+        """Let the student start from the fresh model, which must take images."""
         super().__post_init__()
         if len(self.model.input_shape) != 3:
             raise ConfigError(
@@ -79,20 +76,12 @@ class SampleTrainer(ServerTrainer):
             ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape
             (N, C)) and ``labels`` (int64).
         """
-        seed = derive(self.seed, "synthesis", number)
-        return self._samples(
-            tensors,
-            labels,
-            lambda teacher, student, here: Synthesis(
-                teacher, student, here, params, self.training, seed
-            ),
-        )
+        seed, training = derive(self.seed, "synthesis", number), self.training
+        begin = partial(Synthesis, params=params, training=training, seed=seed)
+        return self._samples(tensors, labels, begin)
 
     def _samples(
-        self,
-        tensors: Arrays,
-        labels: Array,
-        begin: Callable[[MultiHeadModel, MultiHeadModel, Tensor], "Synthesis"],
+        self, tensors: Arrays, labels: Array, begin: Callable[..., "Synthesis"]
     ) -> dict[str, Array]:
         load(self.model, tensors)
         teacher, student = copy.deepcopy(self.model), copy.deepcopy(self._student)
@@ -102,46 +91,45 @@ class SampleTrainer(ServerTrainer):
         return arrays_of({"x": pixels, "logits": logits, "labels": here})
 
 
+@dataclass(eq=False)
 class Synthesis:
     """A teacher, a generator of images that it knows, and a student that does not yet.
 
     Attributes:
-        teacher: evaluating; never changed.
-        student: changed by `teach`.
+        teacher: with a single head; this object's own, evaluating, never changed.
+        student: likewise, of the same layers; changed by `teach`.
+        labels: int64, shape (C,): places in the head of the classes to be made; all
+            other logits are as if they were not there.
+        params: sizes and weights.
+        training: the run's optimizer, batch size and rate, for the student.
+        seed: of everything that is drawn.
     """
 
-    def __init__(
-        self,
-        teacher: MultiHeadModel,
-        student: MultiHeadModel,
-        labels: Tensor,
-        params: SynthesisParams,
-        training: Training,
-        seed: int,
-    ) -> None:
-        """Make a generator.
+    teacher: MultiHeadModel
+    student: MultiHeadModel
+    labels: Tensor
+    params: SynthesisParams
+    training: Training
+    seed: int
 
-        Args:
-            teacher: with a single head; this object's own.
-            student: likewise, of the same layers.
-            labels: int64, shape (C,): places in the head of the classes to be made;
-                all other logits are as if they were not there.
-            params: sizes and weights.
-            training: the run's optimizer, batch size and rate, for the student.
-            seed: of everything that is drawn.
-        """
-        self.teacher = teacher.requires_grad_(False).eval()
-        self.student = student
-        self._labels, self._params = labels, params
-        self._training, self._seed = training, seed
-        self._norms = NormStatistics()
-        with seeded(derive(seed, "generator")):
-            self._generator = self._new_generator().to(labels.device)
+    def __post_init__(self) -> None:
+        """Make a generator."""
+        self.teacher.requires_grad_(False).eval()
+        with seeded(derive(self.seed, "generator")):
+            self._generator = self._new_generator().to(self.labels.device)
 
     def images(self) -> Tensor:
         """Make ``synthetic_samples`` images, uint8, shape (N, C, H, W)."""
-        count = self._params.synthetic_samples
-        return torch.cat(list(self._batches(count)))[:count]
+        params, kept = self.params, list[Tensor]()
+        needed = -(-params.synthetic_samples // params.synthetic_batch)
+        for number in range(params.warmup + needed):
+            made = self._batch(number, against=bool(kept))
+            if number < params.warmup:
+                continue
+            kept.append(made)
+            if len(kept) < needed:
+                self.teach(inputs(torch.cat(kept)), number)
+        return torch.cat(kept)[: params.synthetic_samples]
 
     def loss(self, pixels: Tensor, wanted: Tensor, *, against: bool) -> Tensor:
         """Compute what the generator minimises: TARGET's L_G.
@@ -151,13 +139,13 @@ class Synthesis:
             wanted: int64, shape (batch,): positions in the labels.
             against: the student counts: images shall tell it from the teacher.
         """
-        params, x = self._params, standardized(pixels)
-        with self._norms.watching(self.teacher):
+        params, x = self.params, standardized(pixels)
+        with norm_distances(self.teacher) as distances:
             features = self.teacher.body(x)
         logits = self._logits(self.teacher, features)
         found = params.label_weight * cross_entropy(logits, wanted)
         found = found + self._feature_loss(features, wanted)
-        found = found + params.norm_weight * self._norms.distance()
+        found = found + params.norm_weight * sum(distances)
         if against:
             other = self._logits(self.student, self.student.eval().body(x))
             found = found - disagreement(other, logits)
@@ -168,7 +156,7 @@ class Synthesis:
 
         ``number`` is that of the batch after which it learns.
         """
-        targets = predict_logits(self.teacher, x)[:, self._labels]
+        targets = predict_logits(self.teacher, x)[:, self.labels]
         lesson = self._feature_lesson(x)
 
         def objective(rows: Tensor, _: Tensor) -> Tensor:
@@ -183,32 +171,19 @@ class Synthesis:
             parameters=dict(self.student.named_parameters()),
             objective=objective,
             examples=Examples(rows, rows),
-            training=replace(self._training, epochs=self._params.student_epochs),
-            seed=derive(self._seed, "student", number),
+            training=replace(self.training, epochs=self.params.student_epochs),
+            seed=derive(self.seed, "student", number),
         )
         fit(job)
         self.student.requires_grad_(False)
 
-    def _batches(self, count: int) -> Iterator[Tensor]:
-        """Yield batches of pixels until there are ``count`` images."""
-        params, kept = self._params, list[Tensor]()
-        needed = -(-count // params.synthetic_batch)
-        for number in range(params.warmup + needed):
-            made = self._batch(number, against=bool(kept))
-            if number < params.warmup:
-                continue
-            yield made
-            kept.append(standardized(made / 255))
-            if len(kept) < needed:
-                self.teach(torch.cat(kept), number)
-
     def _batch(self, number: int, *, against: bool) -> Tensor:
         """Train the generator for a batch, and make it: pixels, uint8."""
-        params, device = self._params, self._labels.device
+        params, device = self.params, self.labels.device
         size = params.synthetic_batch
-        draw = torch.Generator().manual_seed(derive(self._seed, "noise", number))
+        draw = torch.Generator().manual_seed(derive(self.seed, "noise", number))
         # As many of each class as of any other, which of them noise tells.
-        wanted = torch.randperm(size, generator=draw).to(device) % len(self._labels)
+        wanted = torch.randperm(size, generator=draw).to(device) % len(self.labels)
         entering = self._generator_input(wanted, draw)
 
         def objective(rows: Tensor, _: Tensor) -> Tensor:  # a step takes them all
@@ -220,12 +195,12 @@ class Synthesis:
             objective=objective,
             examples=Examples(torch.arange(size, device=device), wanted),
             training=replace(
-                self._training,
+                self.training,
                 epochs=params.generator_steps,
                 batch_size=size,
                 learning_rate=GENERATOR_RATE,
             ),
-            seed=derive(self._seed, "generator", number),
+            seed=derive(self.seed, "generator", number),
         )
         fit(job)
         with torch.no_grad():
@@ -233,26 +208,26 @@ class Synthesis:
         return (255 * pixels).round().to(torch.uint8)
 
     def _logits(self, network: MultiHeadModel, features: Tensor) -> Tensor:
-        found: Tensor = network.heads[0](features)[:, self._labels]
+        found: Tensor = network.heads[0](features)[:, self.labels]
         return found
 
     # ---- what may be otherwise
 
     def _new_generator(self) -> nn.Module:
-        params, shape = self._params, self.teacher.input_shape
+        params, shape = self.params, self.teacher.input_shape
         return ImageGenerator(params.generator_noise, params.generator_width, shape)
 
     def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
         """Draw what a batch of classes is made of."""
-        shape = len(wanted), self._params.generator_noise
+        shape = len(wanted), self.params.generator_noise
         return torch.randn(shape, generator=draw).to(wanted.device)
 
     def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
-        """Compute what features add to the generator's loss: nothing."""
+        """Compute what features add to the generator's loss."""
         return 0.0
 
     def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
-        """Make what features of rows of x add to the student's loss: nothing."""
+        """Make what features of rows of x add to the student's loss."""
         return lambda features, rows: 0.0
 
 
@@ -291,44 +266,31 @@ class ImageGenerator(nn.Module):
         return torch.sigmoid(self.layers(hidden))
 
 
-class NormStatistics:
-    """How far a batch lies from the data that a network's batch normalisation has seen.
+@contextmanager
+def norm_distances(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Note how far batches lie from the data that batch normalisation has seen.
 
     Yin et al., CVPR 2020, https://arxiv.org/abs/1912.08795, equation 4: for each layer
     the Euclidean norm of the difference of means, and of that of variances.
     """
+    found: list[Tensor] = []
 
-    def __init__(self) -> None:
-        """Know of no layer yet."""
-        self._found: list[Tensor] = []
-
-    @contextmanager
-    def watching(self, network: nn.Module) -> Iterator[None]:
-        """Take note of what enters the layers of ``network`` for a while."""
-        layers = [one for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
-        hooks = [layer.register_forward_hook(self._note) for layer in layers]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def distance(self) -> Tensor | float:
-        """Sum over the layers of the last pass, and forget it."""
-        found = sum(self._found)
-        self._found = []
-        return found
-
-    def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         assert isinstance(layer, nn.BatchNorm2d)
         assert layer.running_mean is not None
         assert layer.running_var is not None
         mean = inputs[0].mean((0, 2, 3))
         variance = inputs[0].var((0, 2, 3), correction=0)
-        self._found += [
-            torch.linalg.vector_norm(mean - layer.running_mean),
-            torch.linalg.vector_norm(variance - layer.running_var),
-        ]
+        found.append(torch.linalg.vector_norm(mean - layer.running_mean))
+        found.append(torch.linalg.vector_norm(variance - layer.running_var))
+
+    layers = [one for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
