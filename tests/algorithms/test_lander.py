@@ -16,7 +16,6 @@ from fcl_flower.algorithms.base import (
     ModelShape,
     ServerContext,
 )
-from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.checkpoint import ContextStateStore
@@ -173,13 +172,6 @@ def test_anchors_and_samples_are_kept_for_later_rounds():
     expected, _ = by_hand(x.numpy())
     found = learner().predict(state, later, 1, x).detach()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(20, 8), (5, 5)])
-def test_beside_a_batch_there_are_as_many_samples(count, expected):
-    made, more = learner(batch=8), {SAMPLES: samples(count)}
-    made.begin(Turn({}, received(**more), SECOND, data(count=30)))
-    assert len(next(made._old.batches)) == expected
 
 
 # ---- server
