@@ -51,13 +51,9 @@ def branch_vectors(
     """Compute z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
 
     Word vectors and adapters are frozen, and max_t relu(alpha c_t + b) is
-    relu(max(alpha max_t c_t, alpha min_t c_t) + b) of the responses c_t over time.
-
-    Args:
-        extremes: max and min over time, shape (2, documents, K, F).
-        rows: which of the documents, shape (batch,).
-        alpha: attention of each branch, shape (K,).
-        bias: shape (K, F).
+    relu(max(alpha max_t c_t, alpha min_t c_t) + b) of the responses c_t over time. Of
+    all documents ``extremes`` has max and min, (2, documents, K, F); ``rows`` (batch,)
+    says which of them; ``alpha`` is (K,), ``bias`` (K, F).
     """
     branch = torch.arange(len(alpha), device=alpha.device)
     reached = extremes[(alpha < 0).long(), rows.unsqueeze(1), branch].float()

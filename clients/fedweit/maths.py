@@ -126,17 +126,11 @@ def retroactive(
 def following_cost(
     moved: Tensor, old: Sequence[tuple[Tensor, Tensor]], lambda1: float, lambda2: float
 ) -> Tensor:
-    """Compute the sum of the minima over the old tasks, a scalar.
+    """Compute the sum of the minima over the old tasks' A_old and g(m), a scalar.
 
     Its gradient is what equation 2 pulls at the base with when every old adapter has
     followed: -g * clip(2 lambda2 u, -lambda1, lambda1) summed over the tasks. Where
     old adapters are zero it brakes any movement of the base by lambda1 sum_i g_i.
-
-    Args:
-        moved: dB, differentiable.
-        old: A_old and g(m), shape (channels,), of each task of the past.
-        lambda1: weight of sparsity, at least 0.
-        lambda2: weight of staying where the old task's weights were, above 0.
     """
     found = _FollowingCost.apply(moved, old, lambda1, lambda2)  # type: ignore[no-untyped-call]
     return cast(Tensor, found)
@@ -174,31 +168,23 @@ class _FollowingCost(torch.autograd.Function):  # one pass: a step pays it for e
 
 @dataclass(frozen=True, slots=True)
 class OldTask:
-    """What training needs of a task of the past.
-
-    Attributes:
-        anchors: A_i when the previous task ended.
-        gates: g(m_i).
-        adapters: A_i, which the gradient solver trains along.
-    """
+    """What training needs of a task of the past."""
 
     anchors: Tensors
+    """A_i when the previous task ended."""
     gates: Tensors
+    """g(m_i)."""
     adapters: Tensors = field(default_factory=dict)
+    """A_i, which the gradient solver trains along."""
 
 
 @dataclass(slots=True)
 class TaskTensors:
-    """The tensors of one task by name; all but ``foreign`` and ``old`` are theta's.
+    """The tensors of one task by name.
 
-    Attributes:
-        base: B. masks: m, raw. adapters: A.
-        private: biases, normalisation and head of the task.
-        foreign: sum_j alpha_j A_j where it is settled, by name.
-        banks: A_j where alpha is still trained, by name.
-        attention: alpha for each bank.
-        anchor: B when the previous task ended.
-        old: tasks of the past, when another is trained.
+    They are B, m (raw), A, what is not decomposed, and sum_j alpha_j A_j where it is
+    settled, or A_j and alpha where it is still trained. ``anchor`` (B when the previous
+    task ended) and ``old`` tasks are there when this one is trained.
     """
 
     base: Tensors

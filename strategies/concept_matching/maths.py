@@ -178,16 +178,10 @@ def cluster(
     cluster. No silhouette exists for two models: they are one cluster if they started
     from the same concept model.
 
-    Args:
-        coordinates: shape (N, r), in any unit: the median distance to the nearest
-            neighbour is the unit of all thresholds.
-        origin: shape (N,), the concept model that each probably started from.
-        params: `concepts` is the most clusters, but for ``optics``.
-        seed: of k-means.
-
-    Returns:
-        Labels, shape (N,), numbered from 0 by first appearance, `NOISE` for a model
-        that belongs to none; and the silhouette in [-1, 1], NaN where there is none.
+    The median distance to the nearest neighbour is the unit of all thresholds, whatever
+    that of ``coordinates`` (N, r); ``origin`` (N,) is the concept model that each
+    probably started from. Labels (N,) are numbered from 0 by first appearance, `NOISE`
+    for a model of no cluster; the silhouette is NaN where there is none.
     """
     method, at_most = params.clustering, params.concepts
     pairs = cdist(coordinates, coordinates)
@@ -308,21 +302,14 @@ def match(
     * ``assignment``: among the same pairs, as many as can be had one to one, and of
       those choices the one of least total distance (Kuhn 1955).
 
-    Args:
-        distances: shape (J, K), of the cluster models, perhaps none, to the concepts'.
-        between: gives the distances, shape (J,), of all cluster models to one of
-            them, for the literal rule.
-        record: shape (K,), the distance of each concept model's last accepted update;
-            infinite before the first.
-        rule: one of the three.
-        slack: at least 1; not used by the literal rule.
-
-    Returns:
-        Shape (J,), `NONE` where nothing is replaced, or where a later cluster has
-        replaced it again; and shape (K,). Except with the literal rule a record may
-        rise: with a longer step, or ``slack`` times where a concept model keeps still
-        although it is the nearest of a cluster that replaces none. A distance of 0
-        leaves it alone: nothing could be nearer than that.
+    ``distances`` (J, K) are those of cluster models, perhaps none, to concept models;
+    ``between`` gives those (J,) of all cluster models to one of them. The ``record``
+    (K,) is the distance of each concept model's last accepted update, infinite before
+    the first. Matched is `NONE` (J,) where nothing is replaced, or where a later
+    cluster has replaced it again. Except with the literal rule a record may rise: with
+    a longer step, or ``slack`` times where a concept model keeps still although it is
+    the nearest of a cluster that replaces none. A distance of 0 leaves it alone:
+    nothing could be nearer than that.
     """
     if rule == "literal":
         return _literal(distances, between, record)

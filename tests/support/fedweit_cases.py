@@ -71,10 +71,8 @@ def random_workspace(old=False, **given):
     return TaskModel(model, FedWeitParams(**given), 0, tensors), numbers
 
 
-def stage(task, starts_task=True, ends_task=True):
-    return TaskStage(
-        round=task + 1, task=task, starts_task=starts_task, ends_task=ends_task
-    )
+def stage(task, starts_task=True, ends_task=True, number=None):
+    return TaskStage(number or task + 1, task, starts_task, ends_task)
 
 
 NOTHING = {"base": {}}

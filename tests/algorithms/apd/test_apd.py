@@ -206,20 +206,6 @@ def test_each_consolidation_may_have_k_groups_more():
     assert seen == [2, 4]
 
 
-def test_a_wide_gap_shares_all_and_moves_old_tasks_by_half_of_it_at_most():
-    given = {"tasks": 2, "threshold": 0.0, "lambda1": 0.0, "groups": 1}
-    alone = lived(learner(**given), 2)
-    one, two = (dense(alone[f"adapters/{task}"][W]) for task in (0, 1))
-    for gap, kept in ((float(np.median(np.abs(one - two))), 12), (10.0, 24)):
-        state = lived(learner(**given, consolidate_every=2, gap=gap), 2)
-        for task, was in enumerate((one, two)):
-            local = dense(local_of(state, task)[W])
-            tau = dense(state[f"adapters/{task}"][W])
-            assert np.abs(local + tau - was).max() <= gap / 2 + 1e-6
-            assert np.count_nonzero(local) == kept
-            assert not (local * tau).any(), "an entry is shared or a task's own"
-
-
 def test_the_next_consolidation_begins_with_the_whole_adapters():
     given = {"tasks": 4, "threshold": 0.0, "lambda1": 0.0, "epochs": 1}
     alone = lived(learner(**given), 4)

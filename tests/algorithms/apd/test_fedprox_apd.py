@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from apd_cases import SGD, begun, check, descend, place
-from fakes import rounds_of, run_in_process, summary_of, tiny
+from fakes import run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
 from resuming import check_resumed, small
 
@@ -105,16 +105,3 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
     given = {**SHAPE, "strategy.consolidate_every": 2, "strategy.groups": 1}
     found = check_resumed(tmp_path, small(strategy="fedprox-apd", **given), 3)
     assert found["average_accuracy"] > 0.97
-
-
-@pytest.mark.parametrize(
-    "protection",
-    [
-        {"secure_aggregation": True, "clients": 3},
-        {"unit": "client", "noise_multiplier": 0.1, "clip": 1.0},
-    ],
-)
-def test_it_learns_with_what_protects_an_update(tmp_path, protection):
-    run_in_process(tiny(tmp_path, strategy="fedprox-apd", **SHAPE, **protection))
-    assert summary_of(tmp_path)["average_accuracy"] > 0.95
-    assert not any(row["failed"] for row in rounds_of(tmp_path))

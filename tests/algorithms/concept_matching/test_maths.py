@@ -388,21 +388,6 @@ def literal(clusters, concepts, record):
     return matched("literal", cdist(clusters, concepts, "cityblock"), record, between)
 
 
-def test_the_literal_rule_writes_and_records_cluster_after_cluster():
-    concepts = [[0, 0], [10, 0], [0, 10]]
-    # (1, 0): distances 1, 9, 11. (10, 2): 12, 2, 18.
-    taken, record = literal([[1, 0], [10, 2]], concepts, [INF] * 3)
-    assert (taken, record) == ([0, 1], [1, 2, INF])
-    # (1, 0.5): 0.5 < 1, so concept 0. (10, 5): 3 is not below 2, but (0, 10) is 15
-    # away and has no record yet.
-    taken, record = literal([[1, 0.5], [10, 5]], [[1, 0], [10, 2], [0, 10]], record)
-    assert (taken, record) == ([0, 2], [0.5, 2, 15])
-    # (4, 0) takes concept 0. (5, 0) would be 5 from both, but now is 1 from it.
-    assert literal([[4, 0], [5, 0]], concepts[:2], [INF] * 2) == ([-1, 0], [1, INF])
-    # Without a candidate nothing is written.
-    assert literal([[5, 5]], concepts, [1, 2, 3]) == ([-1], [1, 2, 3])
-
-
 PLANE = st.lists(st.tuples(*[st.integers(-9, 9)] * 2), min_size=1, max_size=5)
 
 

@@ -3,39 +3,35 @@
 Equations are those of Chaudhary et al., Findings of EMNLP 2022.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from fakes import exact
+from fedweit_cases import NOTHING, stage
 from torch.nn.functional import conv1d, cross_entropy
 
 from clients.fedseit import (
     BranchedModel,
     FedSeit,
-    branch_vectors,
     initial_projections,
 )
 from clients.fedweit.client import FedWeit
 from clients.fedweit.maths import TaskModel
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import SparseArray, TaskStage
+from fcl_flower.core.types import SparseArray
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.build import create_model
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.words import KimCnn
 from fcl_flower.training.loop import Training
-from fcl_flower.training.tensors import dense, snapshot
-from strategies.fedseit import FedSeit as Server
+from fcl_flower.training.tensors import dense
 from strategies.fedseit import FedSeitParams
 from strategies.fedweit import FedWeitParams
 
 WORDS, DEPTH, FILTERS = 10, 4, 3
 FEATURES = 3 * FILTERS
 CONVS = [f"body.convs.{n}.weight" for n in range(3)]
-NOTHING = {"base": {}}
 UNTRAINED = 1e-9
 """A learning rate at which a task's training is over before its first step."""
 
@@ -81,34 +77,19 @@ def learner(model=None, epochs=2, rate=0.01, **params):
     )
 
 
-def documents(seed, count=12, longest=9):
-    rng = np.random.default_rng(seed)
-    return [
-        rng.integers(1, WORDS + 1, rng.integers(1, longest + 1)).tolist()
-        for _ in range(count)
-    ]
-
-
 def examples(seed, count=12, longest=9):
-    drawn = documents(seed, count, longest)
-    width = max(map(len, drawn), default=0)
-    x = [[*d, *[0] * (width - len(d))] for d in drawn]
-    labels = torch.tensor([1 in d or 2 in d for d in drawn], dtype=torch.int64)
-    return Examples(torch.tensor(x, dtype=torch.int64).reshape(count, width), labels)
+    """Draw documents, padded; the label of one is whether words 1 or 2 occur."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(1, WORDS + 1, (count, longest))
+    lengths = rng.integers(1, longest + 1, count)
+    x[np.arange(longest) >= lengths[:, None]] = 0
+    labels = ((x == 1) | (x == 2)).any(1).astype(np.int64)
+    return Examples(torch.from_numpy(x), torch.from_numpy(labels))
 
 
 def data(seed):
     train, valid = examples(seed), examples(seed + 50, count=5, longest=14)
     return TaskData(train, valid, examples(seed + 90), 2)
-
-
-def stage(task, starts_task=True, ends_task=True, number=None):
-    return TaskStage(
-        round=number or task + 1,
-        task=task,
-        starts_task=starts_task,
-        ends_task=ends_task,
-    )
 
 
 def adapter(seed):
@@ -154,100 +135,71 @@ def with_attention(state, task, *alpha):
     return {**state, f"branches/{task}": found}
 
 
-def responses_by_hand(document, weight):
-    """Return the response of every filter to every whole window: plain loops."""
-    filters, depth, width = weight.shape
-    words = [word_table()[w] for w in document]
-    words += [np.zeros(depth)] * (5 - len(words))
-    found = np.zeros((filters, len(words) - width + 1))
-    for f in range(filters):
-        for p in range(found.shape[1]):
-            for tap in range(width):
-                for d in range(depth):
-                    found[f, p] += float(weight[f, d, tap]) * float(words[p + tap][d])
-    return found
-
-
-def logits_by_hand(state, task, sources, drawn, head=None):
-    """Return equations 1, 2 and 3 for each document, in float64."""
-    private, head = state[f"heads/{task}"], task if head is None else head
-    branches, joined = state[f"branches/{task}"], state[f"projections/{task}"]
-    rows = []
-    for document in drawn:
-        local, foreign = [], []
-        for n, name in enumerate(CONVS):
-            gates = state[f"masks/{task}"][name]
-            own = dense(state[f"adapters/{task}"][name]).astype(np.float64)
-            theta = state["base"][name] * gates[:, None, None] + own
-            reached = responses_by_hand(document, theta).max(1)
-            local.append(np.maximum(reached + private[f"body.convs.{n}.bias"], 0))
-            vectors = []
-            for i, source in enumerate(sources):
-                alpha = float(branches[f"attention/{name}"][i])
-                weight = alpha * dense(adapter(sum(map(ord, source)))[name])
-                reached = responses_by_hand(document, weight.astype(np.float64)).max(1)
-                vectors.append(np.maximum(reached + branches[f"bias/{name}"][i], 0))
-            foreign.append(joined[f"foreign/{name}"] @ np.concatenate(vectors))
-        z = joined["local"] @ np.concatenate([*local, *foreign])
-        rows.append(private[f"heads.{head}.weight"] @ z + private[f"heads.{head}.bias"])
-    return np.array(rows)
-
-
 # ---- equations
 
 
+def plain_logits(work, x, head=1):
+    """Compute equations 1 to 3 by convolutions with theta and with alpha_i A_i."""
+    table, rows = torch.from_numpy(word_table()), []
+    private, joined = work.tensors.private, work.joined
+    for numbers in x:
+        document = table[numbers[: max(5, int((numbers != 0).sum()))]]
+        missing = torch.zeros(max(0, 5 - len(document)), DEPTH)
+        words = torch.cat([document, missing]).t()[None]
+
+        def pooled(weight, bias, words=words):
+            return torch.relu(conv1d(words, weight, bias)[0]).amax(1)
+
+        local, foreign = [], []
+        for n, name in enumerate(CONVS):
+            local.append(pooled(work.theta(name), private[f"body.convs.{n}.bias"]))
+            vectors = [
+                pooled(alpha * torch.from_numpy(dense(given[name])), bias)
+                for given, alpha, bias in zip(
+                    work.adapters,
+                    joined[f"attention/{name}"],
+                    joined[f"bias/{name}"],
+                    strict=True,
+                )
+            ]
+            foreign.append(joined[f"foreign/{name}"] @ torch.cat(vectors))
+        z = joined["local"] @ torch.cat([*local, *foreign])
+        rows.append(private[f"heads.{head}.weight"] @ z + private[f"heads.{head}.bias"])
+    return torch.stack(rows)
+
+
+def loss_and_gradients(work, logits, y):
+    loss = cross_entropy(logits, y)
+    leaves = dict(sorted(work.leaves.items()))
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return loss.detach(), dict(zip(leaves, gradients, strict=True))
+
+
 @pytest.mark.parametrize("single_head", [False, True])
-def test_logits_are_equations_1_to_3_by_hand(single_head):
-    seit = learner(text_model(single_head))
+def test_logits_are_those_of_equations_1_to_3(single_head):
+    seit, x = learner(text_model(single_head)), examples(4).x
     state = seit.start(seit.init(), adapters("1/0", "2/0"), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
-    x, drawn = examples(4).x, documents(4)
-    expected = logits_by_hand(
-        state, 1, ["1/0", "2/0"], drawn, head=0 if single_head else 1
-    )
-    np.testing.assert_allclose(
-        seit.predict(state, {}, 1, x), expected, rtol=1e-4, atol=1e-4
-    )
-
-
-ROW = torch.tensor([0])
-
-
-@pytest.mark.parametrize(
-    ("alpha", "expected"), [(2.0, 7.0), (-2.0, 9.0), (0.0, 1.0), (-0.4, 2.6)]
-)
-def test_a_branch_takes_the_maximum_of_what_alpha_made_of_it(alpha, expected):
-    # Responses 3, -1, -4: alpha = 2 gives 6, -2, -8 and alpha = -2 gives -6, 2, 8.
-    extremes = torch.tensor([3.0, -4.0]).reshape(2, 1, 1, 1)
-    found = branch_vectors(extremes, ROW, torch.tensor([alpha]), torch.tensor([[1.0]]))
-    assert float(found) == pytest.approx(expected)
-    negative = branch_vectors(
-        extremes, ROW, torch.tensor([alpha]), torch.tensor([[-9.0]])
-    )
-    assert float(negative) == 0.0, "rectified"
+    work = seit.build_task_model(state, 1)
+    expected = plain_logits(work, x, head=0 if single_head else 1)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(seit.predict(state, {}, 1, x), expected, **close)
 
 
 def test_the_loss_is_equation_5_but_for_sparsity_that_is_a_proximal_step(no_dropout):
     seit = learner(solver="gradient", lambda2=0.07)
-    state = seit.start(seit.init(), NOTHING, 0)
-    state = seit.finish_task(state, 0)
+    state = seit.finish_task(seit.start(seit.init(), NOTHING, 0), 0)
     state = seit.start(state, adapters("1/0", "2/0"), 1)
     state = with_attention(scrambled(state, 1), 1, 0.7, -1.3)
     x, y = examples(4)
-
     work = seit.build_task_model(state, 1)
-    loss = float(work.loss(x, y).detach())
-
-    logits = logits_by_hand(state, 1, ["1/0", "2/0"], documents(4))
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    expected = -log_p[np.arange(len(y)), y.numpy()].mean()
+    expected = float(cross_entropy(plain_logits(work, x), y).detach())
     for name in CONVS:
         gates = state["masks/0"][name][:, None, None]
         moved = (state["base"][name] - state["anchor/base"][name]) * gates
         followed = state["adapters/0"][name] - state["anchor/0"][name]
         expected += 0.07 * np.square(moved + followed).sum()
-    assert loss == pytest.approx(expected, rel=1e-4)
+    assert float(work.loss(x, y).detach()) == pytest.approx(expected, rel=1e-4)
     shrunk = {name.split("/body")[0] for name in work.sparse}
     assert shrunk == {"masks", "adapters", "old/0"}, "nothing foreign"
 
@@ -279,39 +231,6 @@ def test_dropout_acts_on_the_local_vector_alone():
 # ---- the extremes that are kept
 
 
-def plain_logits(work, adapters_in_order, x):
-    """Return equation 3 by convolutions with alpha_i A_i, and a maximum over time."""
-    table, rows = torch.from_numpy(word_table()), []
-    private, joined = work.tensors.private, work.joined
-    for numbers in x:
-        document = table[numbers[: max(5, int((numbers != 0).sum()))]]
-        missing = torch.zeros(max(0, 5 - len(document)), DEPTH)
-        words = torch.cat([document, missing]).t()[None]
-        local, foreign = [], []
-        for n, name in enumerate(CONVS):
-            theta = work.theta(name)
-            found = conv1d(words, theta, private[f"body.convs.{n}.bias"])[0]
-            local.append(torch.relu(found).amax(1))
-            vectors = []
-            for i, given in enumerate(adapters_in_order):
-                weight = joined[f"attention/{name}"][i] * torch.from_numpy(
-                    dense(given[name])
-                )
-                found = conv1d(words, weight, joined[f"bias/{name}"][i])[0]
-                vectors.append(torch.relu(found).amax(1))
-            foreign.append(joined[f"foreign/{name}"] @ torch.cat(vectors))
-        z = joined["local"] @ torch.cat([*local, *foreign])
-        rows.append(private["heads.1.weight"] @ z + private["heads.1.bias"])
-    return torch.stack(rows)
-
-
-def loss_and_gradients(work, logits, y):
-    loss = cross_entropy(logits, y)
-    leaves = dict(sorted(work.leaves.items()))
-    gradients = torch.autograd.grad(loss, list(leaves.values()))
-    return loss.detach(), dict(zip(leaves, gradients, strict=True))
-
-
 @pytest.mark.parametrize(
     ("settings", "atol", "kept"),
     [
@@ -330,7 +249,6 @@ def test_outputs_and_gradients_are_those_of_plain_convolutions(
     given = data(4)
 
     plainly = seit.build_task_model(state, 1)
-    in_order = [adapter(sum(map(ord, s))) for s in sorted(sources)]
     for part in ("train", "valid"):
         x, y = getattr(given, part)
         work = seit.build_task_model(state, 1)
@@ -340,7 +258,7 @@ def test_outputs_and_gradients_are_those_of_plain_convolutions(
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
         work.model.train()
         found = work.forward(getattr(seen, part).x[order])
-        expected = plain_logits(plainly, in_order, x[order])
+        expected = plain_logits(plainly, x[order])
         torch.testing.assert_close(found, expected, atol=10 * atol, rtol=1e-3)
         one, ours = loss_and_gradients(work, found, y[order])
         other, theirs = loss_and_gradients(plainly, expected, y[order])
@@ -353,21 +271,6 @@ def test_outputs_and_gradients_are_those_of_plain_convolutions(
         for name in theirs:
             torch.testing.assert_close(ours[name], theirs[name], atol=atol, rtol=1e-2)
         assert float(ours[f"branches/attention/{CONVS[0]}"].abs().min()) > 1e-4
-
-
-@pytest.mark.parametrize("solver", ["closed", "gradient"])
-def test_a_round_with_kept_extremes_trains_what_a_round_without_trains(solver):
-    received, found = adapters("1/0", "2/0"), []
-    for megabytes in (256, 0):
-        seit = learner(cache_megabytes=megabytes, solver=solver)
-        state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
-        state, _ = seit.train(state, received, stage(1, ends_task=False), data(2))
-        found.append(state)
-    for group in ("base", "masks/1", "adapters/1", "branches/1", "projections/1"):
-        for name, values in found[0][group].items():
-            np.testing.assert_allclose(
-                values, found[1][group][name], atol=2e-4, err_msg=f"{group}/{name}"
-            )
 
 
 @pytest.mark.parametrize(("stored", "width"), [("float32", 4), ("float16", 2)])
@@ -482,14 +385,6 @@ def test_attention_biases_and_projections_learn():
         assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5, -0.5]
 
 
-def test_a_task_without_validation_documents_is_learned():
-    seit = learner()
-    given = replace(data(1), valid=examples(0, count=0))
-    state, update = seit.train(seit.init(), adapters("1/0"), stage(1), given)
-    assert "valid_loss" not in update.metrics
-    assert torch.isfinite(seit.predict(state, {}, 1, given.test.x)).all()
-
-
 def test_projections_start_alike_at_every_client():
     base, received = learner().init()["base"], adapters("1/0", "2/0")
     found = initial_projections(base, 2, seed=0)
@@ -537,7 +432,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     state, _ = seit.train(
         state, adapters("1/0", "2/0"), stage(1, ends_task=False), data(2)
     )
-    x, drawn = examples(4).x, documents(4)
+    x = examples(4).x
     during = seit.predict(state, {}, 1, x)
     state = seit.finish_task(state, 1)
     before = seit.predict(state, {}, 1, x)
@@ -551,13 +446,10 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     torch.testing.assert_close(
         found, before, atol=1e-4 if solver == "closed" else 0.04, rtol=0
     )
-    if solver == "gradient":
-        expected = logits_by_hand(after, 1, ["1/0", "2/0"], drawn)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    work = seit.build_task_model(after, 2)
     newest = seit.predict(after, {}, 2, x)
-    now = {**after, "adapters/2": {n: dense(v) for n, v in after["adapters/2"].items()}}
-    expected = logits_by_hand(now, 2, ["1/0", "1/1", "2/1"], drawn)
-    np.testing.assert_allclose(newest, expected, rtol=1e-4, atol=1e-4)
+    expected = plain_logits(work, x, head=2)
+    torch.testing.assert_close(newest, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
@@ -635,28 +527,6 @@ def test_shared_projections_are_taken_over_for_the_same_k_by_old_tasks_and_new()
         assert exact({"": new["projections/1"]}) == exact({"": expected})
         new, _ = seit.train(state, {**received, **sent}, stage(2), data(2))
         assert exact({"": new["projections/2"]}) == exact({"": expected})
-
-
-def test_both_halves_fit_together_over_three_tasks():
-    params = FedSeitParams(dls=True, knowledge="all")
-    server, model = Server(params, ServerContext(0)), text_model()
-    common = server.init(snapshot(model, model.shared_names()))
-    clients = [FedSeit(params, text_model(), place(1, client=c)) for c in range(3)]
-    states = [client.init() for client in clients]
-    for number in range(1, 7):
-        task, second = divmod(number - 1, 2)
-        now = stage(task, starts_task=not second, ends_task=bool(second), number=number)
-        updates = {}
-        for c, client in enumerate(clients):
-            received = server.configure_train(common, now, c)
-            samples = data(10 * c + task)
-            states[c], updates[c] = client.train(states[c], received, now, samples)
-            server.check_update(common, updates[c])
-        common = server.aggregate_train(common, now, updates)
-    assert {g for g in common if g.startswith("dense/")} == {"dense/2", "dense/4"}
-    sources = [[1, 0], [1, 1], [2, 0], [2, 1]]
-    assert states[0]["sources/2"]["foreign"].tolist() == sources
-    assert set(updates[0].metrics) >= {"attention/1/0", "attention/2/1"}
 
 
 def test_a_model_that_is_not_for_text_is_refused():

@@ -21,9 +21,7 @@ FEATURES = 2 + 3
 
 
 def stage(number, task=0, starts_task=False, ends_task=False):
-    return TaskStage(
-        round=number, task=task, starts_task=starts_task, ends_task=ends_task
-    )
+    return TaskStage(number, task, starts_task, ends_task)
 
 
 def server(**params):

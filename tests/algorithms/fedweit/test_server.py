@@ -16,9 +16,7 @@ W = "body.fc.weight"
 
 
 def stage(number, task=0, starts_task=False, ends_task=False):
-    return TaskStage(
-        round=number, task=task, starts_task=starts_task, ends_task=ends_task
-    )
+    return TaskStage(number, task, starts_task, ends_task)
 
 
 def server(seed=3, **params):

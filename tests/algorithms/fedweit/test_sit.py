@@ -35,9 +35,7 @@ ANGLE = {"east": 0.0, "north-east": np.pi / 4, "north": np.pi / 2, "west": np.pi
 
 
 def stage(number, task, starts_task=True, ends_task=True):
-    return TaskStage(
-        round=number, task=task, starts_task=starts_task, ends_task=ends_task
-    )
+    return TaskStage(number, task, starts_task, ends_task)
 
 
 def unit(rows):
