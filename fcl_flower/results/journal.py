@@ -13,9 +13,6 @@ from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entr
 
 FILE = "journal.jsonl"
 
-_WITHOUT_CHECKSUM = b'{"what": '
-"""How each line began in earlier versions; no bit that flips makes it of today's."""
-
 
 class Journal:
     """A file that only its owner can read.
@@ -44,8 +41,7 @@ class Journal:
         """Give the events up to the end of round ``last``; remove the later ones.
 
         ``begun`` replaces the beginning. What was recorded after the round, before the
-        next one, was recorded after the checkpoint, too, and happens again. Lines of
-        earlier versions, without a checksum, get one.
+        next one, was recorded after the checkpoint, too, and happens again.
 
         Raises:
             WireError: the file is damaged or ends earlier.
@@ -53,11 +49,9 @@ class Journal:
         events, kept, rounds = list[Event](), [_line(begun)], 0
         try:
             *lines, unfinished = self._path.read_bytes().split(b"\n")
-            if lines and lines[0].startswith(_WITHOUT_CHECKSUM):
-                lines = [_with_checksum(line[1:]) for line in lines]
             # A process that ended while it wrote left no whole line: here the end of
             # the line is what is wrong.
-            elif _is_whole(unfinished[:-1]):
+            if _is_whole(unfinished[:-1]):
                 raise ValueError(f"line {len(lines) + 1} without its end")
             for number, line in enumerate(lines, start=1):
                 event = _event(number, line)

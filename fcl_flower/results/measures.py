@@ -17,7 +17,6 @@ end thus counts neither as zero nor at all. Where nothing is left the result is 
 """
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -189,34 +188,6 @@ def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
     _same_shape(accuracy=accuracy, single_task=single_task)
     learned, alone = map(when_learned, (accuracy, single_task))
     return mean_over_clients((learned - alone)[:, 1:])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LearningCurve:
-    """The accuracies ``a`` of a run, and ``of`` what: equal in runs that are compared.
-
-    ``single_task``: each task was learned alone, by a fresh model.
-    """
-
-    of: Hashable
-    single_task: bool
-    accuracy: Accuracy
-
-
-def forward_transfers(runs: Sequence[LearningCurve]) -> list[float]:
-    """Compute `forward_transfer` of each run against that of single tasks among them.
-
-    NaN for single tasks themselves, and where not exactly one such run is of the same
-    seed, data and network.
-    """
-    found = []
-    for run in runs:
-        alone = [one for one in runs if one.single_task and one.of == run.of]
-        compared = len(alone) == 1 and not run.single_task
-        found.append(
-            forward_transfer(run.accuracy, alone[0].accuracy) if compared else np.nan
-        )
-    return found
 
 
 # ---- classes

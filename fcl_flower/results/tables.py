@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fcl_flower.results import measures
-from fcl_flower.results.measures import LearningCurve, forward_transfers
 
 Summary: TypeAlias = Mapping[str, Any]
 MeanAndStd: TypeAlias = Mapping[str, float | None]
@@ -119,11 +118,7 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     by_title: dict[str, dict[int, Summary]] = {}
     for summary in summaries:
         by_title.setdefault(summary["label"], {})[summary["seed"]] = summary
-    forward = _forward_transfers(by_title)
-    return [
-        _row(title, by_title) | {"forward_transfer": mean_and_std(forward[title])}
-        for title in by_title
-    ]
+    return [_row(title, by_title) for title in by_title]
 
 
 def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
@@ -172,6 +167,9 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
     for place, key in enumerate(("sample_accuracy", "mean_sample_accuracy")):
         row[key] = mean_and_std(of_run[place] for of_run in seen)
+    every = [run for of_title in by_title.values() for run in of_title.values()]
+    transfers = (_forward_transfer(run, every) for run in runs.values())
+    row["forward_transfer"] = mean_and_std(transfers)
     counterparts = by_title.get(next(iter(runs.values()))["counterpart"] or "", {})
     pairs = [
         (run, counterparts[seed])
@@ -203,24 +201,20 @@ def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
     ]
 
 
-def _forward_transfers(
-    by_title: Mapping[str, Mapping[int, Summary]],
-) -> Mapping[str, Sequence[float | None]]:
-    runs = [run for of_title in by_title.values() for run in of_title.values()]
-    found: dict[str, list[float | None]] = {title: [] for title in by_title}
-    transfers = forward_transfers([_learning_curve(run) for run in runs])
-    for run, transfer in zip(runs, transfers, strict=True):
-        found[run["label"]].append(None if np.isnan(transfer) else transfer)
-    return found
-
-
-def _learning_curve(summary: Summary) -> LearningCurve:
-    """Take what a run has learned; hidden concepts are learned at no known time."""
-    return LearningCurve(
-        tuple(summary.get(key) for key in ALIKE),
-        bool(summary.get("single_task")) and summary.get("hidden") is None,
-        np.array(summary["client_accuracy"], np.float64),
-    )
+def _forward_transfer(run: Summary, others: Sequence[Summary]) -> float | None:
+    """Hold a run against the one of single tasks of the same seed, data and network."""
+    single = [
+        other
+        for other in others
+        # Hidden concepts are learned at no known time.
+        if other.get("single_task") and other.get("hidden") is None
+    ]
+    alone = [one for one in single if all(one.get(k) == run.get(k) for k in ALIKE)]
+    if len(alone) != 1 or run in single:
+        return None
+    accuracies = (np.array(one["client_accuracy"], float) for one in (run, *alone))
+    found = measures.forward_transfer(*accuracies)
+    return None if np.isnan(found) else found
 
 
 def _accuracy_over_classes_seen(summary: Summary) -> tuple[float | None, float | None]:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fcl_flower.results import measures
-from fcl_flower.results.measures import LearningCurve
 
 NAN = math.nan
 
@@ -157,25 +156,6 @@ def test_other_tasks_cannot_be_compared(compared):
     message = r"has shape \(2, 3, 3\) and .* \(2, 2, 2\), expected the same"
     with pytest.raises(ValueError, match=message):
         compared(MET, ALONE[:, :2, :2])
-
-
-@pytest.mark.parametrize(
-    ("alone", "known"),
-    [
-        ([LearningCurve("x", True, ALONE)], True),
-        ([LearningCurve("y", True, ALONE)], False),  # other data
-        ([LearningCurve("x", False, ALONE)], False),
-        ([LearningCurve("x", True, ALONE)] * 2, False),  # which of the two?
-        ([LearningCurve("x", True, ALONE), LearningCurve("y", True, MET)], True),
-        ([], False),
-    ],
-)
-def test_a_run_is_held_against_the_one_run_of_its_single_tasks(alone, known):
-    curves = [LearningCurve("x", False, MET), *alone]
-    found, *others = measures.forward_transfers(curves)
-    expected = measures.forward_transfer(MET, ALONE) if known else NAN
-    assert found == pytest.approx(expected, nan_ok=True)
-    assert all(map(math.isnan, others[: len(alone)]))
 
 
 # ---- against loops

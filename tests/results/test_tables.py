@@ -94,10 +94,16 @@ def test_forward_transfer_is_told_of_the_seed_that_both_have(tmp_path):
 def test_without_such_a_run_nothing_is_told_of_it(tmp_path, changed):
     runs = three_runs(tmp_path, **changed)
     summaries = [summary_of(run) for run in runs]
-    assert [row["forward_transfer"] for row in tables.rows(summaries)] == [None, None]
+    assert {row["forward_transfer"] for row in tables.rows(summaries)} == {None}
     assert "orward transfer" not in tables.table(summaries)
     page = parsed(write_comparison(tmp_path / "out", runs))
     assert "forward transfer" not in head_of(page, "methods")
+
+
+def test_of_two_runs_of_single_tasks_neither_is_chosen(tmp_path):
+    summaries = [summary_of(run) for run in three_runs(tmp_path)]
+    summaries.append(summaries[-1] | {"label": "other"})
+    assert {row["forward_transfer"] for row in tables.rows(summaries)} == {None}
 
 
 def test_runs_of_single_tasks_say_that_they_are(tmp_path):
