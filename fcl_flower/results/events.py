@@ -168,13 +168,9 @@ class ClassResult(_Noted):
 class Discovery(_Noted):
     """How well the server separates hidden concepts (Jiang et al., 2025).
 
-    Attributes:
-        ari: mean over the rounds of the adjusted Rand index against the concepts.
-        ari_least: the least of them.
-        perfect_rounds: fraction of the rounds in which it is 1.
-        effectiveness: fraction of the updates that went into the model which their
-            client had started from.
-        models: how many were ever updated.
+    Of the adjusted Rand index against the concepts the mean over rounds, the least, and
+    the fraction of rounds in which it is 1; the fraction of the updates that went into
+    the model which their client had started from; how many models were ever updated.
     """
 
     ari: Index | None = None
@@ -284,13 +280,9 @@ class Progress(_Noted):
 class Begun(_Noted):
     """The beginning of a run, with what its measures have to know.
 
-    Attributes:
-        about: what the run is.
-        attackers: how many of the last clients are hostile.
-        joint: every round trains on all tasks.
-        remarks: what else a reader should know, by topic.
-        counts_classes: clients count their answers by class.
-        class_names: of the classes of a single head; empty where each task has one.
+    How many of the last clients are hostile; whether every round trains on all tasks;
+    remarks by topic; whether clients count their answers by class; and the classes of a
+    single head.
     """
 
     about: About
@@ -305,8 +297,6 @@ class Trained(_Noted):
     """A finished round; an asynchronous update counts as a round.
 
     Attributes:
-        round: counted from 1.
-        task: that the round belongs to, counted from 0.
         replies: scalars by client whose update was aggregated.
         failed: reason by client whose update, or whose evaluation, was not used.
         traffic: of the round, including an evaluation after it.
@@ -314,7 +304,6 @@ class Trained(_Noted):
         stages: where these clients stood, each in its own count of rounds.
         timing: ``clock`` (simulated time), and ``staleness`` and ``weight`` of an
             asynchronous update.
-        seconds: that it took; measured by the recorder.
         late: clients whose reply was not waited for, with the simulated time at which
             they are ready for another round, 0 without any.
         state_lost: clients that told the loss of their private state, before any

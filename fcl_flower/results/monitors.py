@@ -267,11 +267,8 @@ class LivePage:
     ) -> None:
         """Draw nothing yet.
 
-        Args:
-            draw: makes the page; given whether it goes on changing. It raises a
-                ConfigError while there is nothing to show.
-            folders: of the runs that it shows.
-            clock: seconds since some moment.
+        ``draw`` makes the page of some folders, given whether it goes on changing; it
+        raises a ConfigError while there is nothing to show.
         """
         self._draw, self._folders, self._clock = draw, folders, clock
         self._lock = threading.Lock()

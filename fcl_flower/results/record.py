@@ -54,10 +54,9 @@ MEASURES = {
 class Lateness:
     """That a client was late since its last update that was used.
 
-    Attributes:
-        round: in which it was last.
-        times: in a row; rounds in which it was not asked do not count.
-        busy_until: simulated time at which it is ready for another, 0 without any.
+    In which round it was last, how many times in a row (rounds in which it was not
+    asked do not count), and at which simulated time it is ready for another, 0 without
+    any.
     """
 
     round: int
@@ -89,13 +88,8 @@ class Record:
     """What all events of a run so far add up to.
 
     Attributes:
-        folder: that the run was read from.
-        scenario: the tasks of every client.
-        begun: the first event.
         rounds: the finished ones, as ``rounds.jsonl`` has them.
         tests: the evaluations, as ``accuracy.csv`` has them.
-        diagnostics: what the strategy has reported, by name.
-        progress: how far the run is; None where that is not known.
         outcome: None before the end.
         tested: with the models that clients would use.
         tested_before: with what each client has trained itself, before its update was
@@ -103,7 +97,6 @@ class Record:
         failures: the last reason by client why an update or an evaluation was not used.
         clock: simulated time at the end of the last round; 0 without any.
         trained: client and task of every update that was used.
-        late_replies: how many of each client.
         model_bytes: what each client has to keep, by its last evaluation.
         class_counts: of each client's last evaluation, with its row in ``a``.
         reported: the largest epsilon that each client has reported, by its metric.
@@ -184,9 +177,8 @@ class Record:
     def evaluations(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
         """Collect every evaluation, in place of a matrix where concepts are hidden.
 
-        Returns:
-            the rounds, ascending, shape (evaluations,); and accuracies, shape
-            (evaluations, clients, tasks), NaN where nothing was measured.
+        Rounds, ascending, and accuracies of shape (evaluations, clients, tasks), NaN
+        where nothing was measured.
         """
         rounds = sorted({test.round for test in self.tests})
         shape = (len(rounds), self.about.clients, self.about.tasks)
@@ -375,8 +367,7 @@ def _by_class(record: Record) -> dict[str, Any]:
     """Compute what is known of classes by the evaluation after the last task.
 
     ``balanced_accuracy`` is the mean of `measures.recall` over the classes of a task,
-    ``macro_f1`` that of `measures.f1`; both the mean over tasks, and over clients. None
-    where no client was tested after the last task.
+    ``macro_f1`` that of `measures.f1`; both the mean over tasks, and over clients.
     """
     last = record.about.tasks - 1
     known = {
@@ -450,10 +441,7 @@ def read(folder: Path) -> Record:
     """Read a run that has finished, or what there is of one that is under way.
 
     Nothing here waits for who writes the files: the last line of one counts when it is
-    whole.
-
-    Raises:
-        ConfigError: a file is missing or not what it should be; names the file.
+    whole. A file that is missing or not what it should be is a `ConfigError`.
     """
     if not is_run(folder):
         raise config_error("folder", str(folder), "that of a run")

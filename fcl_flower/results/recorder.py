@@ -208,13 +208,8 @@ class Recorder:
         """Write ``progress.json``, but not for every client that answers in a round.
 
         Of a thousand, most are done before anybody could have read of the one before.
-
-        Args:
-            server_round: that is running, counted from 1; 0 before the first.
-            done: clients that have answered in it.
-            expected: clients that were asked.
-            state: ``starting``, ``training`` or ``finished``.
-            working: clients that have been asked and have not answered.
+        The round is 0 before the first; the state is starting, training or finished;
+        who works has been asked and has not answered.
         """
         now, record = time.monotonic(), self.record
         if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:

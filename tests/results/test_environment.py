@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-import fcl_flower as fcl
 from fcl_flower.results import environment as recorded
 from fcl_flower.results.environment import PeakMemory
 from fcl_flower.results.events import Environment
@@ -27,27 +26,21 @@ def clone(tmp_path):
     return tmp_path
 
 
-def test_the_commit_is_that_of_the_clone_and_says_what_differs(clone):
+def test_the_commit_is_that_of_the_clone_and_says_what_differs(clone, monkeypatch):
     head = git(clone, "rev-parse", "HEAD").strip()
     assert recorded.commit_of(clone) == head[:12]
     (clone / "file").write_text("b")
     recorded.commit_of.cache_clear()
     assert recorded.commit_of(clone) == f"{head[:12]}-dirty"
-
-
-def test_a_folder_below_another_repository_has_no_commit(clone):
-    (clone / "site-packages").mkdir()
-    assert recorded.commit_of(clone / "site-packages") is None
-
-
-def test_what_is_no_repository_to_git_has_no_commit(tmp_path):
-    (tmp_path / ".git").write_text("nonsense")
-    assert recorded.commit_of(tmp_path) is None
-
-
-def test_without_git_there_is_no_commit(clone, monkeypatch):
+    below = clone / "site-packages"
+    below.mkdir()
+    assert recorded.commit_of(below) is None, "that of another repository"
+    (below / ".git").write_text("nonsense")
+    recorded.commit_of.cache_clear()
+    assert recorded.commit_of(below) is None
     monkeypatch.setenv("PATH", "")
-    assert recorded.commit_of(clone) is None
+    recorded.commit_of.cache_clear()
+    assert recorded.commit_of(clone) is None, "without git"
 
 
 def test_all_that_is_known_is_told_in_one_line():
@@ -120,9 +113,3 @@ def test_processes_that_were_started_count_while_they_run():
 def test_where_the_system_forgets_no_peak_nothing_is_known(monkeypatch):
     monkeypatch.setattr(recorded, "_RESET", "no number")
     assert PeakMemory().bytes() is None
-
-
-def test_a_run_says_what_it_took(tmp_path):
-    size = {"dataset": "digits", "clients": 1, "tasks": 1, "rounds": 1}
-    result = fcl.simulate("local", **size, progress=False, output=tmp_path / "run")
-    assert result.summary["peak_memory"] > 50 * MB

@@ -30,13 +30,9 @@ _TASKS = np.array([[217, 150, 43], [42, 145, 136], [91, 111, 200]])
 class Series:
     """Numbers that belong together: a line, or the columns of one colour.
 
-    Attributes:
-        name: in the legend.
-        at: tasks, rounds or other places along the x axis, ascending.
-        values: one for each of ``at``, NaN where there is none.
-        colour: of CSS, or ``var(--name)`` of the page; of columns one for each, too.
-        spread: half height of a band or a whisker, shape of ``values``; None for none.
-        dashed: for a run without communication.
+    Values stand at ascending places ``at`` of the x axis, NaN where there is none. A
+    colour is of CSS, or ``var(--name)`` of the page; columns may have one each. The
+    spread is half the height of a band or a whisker. Local-only runs are dashed.
     """
 
     name: str
@@ -49,15 +45,11 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class LineChart:
-    """Values (y) after each step (x); the legend has the last of each.
+    """Values after each ``step``, a task or round; the legend has the last of each.
 
-    Attributes:
-        what: description of the picture.
-        step: what the lines go over, ``task`` or ``round``.
-        series: at least one, each with a value that is not NaN.
-        title: of the y axis.
-        tasks: of each round, as bands behind the lines; empty for none.
-        marked: rounds in which a reply is missing, as triangles at the bottom.
+    ``tasks`` are those of each round, as bands behind the lines. ``marked`` are rounds
+    in which a reply is missing, as triangles at the bottom. No series is NaN
+    everywhere.
     """
 
     kind: ClassVar = "chart"
@@ -76,18 +68,10 @@ class LineChart:
 
 @dataclass(frozen=True, eq=False)
 class BarChart:
-    """Columns from the zero line, with dots beside them.
+    """Columns from the zero line, with dots of single clients or seeds beside them.
 
-    Attributes:
-        what: description of the picture.
-        step: what the columns stand for.
-        series: at least one.
-        title: of the y axis.
-        dots: values of single clients or seeds, beside the columns.
-        names: of the places along the x axis, counted from 0; empty for their numbers.
-        limits: least and greatest value that the y axis must hold.
-        tasks: as of `LineChart`.
-        stacked: bytes by kind, on top of each other.
+    ``names`` are those of the places along the x axis, counted from 0. The y axis holds
+    ``limits``, too. ``stacked`` columns are bytes by kind, on top of each other.
     """
 
     kind: ClassVar = "chart"
@@ -119,20 +103,12 @@ class BarChart:
 
 @dataclass(frozen=True, eq=False)
 class MatrixChart:
-    """A matrix as coloured cells, with numbers where there is room.
+    """A matrix as coloured cells, with numbers where there is room; NaN: empty.
 
-    Attributes:
-        what: description of the picture.
-        titles: what rows and columns are.
-        rows: names from top to bottom.
-        columns: names from left to right.
-        cells: values, shape (rows, columns); NaN for an empty cell.
-        marked: row and column of each cell that bears a dot.
-        limits: values of the palest and of the strongest colour; None for the least
-            and the greatest.
-        caption: of one of several beside each other, none of which explains its
-            colours; empty for a picture by itself.
-        whole: values are whole numbers.
+    ``titles`` say what rows and columns are; ``marked`` cells bear a dot. The palest
+    and the strongest colour are those of ``limits``, or of the least and greatest
+    value. One of several charts beside each other has a caption, and explains no
+    colours. Values may be ``whole`` numbers.
     """
 
     kind: ClassVar = "chart"
@@ -191,12 +167,9 @@ Chart: TypeAlias = LineChart | BarChart | MatrixChart | PointChart
 class Figure:
     """A picture, and the same numbers for those who do not see it.
 
-    Attributes:
-        what: description of the picture.
-        data: Plotly's ``data`` and ``layout``, with a ``height`` in pixels.
-        table: its numbers.
-        caption: shown below; empty for the description.
-        width: in pixels, where the page is not narrower; 0 for all of the page.
+    ``data`` has Plotly's ``data`` and ``layout``. The caption is the description if
+    empty. ``width`` is in pixels, where the page is not narrower; 0 for all of the
+    page.
     """
 
     what: str

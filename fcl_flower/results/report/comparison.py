@@ -61,12 +61,8 @@ class Group:
 class Pair:
     """A federated method beside its local-only counterpart, seed by seed.
 
-    Attributes:
-        federated: the runs with federation.
-        alone: label of the same without communication.
-        unit: what the spread is over: ``seed`` where there are several, or ``client``.
-        gain: of the units.
-        dots: gain of each unit on each task; none where they are too many.
+    The spread is over seeds where there are several, else over clients; ``dots`` are
+    the gains of each such unit on each task, none where they are too many.
     """
 
     federated: Group
@@ -92,7 +88,7 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
     A federated run is paired with the run of the same seed that its summary names as
     its local-only counterpart; their difference is the transfer gain. A run that is
     under way has a row of its own and is in no mean. Links to the runs start from
-    ``folder``; a live page has none.
+    ``folder``.
 
     Raises:
         ConfigError: a file is missing or wrong, a label has two runs of one seed, or

@@ -23,12 +23,8 @@ UNKNOWN = "\N{EN DASH}"
 class Cell:
     """Text of a table or a tile, with what belongs to it.
 
-    Attributes:
-        text: shown.
-        hint: shown under the pointer.
-        lines: further lines in small type.
-        colour: CSS colour of a swatch before the text.
-        link: address relative to the page.
+    A hint is shown under the pointer, further lines in small type, a swatch of the
+    colour before the text; the link is relative to the page.
     """
 
     text: str
@@ -45,12 +41,8 @@ Value = str | Cell
 class Table:
     """A table, which scrolls by itself when it is wider than the page.
 
-    Attributes:
-        head: names of the columns.
-        rows: cells.
-        name: for the style sheet.
-        words: how many columns from the left hold words; the rest hold numbers.
-        folded: what the reader clicks on to see it; empty where it is always seen.
+    Its name is for the style sheet; ``words`` columns from the left hold words, the
+    rest numbers; if ``folded``, that is what the reader clicks on to see it.
     """
 
     kind: ClassVar = "table"
