@@ -6,7 +6,6 @@ import torch
 from apd_cases import SGD, begun, check, descend, place
 from fakes import run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
-from resuming import check_resumed, small
 
 from clients.fedprox_apd import FedProxApd
 from fcl_flower.algorithms.base import ServerContext
@@ -99,9 +98,3 @@ def test_one_client_alone_without_the_term_is_apd(tmp_path):
     apd, prox = summary_of(tmp_path / "apd"), summary_of(tmp_path / "prox")
     assert prox["client_accuracy"] == apd["client_accuracy"]
     assert prox["model_bytes"] > apd["model_bytes"], "what it is sent counts too"
-
-
-def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    given = {**SHAPE, "strategy.consolidate_every": 2, "strategy.groups": 1}
-    found = check_resumed(tmp_path, small(strategy="fedprox-apd", **given), 3)
-    assert found["average_accuracy"] > 0.97

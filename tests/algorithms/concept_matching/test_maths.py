@@ -190,17 +190,6 @@ def test_planted_groups_are_found_with_their_number(method, groups, scale):
         assert silhouette == pytest.approx(silhouette_score(matrix, truth))
 
 
-@pytest.mark.parametrize("groups", [1, 2, 5])
-@pytest.mark.parametrize("method", ["dbscan", "optics"])
-def test_methods_that_look_for_density_find_the_number_too(method, groups):
-    # Ten models on a line, at equal distances: no place is less dense than another.
-    line = np.linspace(0, 1, 10)
-    matrix = np.concatenate([line + 1000 * group for group in range(groups)])[:, None]
-    labels, silhouette = clustered(matrix, method)
-    assert labels.tolist() == np.repeat(np.arange(groups), 10).tolist()
-    assert np.isnan(silhouette) if groups == 1 else silhouette > 0.9
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("method", "plain"),

@@ -94,25 +94,6 @@ def test_every_term_of_the_loss_against_numpy():
     assert loss == pytest.approx(cross_entropy + sparsity + drift, rel=1e-5)
 
 
-def test_the_mask_gets_the_tasks_gradient_as_by_finite_differences():
-    work, _ = random_workspace()
-    x, y = data(1).train
-    work.loss(x, y).backward()
-    mask, step = work.leaves[f"masks/{W}"], 1e-2
-    found = mask.grad.clone()
-    for channel in range(6):
-        values = []
-        for move in (step, -2 * step):
-            with torch.no_grad():
-                mask[channel] += move
-                values.append(float(work.loss(x, y)))
-        with torch.no_grad():
-            mask[channel] += step
-        numeric = (values[0] - values[1]) / (2 * step)
-        assert float(found[channel]) == pytest.approx(numeric, abs=2e-4)
-    assert found.abs().max() > 1e-3
-
-
 def test_a_sigmoid_is_penalised_as_a_gate_and_not_as_a_raw_mask():
     work, numbers = random_workspace(lambda_mask=0.3, gate="sigmoid")
     work.gate_penalty().backward()
