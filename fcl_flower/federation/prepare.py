@@ -1,7 +1,7 @@
 """How a run begins: from a configuration and connected clients to what a loop needs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
@@ -197,9 +197,11 @@ def _trackers(
 ) -> Sequence[RunListener]:
     if not config.run.trackers:
         return ()
-    from fcl_flower.results.monitors import tracking
+    from fcl_flower.results.monitors import Tracking
+    from fcl_flower.results.trackers import TRACKERS
 
-    return [stack.enter_context(tracking(config.run.trackers, config, folder))]
+    made = {name: TRACKERS[name](config, folder) for name in config.run.trackers}
+    return [stack.enter_context(closing(Tracking(made)))]
 
 
 def _evaluates_updates(made: Built) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from fcl_flower.config.sections import PrivacySection
-from fcl_flower.core.errors import WireError
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.results.events import Privacy
@@ -14,20 +13,6 @@ LABEL_EPSILON = "label_epsilon"
 """What statistics of the client's labels that it noised have cost so far."""
 MULTIPLY_ADDS = "multiply_adds"
 """What the client has computed in the round's training, where the run counts it."""
-
-
-def check_metrics(metrics: Mapping[str, float], *, counted: bool) -> None:
-    """Refuse costs of an update that cannot be recorded.
-
-    Raises:
-        WireError: names the metric, its value and what was expected.
-    """
-    for name in (EPSILON, LABEL_EPSILON):
-        if (found := metrics.get(name, 0.0)) < 0:
-            raise WireError(f"metrics/{name}: expected at least 0, got {found}")
-    count = metrics.get(MULTIPLY_ADDS)
-    if counted and (count is None or count < 0):
-        raise WireError(f"metrics/{MULTIPLY_ADDS}: expected a count, got {count}")
 
 
 def privacy_costs(

@@ -7,15 +7,15 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import BaseServer, TCPServer, ThreadingMixIn
 from typing import Any, ClassVar, Final
 
 from typing_extensions import override
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import (
     ConfigError,
     PluginWarning,
@@ -25,14 +25,8 @@ from fcl_flower.core.errors import (
 from fcl_flower.core.failures import Failure
 from fcl_flower.core.types import Evaluation
 from fcl_flower.results import earlier, journal
-from fcl_flower.results.events import (
-    Begun,
-    Evaluated,
-    Event,
-    Summary,
-    Trained,
-)
-from fcl_flower.results.trackers import TRACKERS, Tracker
+from fcl_flower.results.events import Begun, Evaluated, Event, Summary, Trained
+from fcl_flower.results.trackers import Tracker
 
 HOST: Final = "127.0.0.1"
 """Whoever is let in here is on the machine already."""
@@ -124,13 +118,22 @@ def exporting(port: int, connected: Callable[[], int]) -> Iterator[Exporter]:
     exporter = Exporter(connected)
     from prometheus_client import start_http_server
 
+    start = partial(start_http_server, port, HOST, exporter.registry)
+    with _listening("run.metrics_port", port, start):
+        yield exporter
+
+
+@contextmanager
+def _listening(
+    key: str, port: int, start: Callable[[], tuple[BaseServer, threading.Thread]]
+) -> Iterator[BaseServer]:
     try:
-        server, thread = start_http_server(port, HOST, exporter.registry)
+        server, thread = start()
     except OSError as error:
         expected = f"a free port of {HOST} ({error.strerror})"
-        raise config_error("run.metrics_port", port, expected) from error
+        raise config_error(key, port, expected) from error
     try:
-        yield exporter
+        yield server
     finally:
         server.shutdown()
         server.server_close()
@@ -220,22 +223,6 @@ class Tracking(RunListener):
                 del self._trackers[name]
                 said = f"run.track: {name} is left out from now on: {error!r}"
                 warnings.warn(said, PluginWarning, stacklevel=2)
-
-
-@contextmanager
-def tracking(
-    names: Sequence[str], config: RunConfig, folder: Path
-) -> Iterator[Tracking]:
-    """Track a run by some of `TRACKERS` until the context ends.
-
-    Raises:
-        ConfigError: there is no such tracker, or its package is not installed.
-    """
-    found = Tracking({name: TRACKERS[name](config, folder) for name in names})
-    try:
-        yield found
-    finally:
-        found.close()
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -334,21 +321,20 @@ def live(
     if port is None:
         yield
         return
-    try:
-        server = _Server((HOST, port), type("Handler", (_Handler,), {"page": page}))
-    except OSError as error:
-        expected = f"a free port of {HOST} ({error.strerror})"
-        raise config_error("live-port", port, expected) from error
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
-    thread.start()
-    try:
+
+    def start() -> tuple[BaseServer, threading.Thread]:
+        server = _Server(
+            (HOST, port or 0), type("Handler", (_Handler,), {"page": page})
+        )
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+        thread.start()
+        return server, thread
+
+    with _listening("live-port", port, start) as server:
+        assert isinstance(server, _Server)
         tell(f"live: http://{HOST}:{server.server_address[1]}/")
         yield
         page.end()
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Server(ThreadingMixIn, TCPServer):

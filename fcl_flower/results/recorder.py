@@ -144,7 +144,13 @@ class Recorder:
         Raises:
             WireError: a cost is missing or negative.
         """
-        costs.check_metrics(metrics, counted=self._config.training.count_multiply_adds)
+        for name in (costs.EPSILON, costs.LABEL_EPSILON):
+            if (found := metrics.get(name, 0.0)) < 0:
+                raise WireError(f"metrics/{name}: expected at least 0, got {found}")
+        name, counted = costs.MULTIPLY_ADDS, self._config.training.count_multiply_adds
+        count = metrics.get(name)
+        if counted and (count is None or count < 0):
+            raise WireError(f"metrics/{name}: expected a count, got {count}")
 
     def check_scores(self, client: int, found: Evaluation) -> None:
         """Refuse scores of a client that cannot be recorded.
