@@ -250,9 +250,9 @@ PETS = [{"name": "t", "dataset": "pets", "class_names": ["cat", "dog"]}] * 2
 HALF = [[3, 3], [3, 3], [3, 3]]
 
 
-def by_class(*events):
-    scenario = {"clients": [PETS, PETS], "datasets": ["pets"]}
-    return summarize(record(*events, scenario=scenario, counts_classes=True))
+def by_class(*events, tasks=PETS, sets=("pets",), **known):
+    scenario = {"clients": [tasks, tasks], "datasets": sets}
+    return summarize(record(*events, scenario=scenario, counts_classes=True, **known))
 
 
 def test_measures_are_means_over_classes_then_tasks_then_clients():
@@ -283,21 +283,21 @@ def test_who_was_gone_after_the_last_task_counts_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("sets", "single", "names"),
+    ("known", "names"),
     [
-        (("pets",), (), ["cat", "dog"]),
-        (("pets", "cars"), (), ["pets/cat", "pets/dog"]),
-        (("pets",), ("ape", "bee"), ["ape", "bee"]),
-        ((), (), ["task 0, class 0", "task 0, class 1"]),  # only the clients know
+        ({}, ["cat", "dog"]),
+        ({"sets": ("pets", "cars")}, ["pets/cat", "pets/dog"]),
+        ({"class_names": ["ape", "bee"]}, ["ape", "bee"]),
+        # Only the clients know.
+        (
+            {"tasks": [{"name": "t"}] * 2, "sets": ()},
+            ["task 0, class 0", "task 0, class 1"],
+        ),
     ],
 )
-def test_classes_are_called_as_the_server_knows_them(sets, single, names):
+def test_classes_are_called_as_the_server_knows_them(known, names):
     event = evaluated(1, 1, {0: [0.5, 0.5]}, counts=[HALF, HALF])
-    tasks = PETS if sets else [{"name": "t"}] * 2
-    scenario = {"clients": [tasks, tasks], "datasets": sets}
-    known = {"counts_classes": True, "class_names": list(single)}
-    found = summarize(record(event, scenario=scenario, **known))
-    assert [one.name for one in found.per_class][:2] == names
+    assert [one.name for one in by_class(event, **known).per_class][:2] == names
 
 
 # ---- folders
@@ -313,7 +313,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_the_journal_alone_says_all_that_the_other_files_say(run, tmp_path):
+def test_the_journal_alone_says_all_that_the_other_files_say(run, copied):
     found = read(run)
     lines = (run / "rounds.jsonl").read_text().splitlines()
     rounds = [json.loads(line) for line in lines]
@@ -332,19 +332,24 @@ def test_the_journal_alone_says_all_that_the_other_files_say(run, tmp_path):
     )
     assert found.progress is None
 
-    for name in ("journal.jsonl", "scenario.json"):
-        shutil.copy(run / name, tmp_path)
-    again = read(tmp_path)
+    again = read(copied)
     assert again.outcome == found.outcome
     assert again.diagnostics == found.diagnostics
 
 
-def test_an_unfinished_run_is_read_up_to_its_last_whole_line(run, tmp_path):
+@pytest.fixture
+def copied(run, tmp_path):
+    """The files of the recorded run from which it is read while it goes on."""
     for name in ("journal.jsonl", "scenario.json", "progress.json"):
         shutil.copy(run / name, tmp_path)
-    whole = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "journal.jsonl").write_bytes(b"".join(whole[:4]) + whole[4][:-5])
-    found = read(tmp_path)
+    return tmp_path
+
+
+def test_an_unfinished_run_is_read_up_to_its_last_whole_line(copied):
+    path = copied / "journal.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:4]) + whole[4][:-5])
+    found = read(copied)
     assert found.outcome is None
     assert len(found.rounds) == 1
     assert found.progress.rounds == 2
@@ -352,18 +357,16 @@ def test_an_unfinished_run_is_read_up_to_its_last_whole_line(run, tmp_path):
     assert found.summary.average_accuracy is not None
 
 
-def test_damage_is_told_with_the_name_of_the_file(run, tmp_path):
-    for name in ("journal.jsonl", "scenario.json"):
-        shutil.copy(run / name, tmp_path)
-    path = tmp_path / "journal.jsonl"
+def test_damage_is_told_with_the_name_of_the_file(copied):
+    path = copied / "journal.jsonl"
     good = path.read_bytes()
     path.write_bytes(good.replace(b'"task": 0', b'"task": 1', 1))
     with pytest.raises(ConfigError, match=r"journal\.jsonl: got .*wrong checksum"):
-        read(tmp_path)
+        read(copied)
     path.write_bytes(good)
-    (tmp_path / "scenario.json").write_text('{"name": 3}')
+    (copied / "scenario.json").write_text('{"name": 3}')
     with pytest.raises(ConfigError, match=r"scenario\.json: name: got 3"):
-        read(tmp_path)
+        read(copied)
 
 
 def test_a_folder_without_a_run_is_refused(run, tmp_path):
@@ -381,7 +384,10 @@ def test_a_folder_without_a_run_is_refused(run, tmp_path):
 
 def test_a_finished_run_of_an_earlier_version_is_read(tmp_path):
     folder = make_run(tmp_path / "old", overlap=True, gone=(1,))
-    summary = json.loads((folder / "summary.json").read_text())
+    overlap, attention, summary = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("overlap", "attention", "summary")
+    )
     found = read(folder)
     expected = np.array(summary["client_accuracy"], float)
     np.testing.assert_array_equal(found.accuracy, expected)
@@ -392,27 +398,20 @@ def test_a_finished_run_of_an_earlier_version_is_read(tmp_path):
         assert one.loss == pytest.approx(line["loss"])
         assert (one.clients, one.failed) == (line["clients"], line["failed"])
         assert one.bytes_up == line["bytes_up"]
-    overlap = json.loads((folder / "overlap.json").read_text())[0]
-    task = f"{overlap['client']}/{overlap['task']}"
-    chosen = [
-        f"{c['client']}/{c['task']}" for c in overlap["candidates"] if c["chosen"]
-    ]
-    assert found.diagnostics["overlap"].marked[task] == chosen
-    attention = json.loads((folder / "attention.json").read_text())[0]
+    of_task = overlap[0]["candidates"]
+    chosen = [f"{c['client']}/{c['task']}" for c in of_task if c["chosen"]]
+    assert found.diagnostics["overlap"].marked["0/1"] == chosen
     weights = found.diagnostics["attention"].values["0/1"]
-    assert [*weights.values()] == [f["weight"] for f in attention["foreign"]]
-    assert found.scenario.clients[0][0].test == 100, (
-        "the sum of what was counted by class"
-    )
+    assert [*weights.values()] == [f["weight"] for f in attention[0]["foreign"]]
+    assert found.scenario.clients[0][0].test == 100, "the sum of counts by class"
 
 
 def test_hidden_concepts_of_an_earlier_version_are_read(tmp_path):
     found = read(make_concept_run(tmp_path / "old", mistakes=0.3))
     frames = found.diagnostics["map"].frames
     assert [frame.round for frame in frames] == [*range(1, 9)]
-    assert found.outcome.concepts.ari == pytest.approx(
-        np.mean([frame.ari for frame in frames])
-    )
+    ari = np.mean([frame.ari for frame in frames])
+    assert found.outcome.concepts.ari == pytest.approx(ari)
     rounds, accuracy = found.evaluations()
     assert rounds.tolist() == [2, 4, 6, 8]
     assert accuracy.shape == (4, 6, 3)
