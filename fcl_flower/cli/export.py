@@ -106,12 +106,12 @@ def export(
     counted by class, and each method with mean, deviation and a paired test over seeds.
     latex: the methods as a table. svg and pdf: the charts of the page.
     """
-    from fcl_flower.exports.latex import write_latex
     from fcl_flower.exports.sheets import (
         finished_runs,
         methods_sheet,
         run_sheets,
         write_csv,
+        write_latex,
         write_parquet,
     )
     from fcl_flower.results.report.comparison import (

@@ -46,13 +46,7 @@ _INSIDE = {"ha": "center", "va": "center", "fontsize": "small"}
 
 
 def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Path]:
-    """Write each chart as a file, numbered and named by what it shows.
-
-    Args:
-        charts: of a page.
-        folder: made if it is not there.
-        ending: ``svg`` or ``pdf``.
-    """
+    """Write each chart as ``svg`` or ``pdf``, numbered and named by what it shows."""
     folder.mkdir(parents=True, exist_ok=True)
     undated = {"Date": None} if ending == "svg" else {"CreationDate": None}
     paths = []
@@ -101,8 +95,8 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         marks = [chart.foot] * len(chart.marked)
         look = {"color": css("var(--bad)"), "label": "a reply is missing"}
         axes.plot([*chart.marked], marks, "^", **look)
-    axes.set_xlabel("task learned last" if chart.step == "task" else chart.step)
-    axes.set_ylabel(chart.title)
+    step = "task learned last" if chart.step == "task" else chart.step
+    axes.set(xlabel=step, ylabel=chart.title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _bands(axes, chart.tasks)
 
@@ -127,9 +121,7 @@ def _bars(axes: Axes, chart: BarChart) -> None:
     for one in chart.dots:
         at = [place + 0.33 for place in one.at]
         axes.plot(at, one.values, ".", color=css(str(one.colour)))
-    axes.set_xlabel(plain(chart.step))
-    axes.set_ylabel(plain(chart.title))
-    axes.set_ylim(*chart.span)
+    axes.set(xlabel=plain(chart.step), ylabel=plain(chart.title), ylim=chart.span)
     axes.axhline(0, color=css("var(--muted)"), linewidth=0.8)
     if chart.names:
         axes.set_xticks([*chart.series[0].at], [*map(plain, chart.names)])
@@ -156,11 +148,9 @@ def _matrix(axes: Axes, chart: MatrixChart) -> None:
             ink = css("var(--paper)" if value > (low + high) / 2 else "var(--ink)")
             text = plain(chart.texts[row][column])
             axes.text(column, row, text, color=ink, **_INSIDE)
-    places = [(column + 0.36, row - 0.3) for row, column in sorted(chart.marked)]
-    for x, y in places:
-        axes.plot(x, y, ".", color=css("var(--mark)"))
-    axes.set_ylabel(plain(chart.titles[0]))
-    axes.set_xlabel(plain(chart.titles[1]))
+    for row, column in sorted(chart.marked):
+        axes.plot(column + 0.36, row - 0.3, ".", color=css("var(--mark)"))
+    axes.set(ylabel=plain(chart.titles[0]), xlabel=plain(chart.titles[1]))
     for axis, names in ((axes.yaxis, chart.rows), (axes.xaxis, chart.columns)):
         every = -(-len(names) // 40)
         axis.set_ticks([*range(0, len(names), every)], [*map(plain, names[::every])])
@@ -180,7 +170,6 @@ def _points(axes: Axes, chart: PointChart) -> None:
 
 
 def _bands(axes: Axes, tasks: Sequence[int]) -> None:
-    """Draw a band behind every other task, and its name above."""
     place = axes.get_xaxis_transform()
     look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "small"}
     for number, (name, left, right) in enumerate(task_spans(tasks)):

@@ -30,13 +30,9 @@ def write_transformers(found: Trained, folder: Path) -> None:
     The code is needed since no classifier of the library takes the mean over tokens.
     Changes of low rank are added to the weights.
 
-    Args:
-        found: of a model that is an encoder with a linear head.
-        folder: made if it is not there.
-
     Raises:
-        ConfigError: transformers is not installed, the model is another, or it does
-            not give the learner's logits in the library's form, as in bfloat16.
+        ConfigError: the model is no encoder with a linear head, or does not give the
+            learner's logits in the library's form, as in bfloat16.
     """
     with require_extra("transformers", "format transformers"):
         from fcl_flower.exports import mean_pooled
@@ -86,7 +82,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
 
 
 def _image_processor(shape: tuple[int, ...]) -> dict[str, object]:
-    """Describe how images are brought to (C, H, W), as `to_tensor` does."""
+    # How images are brought to (C, H, W), as `to_tensor` does.
     channels, height, width = shape
     return {
         "image_processor_type": "ViTImageProcessor",

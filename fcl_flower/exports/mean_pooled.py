@@ -26,12 +26,7 @@ class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """An encoder of texts or images without a pooler, a mean over tokens, a head.
-
-    Attributes:
-        encoder: the library's model.
-        classifier: from the mean to logits.
-    """
+    """An encoder of texts or images without a pooler, a mean over tokens, a head."""
 
     config_class = MeanPooledConfig
 

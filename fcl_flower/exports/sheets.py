@@ -64,13 +64,7 @@ Unit = TypeVar("Unit", bound=int | tuple[int, int])
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table of numbers and words.
-
-    Attributes:
-        name: of its file, without an ending.
-        columns: names, all different.
-        rows: a value for each column: a string, a number, a bool, or None if unknown.
-    """
+    """A table, with the name of its file; what is unknown is None."""
 
     name: str
     columns: tuple[str, ...]
@@ -86,9 +80,8 @@ class Sheet:
 def finished_runs(folders: Sequence[Path]) -> list[Result]:
     """Load the runs in folders, each of a run or of a study, in their order.
 
-    Raises:
-        ConfigError: in one of them is no run, or one that has not finished: numbers of
-            its middle would pass for those of its end.
+    One that has not finished is refused: numbers of its middle would pass for those of
+    its end.
     """
     found: list[Result] = []
     for folder in folders:
@@ -167,7 +160,6 @@ class Paired:
     Attributes:
         difference: mean over the units of the method's value minus the reference's.
         deviation: standard deviation of these differences (n - 1); None of one.
-        pairs: units that both have.
         p: two-sided p-value of the paired t-test; None where it says nothing: below two
             units, or where all differences are the same.
         margin: from ``difference`` to the ends of its 95 % interval; None below two.
@@ -227,13 +219,8 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     a mean over all clients of all seeds, which is narrower than the truth as far as
     clients of a run gain or lose together.
 
-    Args:
-        results: at least one.
-        reference: label of the method against whose accuracy the others are tested;
-            None for the one with the highest mean.
-
-    Raises:
-        ConfigError: no method has that label.
+    ``reference`` is the label of the method against whose accuracy the others are
+    tested; None for the one with the highest mean. There is at least one result.
     """
     rows = tables.rows([result.summary for result in results])
     labels = [row["label"] for row in rows]
@@ -289,3 +276,100 @@ def _tests(
         paired(own, other) if label != against and own.keys() & other.keys() else None
         for label, own in values.items()
     ]
+
+
+# ---- the sheet of methods as a table for a paper
+
+LATEX_MEASURES = {
+    "average_accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "forward_transfer": "forward transfer",
+    "transfer_gain": "transfer gain",
+}
+"""Columns with mean and deviation, and their heads; those that nobody knows are out."""
+
+_NOTE = (
+    r"% For booktabs. Mean $\pm$ standard deviation over seeds; bold: highest accuracy."
+)
+_TEST = (
+    "% Difference of accuracy to {reference}, seed by seed; p of the two-sided paired "
+    "t-test, Holm-adjusted."
+)
+_UNKNOWN = "--"
+
+_ESCAPED = str.maketrans(
+    {mark: f"\\{mark}" for mark in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+    }
+)
+
+
+def write_latex(methods: Sheet, folder: Path) -> Path:
+    """Write the sheet of `methods_sheet` as a file that a paper may input."""
+    path = folder / f"{methods.name}.tex"
+    path.write_text(latex(methods), encoding="utf-8")
+    return path
+
+
+def latex(methods: Sheet) -> str:
+    """Write the sheet of `methods_sheet` as a ``tabular``."""
+    rows = [dict(zip(methods.columns, row, strict=True)) for row in methods.rows]
+    known = [
+        key
+        for key in LATEX_MEASURES
+        if any(row[f"{key}_mean"] is not None for row in rows)
+    ]
+    means = [row["average_accuracy_mean"] for row in rows]
+    best = max((mean for mean in means if mean is not None), default=None)
+    reference = next((row["reference"] for row in rows if row["reference"]), None)
+    head = ["method", *(LATEX_MEASURES[key] for key in known)]
+    notes = [_NOTE]
+    if reference is not None:
+        head += ["difference", "$p$"]
+        notes.append(_TEST.format(reference=" ".join(reference.split())))
+    return "\n".join(
+        [
+            *notes,
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            _line(head),
+            r"\midrule",
+            *(_line(_cells(row, known, best, reference is not None)) for row in rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _cells(
+    row: Mapping[str, Any], known: Sequence[str], best: float | None, tested: bool
+) -> list[str]:
+    cells = [row["label"].translate(_ESCAPED)]
+    for key in known:
+        mean, deviation = row[f"{key}_mean"], row[f"{key}_deviation"]
+        bold = key == "average_accuracy" and mean == best
+        cells.append(_spread(mean, deviation, bold))
+    if tested:
+        cells += [_spread(row["difference"], None), _p(row["p_adjusted"])]
+    return cells
+
+
+def _spread(mean: float | None, deviation: float | None, bold: bool = False) -> str:
+    if mean is None:
+        return _UNKNOWN
+    number = rf"\mathbf{{{mean:z.3f}}}" if bold else f"{mean:z.3f}"
+    return f"${number}$" if deviation is None else rf"${number} \pm {deviation:.3f}$"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return _UNKNOWN
+    return "$<0.001$" if p < 0.001 else f"${p:.3f}$"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"

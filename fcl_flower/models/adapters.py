@@ -57,7 +57,6 @@ class AdaptedTransformer(Transformer):
     """
 
     def __init__(self, params: EncoderParams | LoraParams) -> None:
-        """Load an encoder and freeze it."""
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
 

@@ -22,15 +22,12 @@ _CHUNK = 64
 
 
 class Hidden(NamedTuple):
-    """What the tokens of a batch are between two blocks.
-
-    Attributes:
-        values: shape (batch, tokens, D).
-        mask: float, shape (batch, tokens): 1 for a token, 0 for padding.
-    """
+    """What the tokens of a batch are between two blocks."""
 
     values: Tensor
+    """Shape (batch, tokens, D)."""
     mask: Tensor
+    """Float, shape (batch, tokens): 1 for a token, 0 for padding."""
 
 
 class Transformer(nn.Module):
@@ -49,7 +46,6 @@ class Transformer(nn.Module):
     _half = False
 
     def __init__(self, params: EncoderParams) -> None:
-        """Load an encoder; settings of Enhancers are not read here."""
         super().__init__()
         self.encoder: PreTrainedModel = load_encoder(params.encoder)
         config = self.encoder.config
@@ -219,7 +215,6 @@ class FrozenTransformer(Transformer):
     """
 
     def __init__(self, params: FrozenParams) -> None:
-        """Load an encoder and freeze it."""
         super().__init__(params)
         self.freeze("model.pooled_blocks", params.pooled_blocks, params.encoder)
         self.features *= params.pooled_blocks
@@ -259,7 +254,6 @@ class DisentangledTransformer(Transformer):
     """
 
     def __init__(self, params: DisentangledParams) -> None:
-        """Load an encoder, and draw the layers on top."""
         super().__init__(params)
         if not self.text:
             raise config_error("model.encoder", params.encoder, "an encoder of texts")

@@ -147,7 +147,6 @@ class EfficientNetLite(FrozenImages):
     features = 1280
 
     def __init__(self, params: EfficientNetLiteParams) -> None:
-        """Load the weights of the installed package; its classifier is left out."""
         super().__init__()
         self.image_size = params.image_size
         self.encoder = nn.Sequential(Layer(3, 32, 3, stride=2))
@@ -221,7 +220,6 @@ class PatchFilters(FrozenImages):
     """
 
     def __init__(self, params: PatchFiltersParams) -> None:
-        """Make the filters."""
         super().__init__()
         self.grid = params.grid
         self.features = 2 * params.filters * params.grid**2

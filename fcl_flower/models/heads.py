@@ -24,13 +24,10 @@ def mask_logits(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class GrowingHead(nn.Module):
-    """A layer from features to logits, some of which may be closed.
-
-    Attributes:
-        closed: which logits are, bool, shape (classes,); None for none.
-    """
+    """A layer from features to logits, some of which may be closed."""
 
     closed: Tensor | None = None
+    """Which logits are, bool, shape (classes,); None for none."""
 
     def hide(self, logits: Tensor) -> Tensor:
         """Set the logits, shape (batch, classes), of closed classes to `CLOSED`."""
@@ -73,7 +70,6 @@ class MultiHeadModel(nn.Module):
         single_head: bool,
         smallest_batch: int = 1,
     ) -> None:
-        """Attach freshly initialised heads to ``body``."""
         super().__init__()
         self.body = body
         self.input_shape = input_shape
@@ -103,13 +99,7 @@ class MultiHeadModel(nn.Module):
         return True
 
     def body_of(self, kind: type[Body], expected: str) -> Body:
-        """Check that the body is of the kind that a method trains.
-
-        ``expected`` is the model's name, and the reason why it has to be that.
-
-        Raises:
-            ConfigError: the body is of another kind.
-        """
+        """Refuse a body of another kind than a method trains; ``expected`` says why."""
         if not isinstance(self.body, kind):
             raise config_error("model.name", type(self.body).__name__, expected)
         return self.body
@@ -153,11 +143,7 @@ class MultiHeadModel(nn.Module):
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
     def embed(self, x: Tensor) -> Tensor:
-        """Embed inputs before any training, shape (batch, D).
-
-        Raises:
-            ContractError: the body has no embedding; word vectors have.
-        """
+        """Embed inputs before any training, shape (batch, D), where the body can."""
         known = getattr(self.body, "embed", None)
         if known is None:
             raise ContractError(f"{type(self.body).__name__} embeds no inputs")

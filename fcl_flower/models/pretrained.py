@@ -49,9 +49,6 @@ def load_encoder(name: str) -> "PreTrainedModel":
     """Load a fresh copy of a pre-trained encoder, without a pooler, evaluating.
 
     ``name`` is `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the Hub.
-
-    Raises:
-        ConfigError: the extra is not installed, or there is no such encoder.
     """
     found = _load(name, "AutoModel")
     if getattr(found, "pooler", None) is not None:
@@ -61,17 +58,13 @@ def load_encoder(name: str) -> "PreTrainedModel":
 
 
 def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
-    """Load the tokenizer of a text encoder; refuses as `load_encoder` does."""
+    """Load the tokenizer of a text encoder."""
     return _load(name, "AutoTokenizer")
 
 
 @lru_cache(maxsize=8)
 def image_shape(name: str) -> tuple[int, int, int]:
-    """Look up the shape (channels, height, width) of an image encoder's input.
-
-    Raises:
-        ConfigError: as `load_encoder`, or it is no encoder of images.
-    """
+    """Look up the shape (channels, height, width) of an image encoder's input."""
     config: PreTrainedConfig = _load(name, "AutoConfig")
     size = getattr(config, "image_size", None)
     if size is None:

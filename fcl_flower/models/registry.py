@@ -207,20 +207,12 @@ MODELS = Registry("model", "fcl_flower.models", ModelEntry, dict(_built_in()))
 
 
 def model_entry(name: str) -> ModelEntry:
-    """Look up the entry of a model.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Look up the entry of a model."""
     return MODELS[name]
 
 
 def check_modality(name: str, modality: str) -> None:
-    """Refuse a model that does not take data of a modality.
-
-    Raises:
-        ConfigError: the name is unknown, or the model takes something else.
-    """
+    """Refuse a model that does not take data of a modality."""
     if model_entry(name).modality != modality:
         fitting = [n for n, entry in MODELS.items() if entry.modality == modality]
         raise config_error("model", name, f"one for {modality}: {', '.join(fitting)}")

@@ -56,11 +56,7 @@ class Ledger:
         self._spent: dict[Observer, Costs] = {observer: {} for observer in OBSERVERS}
 
     def restore(self) -> None:
-        """Continue with the costs in the file.
-
-        Raises:
-            WireError: it is missing or damaged.
-        """
+        """Continue with the costs in the file."""
         try:
             found = json.loads(self._path.read_text())
             self._spent = {observer: _costs(found[observer]) for observer in OBSERVERS}
@@ -143,7 +139,7 @@ class Ledger:
                 raise BudgetError(self.stopped)
 
     def _before(self, rounds: Mapping[str, float], server_round: int) -> float:
-        """A client's cost in this round; 0 in a simulation, where noise repeats."""
+        # In a simulation a repeated round brings the same noise.
         return 0.0 if is_simulated() else rounds.get(str(server_round), 0.0)
 
     def _noises(self, clients: int) -> int:

@@ -102,9 +102,8 @@ def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Te
 class Outputs(NamedTuple):
     """What a model makes of N samples, in evaluation mode and without a graph.
 
-    Attributes:
-        logits: shape (N, classes); `CLOSED` where a growing head is.
-        hidden: of the body, shape (N, features).
+    Logits (N, classes), which are `CLOSED` where a growing head is, and the body's
+    hidden features (N, features).
     """
 
     logits: Tensor

@@ -43,12 +43,10 @@ class Training:
 
     Attributes:
         epochs: passes over the task's training data in a round, at least 1.
-        batch_size: examples a step, at least 1.
         learning_rate: at the start of each task, above 0.
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
         early_stopping_patience: stagnating epochs that end a round; 0 for never.
-        optimizer: by which a step is taken.
         precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
             safe of the objective is computed in it; parameters, gradients, moments and
             scores are float32 in any case.
@@ -117,8 +115,6 @@ class FitResult:
     Attributes:
         optimizer_state: moments, and the state of the rate, for the next round.
         loss: mean training loss over the last epoch, NaN if nothing was trained.
-        valid: the score on the validation examples after the last epoch.
-        steps: of the optimizer, in this round.
     """
 
     optimizer_state: Arrays
@@ -230,10 +226,9 @@ def score(predict: Callable[[Tensor], Tensor], examples: Examples) -> Score:
 
 
 class ClassCounts:
-    """A prediction that counts its answers by class, over one set of samples."""
+    """A prediction (inputs to logits) that counts its answers by class."""
 
     def __init__(self, predict: Callable[[Tensor], Tensor]) -> None:
-        """Answer as ``predict`` does: inputs to logits, shape (batch, classes)."""
         self._predict = predict
         self._given: list[Tensor] = []
 

@@ -29,12 +29,9 @@ STATE_NAMES = {"adam": ("step", "mean", "square"), "sgd": ("velocity",)}
 
 @dataclass(frozen=True, slots=True)
 class OptimizerChoice:
-    """Which optimizer.
+    """Adam with the published constants, or SGD with a momentum in [0, 1).
 
-    Attributes:
-        name: Adam with the published constants, or SGD.
-        momentum: of SGD, at least 0 and below 1.
-        weight_decay: factor of each parameter in its own gradient, at least 0.
+    ``weight_decay`` is the factor of each parameter in its own gradient, at least 0.
     """
 
     name: Literal["adam", "sgd"] = "adam"

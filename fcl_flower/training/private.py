@@ -81,8 +81,8 @@ def fit_dp_sgd(
         parameters: the leaves to train, by name.
         loss: of one example, from parameters by name, its input and its label; scalar.
         penalty: of the parameters alone, which tells nothing of an example.
-        examples: of which a step draws some; the batch size is the expected one.
-        training: how long, and at which rate.
+        examples: of which a step draws some.
+        training: the batch size is the expected one.
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
     """

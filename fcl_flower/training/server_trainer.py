@@ -24,8 +24,6 @@ class ServerTrainer:
 
     Attributes:
         model: the run's, freshly initialised, with a single head.
-        public: what the server has; may be empty.
-        training: batch size and rate, as the clients'.
         labels: int64, shape (N,), each public sample's index in the single head; -1
             for a class that no client has.
         classes: int64, shape (N,), its class among those of the public data, from 0.
@@ -37,7 +35,6 @@ class ServerTrainer:
     seed: int
 
     def __post_init__(self) -> None:
-        """Take out what the server knows of its samples."""
         self._prepared: torch.Tensor | None = None
         self.labels = to_numpy(self.public.y)
         self.classes = to_numpy(self.public.classes)

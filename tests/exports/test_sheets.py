@@ -10,13 +10,13 @@ from run_folders import edit, make_run
 from scipy import stats
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.exports.latex import latex
 from fcl_flower.exports.sheets import (
     METHOD_COLUMNS,
     Paired,
     Sheet,
     adjusted,
     finished_runs,
+    latex,
     methods_sheet,
     paired,
     run_sheets,

@@ -5,8 +5,7 @@ from pages import head_of, parsed, table_of, words
 from run_folders import edit, make_run, summary_of
 
 import fcl_flower as fcl
-from fcl_flower.exports.latex import latex
-from fcl_flower.exports.sheets import methods_sheet, run_sheets
+from fcl_flower.exports.sheets import latex, methods_sheet, run_sheets
 from fcl_flower.results import tables
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.comparison import write_comparison
