@@ -247,11 +247,15 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     begun, traffic = record.begun, record.traffic
     sizes = record.model_bytes.values()
     used = {client for client, _ in record.trained}
+    honest = None
+    if begun.attackers and not so_far:
+        clients = record.accuracy[: -begun.attackers]
+        honest = _or_none(measures.average_accuracy(clients))
     found: dict[str, Any] = dict(begun.about)
     found |= _measures(record, record.tested, so_far)
     found |= {
         "clock": record.clock or None,
-        "honest_accuracy": None if so_far else _honest_accuracy(record),
+        "honest_accuracy": honest,
         "untrained_client_tasks": None if so_far else _untrained(record),
         "late_replies": dict(sorted(record.late_replies.items())),
         "left_out": {
@@ -320,13 +324,6 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
         known["forgetting"] = _or_none(lost)
     return known
-
-
-def _honest_accuracy(record: Record) -> float | None:
-    hostile = record.begun.attackers
-    if not hostile:
-        return None
-    return _or_none(measures.average_accuracy(record.accuracy[:-hostile]))
 
 
 def _untrained(record: Record) -> int | None:

@@ -67,24 +67,20 @@ def prepared_folder(
         with lock_folder(folder, "output"):  # a server may outlive the command before
             if config.run.resume:
                 check_local_data(folder, config, local_data)
-            prepared = _prepare(config, folder, data_root)
+            work = folder / WORK
+            for part in [work / "app", work / "home"] if config.run.resume else [work]:
+                shutil.rmtree(part, ignore_errors=True)
+            make_private_folder(work)
+            names = (*earlier.NAMES, "diagnostics.json", "progress.json", LOCAL_DATA)
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
             if local_data:
                 write_json(folder / LOCAL_DATA, _checksums(config, local_data))
-        yield prepared
-
-
-def _prepare(config: RunConfig, folder: Path, data_root: Path) -> RunConfig:
-    work = folder / WORK
-    for part in [work / "app", work / "home"] if config.run.resume else [work]:
-        shutil.rmtree(part, ignore_errors=True)
-    make_private_folder(work)
-    for name in (*earlier.NAMES, "diagnostics.json", "progress.json", LOCAL_DATA):
-        (folder / name).unlink(missing_ok=True)
-    return config.replace(
-        output=str(folder.absolute()),
-        client_state=str((folder / CLIENTS).absolute()),
-        data_root=str(data_root.absolute()),
-    )
+        yield config.replace(
+            output=str(folder.absolute()),
+            client_state=str((folder / CLIENTS).absolute()),
+            data_root=str(data_root.absolute()),
+        )
 
 
 def check_local_data(

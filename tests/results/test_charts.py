@@ -63,15 +63,6 @@ def test_stacked_bars_count_bytes_and_share_a_scale():
     assert layout["yaxis"]["range"] == [0, pytest.approx(112)]
 
 
-@pytest.mark.parametrize("limits", [(-0.01, 0.14), (-0.2, 0.01), (0.0, 0.5)])
-def test_heights_have_room_for_their_figures_on_both_sides_of_zero(limits):
-    series = [Series("mean", range(2), np.array(limits))]
-    low, high = BarChart("", "task", series, "").span
-    room = 0.1 * (limits[1] - limits[0])
-    assert low <= limits[0] - room if limits[0] else low == 0
-    assert high >= limits[1] + room
-
-
 def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     cells = np.array([[0.5, NAN], [0.0, 1.0]])
     chart = MatrixChart("what", ("row", "column"), ["a", EVIL], "xy", cells, [(1, 0)])
@@ -88,15 +79,6 @@ def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     assert MatrixChart("", ("", ""), "a", "b", np.array([[0.5]])).colours == (0.5, 1.5)
 
 
-def test_of_many_columns_some_are_named_and_cells_have_no_numbers():
-    names = [*map(str, range(200))]
-    chart = MatrixChart("", ("", ""), ["a"], names, np.ones((1, 200)), whole=True)
-    axis = draw(chart).data["layout"]["xaxis"]
-    assert axis["ticktext"] == names[::5]
-    assert not chart.numbered
-    assert chart.texts[0][0] == "1"
-
-
 def test_points_have_one_scale_for_both_directions():
     found = {"none": [Point((0.25, -1.0), "3", -1, EVIL)]}
     figure = draw(PointChart("what", found, "caption"))
@@ -110,16 +92,6 @@ def test_a_band_ends_where_fractions_do():
     band, _ = draw(LineChart("what", "task", [line])).data["data"]
     assert band["x"] == [0, 1, 1, 0]
     assert band["y"] == pytest.approx([1.0, 0.6, 0.4, 0.6])
-
-
-def test_an_axis_of_fractions_ends_at_one_and_another_where_it_likes():
-    at = [0, 1]
-    one = Series("a", at, np.array([1.0, NAN]), "red")
-    other = Series("b", at, np.array([NAN, 1.4]), "red")
-    axis = draw(LineChart("what", "task", [one])).data["layout"]["yaxis"]
-    assert axis["autorangeoptions"] == {"clipmax": 1.05}
-    axis = draw(LineChart("what", "task", [one, other])).data["layout"]["yaxis"]
-    assert "autorangeoptions" not in axis
 
 
 def test_bands_are_the_tasks_and_bear_their_number_alone_where_they_are_many():

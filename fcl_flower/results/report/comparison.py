@@ -245,11 +245,14 @@ def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
             "nothing can be said about federation."
         )
     yield from map(Verdict, _headlines(finished))
+    known = {group.label: group.about.hidden for group in groups}
+    given = [label for label, how in known.items() if how and how.reveal_ids]
+    ids = f" Concept ids given to clients and server: {', '.join(given)}."
     yield Section(
         "Methods side by side",
         "At the end of the run; mean ± standard deviation over seeds where there are "
         "several. A run under way is in no mean and no gain. Rest the pointer on the "
-        "head of a column for what it is." + _given_ids(groups),
+        "head of a column for what it is." + (ids if given else ""),
         [_side_by_side(groups, folder)],
     )
     note = ". Dashed: local-only, without communication."
@@ -335,13 +338,6 @@ def _headlines(groups: Sequence[Group]) -> Iterator[str]:
             yield said.format(label, wording.fraction(most), noun)
 
 
-def _given_ids(groups: Sequence[Group]) -> str:
-    hidden = {group.label: group.about.hidden for group in groups}
-    given = [label for label, how in hidden.items() if how and how.reveal_ids]
-    ids = f" Concept ids given to clients and server: {', '.join(given)}."
-    return ids if given else ""
-
-
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     finished = [group for group in groups if not group.under_way]
     runs = [one.summary.content() for group in finished for one in group.runs]
@@ -362,7 +358,11 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
                 texts = (tables.format_mean_std(gain, "+.3f") for gain in gains)
                 cells: list[Value] = [t.replace("-", wording.MINUS) for t in texts]
                 columns.append((Cell(name, meaning), cells))
-    names = [_method(group, folder) for group in groups]
+    names = []
+    for group in groups:
+        now, link = group.runs[0].progress, _page_from(folder, group.runs[0])
+        lines = (where(now), f"{time_left(now)} left") if group.under_way else ()
+        names.append(Cell(group.label, lines=lines, colour=group.colour, link=link))
     rows = zip(names, *(values for _, values in columns), strict=True)
     return Table(["method", *(head for head, _ in columns)], [*rows], "methods")
 
@@ -371,12 +371,6 @@ def _page_from(folder: Path | None, run: Record) -> str:
     """Find the address of a run's page from a folder; empty where it has none."""
     page = run.folder / "report.html"
     return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
-
-
-def _method(group: Group, folder: Path | None) -> Cell:
-    progress, link = group.runs[0].progress, _page_from(folder, group.runs[0])
-    lines = (where(progress), f"{time_left(progress)} left") if group.under_way else ()
-    return Cell(group.label, lines=lines, colour=group.colour, link=link)
 
 
 def _mean(measure: Measure, group: Group) -> Value:

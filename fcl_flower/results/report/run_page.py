@@ -123,9 +123,13 @@ def _body(record: Record) -> Iterator[Block]:
 
 def _headlines(record: Record) -> Iterator[str]:
     if not record.finished:
+        heard = ""
+        if record.progress is not None and record.progress.at:
+            at = datetime.fromtimestamp(record.progress.at, UTC)
+            heard = f" It was last heard of on {at:%Y-%m-%d at %H:%M:%S} UTC."
         yield (
             f"This run has not finished: it is {where(record.progress)}. All numbers "
-            f"are those so far.{_last_heard(record.progress)}"
+            f"are those so far.{heard}"
         )
     if np.isnan(record.latest).all():
         yield "No accuracy was measured" + ("." if record.finished else " so far.")
@@ -174,13 +178,6 @@ def time_left(progress: Progress | None) -> str:
     if progress is None or progress.left is None:
         return wording.UNKNOWN
     return f"about {wording.duration(progress.left)}"
-
-
-def _last_heard(progress: Progress | None) -> str:
-    if progress is None or not progress.at:
-        return ""
-    at = datetime.fromtimestamp(progress.at, UTC)
-    return f" It was last heard of on {at:%Y-%m-%d at %H:%M:%S} UTC."
 
 
 def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
