@@ -71,18 +71,10 @@ def received(state: Payload) -> list[str]:
 def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
     """Collect the adapters that came, by tensor; empty when none did."""
     adapters = [state[RECEIVED + source] for source in received(state)]
-    if not adapters:
-        return {}
     return {
-        name: ForeignBank([_sparse(adapter[name]) for adapter in adapters])
-        for name in state["base"]
+        name: ForeignBank([adapter[name] for adapter in adapters])
+        for name in (state["base"] if adapters else ())
     }
-
-
-def _sparse(tensor: AnyArray) -> SparseArray:
-    if isinstance(tensor, SparseArray):
-        return tensor
-    return SparseArray.of_nonzero(tensor)
 
 
 def start_task(
@@ -337,11 +329,9 @@ class DecomposedLearner(ClientLearner[P]):
         adapters = self.to_tensors(state[f"adapters/{task}"])
         if self.settings.solver == "gradient" or current_task(state) == task:
             return adapters
-        base, anchor, gates = (
-            self.to_tensors(state["base"]),
-            self.to_tensors(state["anchor/base"]),
-            self.gates(state, task),
-        )
+        base = self.to_tensors(state["base"])
+        anchor = self.to_tensors(state["anchor/base"])
+        gates = self.gates(state, task)
         lambdas = self.settings.lambda1, self.settings.lambda2
         return {
             name: retroactive(adapter, base[name] - anchor[name], gates[name], *lambdas)

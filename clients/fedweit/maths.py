@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.types import Array, SparseArray
+from fcl_flower.core.types import AnyArray, Array, SparseArray
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import StepSize
@@ -62,20 +62,23 @@ class ForeignBank:
     gradient is the product with the transposed matrix.
     """
 
-    def __init__(self, adapters: Sequence[SparseArray]) -> None:
+    def __init__(self, adapters: Sequence[AnyArray]) -> None:
         """Keep ``adapters``: at least one, all of the same shape."""
         # Imported here since it takes a third of a second, and first tasks do without.
         from scipy import sparse
 
         self.shape = adapters[0].shape
-        starts = np.cumsum([0, *(a.nnz for a in adapters)])
+        rows = [
+            adapter
+            if isinstance(adapter, SparseArray)
+            else SparseArray.of_nonzero(adapter)
+            for adapter in adapters
+        ]
+        values = np.concatenate([row.values for row in rows])
+        places = np.concatenate([row.indices for row in rows])
+        starts = np.cumsum([0, *(row.nnz for row in rows)])
         self.matrix = sparse.csr_matrix(
-            (
-                np.concatenate([a.values for a in adapters]),
-                np.concatenate([a.indices for a in adapters]),
-                starts,
-            ),
-            shape=(len(adapters), adapters[0].size),
+            (values, places, starts), shape=(len(rows), rows[0].size)
         )
 
     def weighted(self, alpha: Tensor) -> Tensor:

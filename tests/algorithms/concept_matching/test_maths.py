@@ -335,6 +335,9 @@ def test_the_most_distinct_parts_are_divided_first_while_there_is_room():
     for room, expected in ((2, truth // 2), (3, np.minimum(truth, 2)), (9, truth)):
         labels, _ = clustered(matrix, concepts=room)
         assert adjusted_rand_score(expected, labels) == 1
+    # One of two clusters has three parts, but there is room for two of them.
+    matrix, _ = around(3, (0, 0, 0), (2, 0, 0), (0, 2, 0), (900, 0, 0))
+    assert clustered(matrix, concepts=3)[0].max() == 2
 
 
 # ---- what a cluster replaces
@@ -406,6 +409,10 @@ def test_the_literal_rule_is_algorithm_1(clusters, concepts, data):
 def test_two_clusters_that_want_one_concept(rule, record, expected):
     between = np.array([[0, 2], [2, 0]])
     assert matched(rule, [[3, 50], [1, 9]], record, between) == expected
+
+
+def test_as_many_pairs_as_possible_come_before_the_nearest_one():
+    assert matched("assignment", [[1, 9], [9, 50]], [9, 9]) == ([1, 0], [9, 9])
 
 
 @ONE_TO_ONE
