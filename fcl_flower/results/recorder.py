@@ -123,9 +123,9 @@ class Recorder:
         self._write_files()
         for event in (self._begun, *events):
             self._apply(event)
-        self.progress(0, 0, 0, "starting")
         rounds = [event for event in events if isinstance(event, Trained)]
         self._started -= sum(event.seconds for event in rounds)
+        self.progress(0, 0, 0, "starting")
         return rounds
 
     def _write_files(self) -> None:

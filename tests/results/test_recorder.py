@@ -254,6 +254,10 @@ def test_progress_names_who_works_and_what_is_left(tmp_path, monkeypatch):
     assert progress["left"] == pytest.approx(28 * 3 - 1), "counted in updates"
     assert (progress["seconds"], progress["working"]) == (7, [0, 2])
     assert (progress["rounds"], progress["task"]) == (30, 0)
+    settings = RunConfig.from_settings(**SIZE, asynchronous=True)
+    again = Recorder(tmp_path, settings, PLAN)
+    again.restore(2)
+    assert found(tmp_path, "progress.json")["seconds"] == 6, "of before, too"
 
 
 @pytest.mark.parametrize(
