@@ -36,35 +36,28 @@ NOTE = (
 )
 
 
-class Further(NamedTuple):
-    """Columns of runs that have something for them: heads by key, and a note."""
-
-    heads: Mapping[str, str]
-    note: str
-
-
-FURTHER = (
-    Further(
+FURTHER: tuple[tuple[Mapping[str, str], str], ...] = (
+    (
         {"before_aggregation": "before aggregation"},
         "Before aggregation: the accuracy of what each client has trained itself in "
         "the last round; strategies that predict with what clients keep have no other.",
     ),
-    Further(
+    (
         {"forward_transfer": "forward transfer"},
         "Forward transfer: accuracy on a task just after it was learned, minus that of "
         "a fresh model that learned nothing else, with the same seed; mean over all "
         "tasks but the first.",
     ),
-    Further(
+    (
         {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"},
         "Balanced accuracy: mean over a task's classes of the fraction of their "
         "samples that were answered rightly; macro F1: mean over them of F1.",
     ),
-    Further(
+    (
         {"honest_accuracy": "honest clients"},
         "Honest clients: the accuracy without the clients that were made hostile.",
     ),
-    Further(
+    (
         {
             "ari": "ARI",
             "ari_least": "least ARI",
@@ -76,7 +69,7 @@ FURTHER = (
         "is 1; fraction of the updates that went into the concept model which their "
         "client had started from.",
     ),
-    Further(
+    (
         {
             "sample_accuracy": "accuracy over samples",
             "mean_sample_accuracy": "mean over tasks",
@@ -85,6 +78,7 @@ FURTHER = (
         "after the last task, and mean over the tasks learned.",
     ),
 )
+"""Columns of runs that have something for them: heads by key, and a note."""
 
 
 class TextTable(NamedTuple):
@@ -106,10 +100,10 @@ def table(summaries: Sequence[Summary]) -> str:
 def text_table(summaries: Sequence[Summary]) -> TextTable:
     """Write `rows` with the columns that they have something for."""
     found = rows(summaries)
-    known = [one for one in FURTHER if any(row[k] for row in found for k in one.heads)]
-    further = {key: head for one in known for key, head in one.heads.items()}
+    known = [one for one in FURTHER if any(row[k] for row in found for k in one[0])]
+    further = {key: head for heads, _ in known for key, head in heads.items()}
     cells = [_cells(row, further) for row in found]
-    note = " ".join([NOTE, *(one.note for one in known)])
+    note = " ".join([NOTE, *(said for _, said in known)])
     return TextTable([*COLUMNS, *further.values()], cells, note)
 
 
