@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -90,13 +89,13 @@ def array_split(
 ) -> Split[AnyArray]:
     """Check the raw arrays of a split, which become read-only.
 
-    ``form`` is `ImageDataset`, `TimeSeriesDataset` or `TabularDataset`; errors call the
-    arrays by their keys, such as ``data/mine.npz: x_train``.
+    ``x`` has the shape and the range that the form takes, and ``y`` a whole number for
+    each sample; the keys are what errors call them, such as ``data/mine.npz: x_train``.
     """
-    check = _CHECKS[form]
-    if not check.fits(x.shape) or 0 in x.shape:
-        raise _wrong(x_key, f"shape {x.shape}", f"{check.shape}, none of them 0")
-    x = check.convert(x, x_key)
+    shape, fits, convert = _CHECKS[form]
+    if not fits(x.shape) or 0 in x.shape:
+        raise _wrong(x_key, f"shape {x.shape}", f"{shape}, none of them 0")
+    x = convert(x, x_key)
     if not np.issubdtype(y.dtype, np.integer):
         raise _wrong(y_key, f"dtype {y.dtype}", "whole numbers")
     if y.shape != (len(x),):
@@ -171,29 +170,24 @@ def _wrong(key: str, found: str, expected: str) -> ConfigError:
     return ConfigError(f"{key}: got {found}, expected {expected}")
 
 
-class _Check(NamedTuple):
-    """What the samples of a form have to be, and how they get its dtype."""
-
-    shape: str
-    fits: Callable[[tuple[int, ...]], bool]
-    convert: Callable[[AnyArray, str], AnyArray]
+_Fits: TypeAlias = Callable[[tuple[int, ...]], bool]
+_Convert: TypeAlias = Callable[[AnyArray, str], AnyArray]
 
 
-_CHECKS: Mapping[type[Dataset], _Check] = MappingProxyType(
-    {
-        ImageDataset: _Check(
-            "(N, H, W) or (N, H, W, 3)",
-            lambda shape: len(shape) == 3 or (len(shape) == 4 and shape[3] == 3),
-            _to_bytes,
-        ),
-        TimeSeriesDataset: _Check(
-            "(N, channels, steps)", lambda shape: len(shape) == 3, _to_float32
-        ),
-        TabularDataset: _Check(
-            "(N, columns)", lambda shape: len(shape) == 2, _to_float32
-        ),
-    }
-)
+_CHECKS: Mapping[type[Dataset], tuple[str, _Fits, _Convert]] = {
+    ImageDataset: (
+        "(N, H, W) or (N, H, W, 3)",
+        lambda shape: len(shape) == 3 or (len(shape) == 4 and shape[3] == 3),
+        _to_bytes,
+    ),
+    TimeSeriesDataset: (
+        "(N, channels, steps)",
+        lambda shape: len(shape) == 3,
+        _to_float32,
+    ),
+    TabularDataset: ("(N, columns)", lambda shape: len(shape) == 2, _to_float32),
+}
+"""Of each form the shape in words, whether one fits, and what converts the values."""
 
 
 def load_npz(name: str, path: Path) -> Dataset:

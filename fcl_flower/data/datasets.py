@@ -65,6 +65,10 @@ class Dataset(Generic[X_co]):
         """Number of classes."""
         return len(self.class_names)
 
+    def split(self, name: str) -> Split[X_co]:
+        """Look up ``test``, or else the training split."""
+        return self.test if name == "test" else self.train
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -146,25 +146,17 @@ def concept_data(
     if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
     concepts = stream.concepts_at(client, server_round)
-    plans = [scenario.clients[client][concept] for concept in concepts]
+    plans = {concept: scenario.clients[client][concept] for concept in concepts}
     windows = [
-        stream.samples(client, server_round, concept, plan.train)
-        for concept, plan in zip(concepts, plans, strict=True)
+        (plan, stream.samples(client, server_round, concept, plan.train))
+        for concept, plan in plans.items()
     ]
-    train, valid, test = (
-        concat(
-            [
-                _examples(scenario, plan, split, indices, spec)
-                for plan, indices in zip(plans, chosen, strict=True)
-            ]
-        )
-        for split, chosen in (
-            ("train", windows),
-            ("valid", [plan.valid for plan in plans]),
-            ("test", [plan.test for plan in plans]),
-        )
+    train = [_examples(scenario, plan, "train", rows, spec) for plan, rows in windows]
+    valid, test = (
+        [task_examples(scenario, client, concept, split, spec) for concept in concepts]
+        for split in ("valid", "test")
     )
-    return TaskData(train, valid, test, scenario.num_labels)
+    return TaskData(concat(train), concat(valid), concat(test), scenario.num_labels)
 
 
 # A server has one scenario, and comes back to its samples every round.
@@ -196,7 +188,7 @@ def _examples(
     spec: InputSpec,
 ) -> Examples:
     source = scenario.sources[plan.dataset]
-    samples = source.test if split == "test" else source.train
+    samples = source.split(split)
     labels = samples.y[indices]
     if spec.single_head:
         # Of any class: a client may be tested on some that it never had.

@@ -48,12 +48,19 @@ def load_hub(name: str, path: str) -> Dataset:
     federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
     train = _split(federated, name, ("train",))
     test = _split(federated, name, _TEST_SPLITS)
-    classes = _class_columns(train)
-    images = _columns(train, "Image")
+    images, classes = _columns(train, "Image"), _columns(train, "ClassLabel")
+    classes.sort(key=lambda key: -train.features[key].num_classes)
     if len(images) == 1 and classes:
-        return _image_set(name, train, test, images[0], classes[0])
-    texts = _text_columns(train)
-    labels = [*classes, *_plain_label(train)]
+        found, tested = (
+            _images(rows, f"{name}: {key}", images[0], classes[0])
+            for key, rows in (("train", train), ("test", test))
+        )
+        names = tuple(train.features[classes[0]].names)
+        return array_dataset(ImageDataset, name, name, found, tested, names)
+    texts = [key for key in _columns(train, "Value", "string") if key != _LABEL]
+    texts = ["text"] if "text" in texts else texts
+    plain = _columns(train, "Value", "string", "int")
+    labels = [*classes, *(key for key in plain if key == _LABEL)]
     if not images and len(texts) == 1 and labels:
         return _text_set(name, train, test, texts[0], labels[0])
     raise ConfigError(
@@ -92,34 +99,7 @@ def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
     ]
 
 
-def _class_columns(rows: "HubDataset") -> list[str]:
-    labels = _columns(rows, "ClassLabel")
-    return sorted(labels, key=lambda key: -rows.features[key].num_classes)
-
-
-def _text_columns(rows: "HubDataset") -> list[str]:
-    texts = [key for key in _columns(rows, "Value", "string") if key != _LABEL]
-    return ["text"] if "text" in texts else texts
-
-
-def _plain_label(rows: "HubDataset") -> list[str]:
-    return [key for key in _columns(rows, "Value", "string", "int") if key == _LABEL]
-
-
-def _image_set(
-    name: str, train: "HubDataset", test: "HubDataset", image: str, label: str
-) -> ImageDataset:
-    return array_dataset(
-        ImageDataset,
-        name,
-        name,
-        _arrays(train, f"{name}: train", image, label),
-        _arrays(test, f"{name}: test", image, label),
-        tuple(train.features[label].names),
-    )
-
-
-def _arrays(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
+def _images(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
     pictures = rows[image]
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     sizes = {picture.size for picture in pictures}

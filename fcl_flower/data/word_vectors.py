@@ -1,7 +1,7 @@
 """The table of word vectors that a text model starts from."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -54,7 +54,8 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
     Words are compared as they are: those of the file should be in lower case, too.
     """
     try:
-        known = _reader(path)(path, vocabulary)
+        gensims = path.name.endswith((".kv", ".bin", ".bin.gz"))
+        known = (_from_gensim if gensims else _from_text)(path, vocabulary)
     except ConfigError:
         raise
     # A damaged file makes gensim, zlib, pickle and NumPy raise many unrelated types.
@@ -74,12 +75,6 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
             f"word-vectors: {path} has values that are not finite, expected numbers"
         )
     return known
-
-
-def _reader(path: Path) -> Callable[[Path, Sequence[str]], Vectors]:
-    if path.suffix == ".kv" or path.name.endswith((".bin", ".bin.gz")):
-        return _from_gensim
-    return _from_text
 
 
 def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
@@ -208,21 +203,18 @@ def vectors_from(
     The training documents say how much the file covers of them.
     """
     known = read_vectors(path, vocabulary)
-    origin = f"{path.name}, {_coverage(known, vocabulary, train)}"
+    running = [word in known for document in train for word in document]
+    origin = (
+        f"{path.name}, {len(next(iter(known.values())))} dimensions, known are "
+        f"{len(known)} of {len(vocabulary)} words, {np.mean(running):.1%} of the "
+        "running words of the training documents"
+    )
     return _numbered(known, vocabulary, seed, origin)
 
 
 def _numbered(
     known: Vectors, vocabulary: Sequence[str], seed: int, origin: str
 ) -> WordVectors:
-    table = _table(known, vocabulary, seed)
-    numbers = {word: number for number, word in enumerate(vocabulary, 1)}
-    return WordVectors(MappingProxyType(numbers), table, origin)
-
-
-def _table(
-    known: Vectors, vocabulary: Sequence[str], seed: int
-) -> npt.NDArray[np.float32]:
     vectors = np.stack(list(known.values()))
     # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
     bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
@@ -232,21 +224,12 @@ def _table(
             row[:] = known[word]
         else:
             digest = hashlib.sha256(word.encode()).digest()
-            rng = np.random.default_rng(
-                derive(seed, "word", int.from_bytes(digest[:8], "big"))
-            )
+            number = int.from_bytes(digest[:8], "big")
+            rng = np.random.default_rng(derive(seed, "word", number))
             row[:] = bound * rng.uniform(-1, 1, len(row))
     table.setflags(write=False)
-    return table
-
-
-def _coverage(known: Vectors, vocabulary: Sequence[str], train: Documents) -> str:
-    running = [word in known for document in train for word in document]
-    dimensions = len(next(iter(known.values())))
-    return (
-        f"{dimensions} dimensions, known are {len(known)} of {len(vocabulary)} words, "
-        f"{np.mean(running):.1%} of the running words of the training documents"
-    )
+    numbers = {word: number for number, word in enumerate(vocabulary, 1)}
+    return WordVectors(MappingProxyType(numbers), table, origin)
 
 
 def _trained(train: Documents, seed: int) -> Vectors:

@@ -131,10 +131,14 @@ def _numbers(path: Path) -> FileSamples:
         columns = columns or sorted(row.keys() - {LABEL})
         labels.append(label_name(row[LABEL], f"{path}: line {line}: {LABEL}"))
         lines.append(line)
-        try:
-            numbers.extend([float(row[name]) for name in columns])
-        except ValueError:
-            _refuse_cell(row, columns, f"{path}: line {line}")
+        for name in columns:
+            try:
+                numbers.append(float(row[name]))
+            except ValueError as error:
+                raise ConfigError(
+                    f"{path}: line {line}: {name} is {row[name]!r:.60}, expected a "
+                    "number"
+                ) from error
     if not columns:
         raise ConfigError(
             f"{path}: line 1 names no column but label, expected columns of numbers"
@@ -148,16 +152,6 @@ def _numbers(path: Path) -> FileSamples:
             "of float32, expected one"
         )
     return FileSamples(str(path), x, *_coded(labels), "line", lines, tuple(columns))
-
-
-def _refuse_cell(row: Mapping[str, str], columns: Sequence[str], where: str) -> None:
-    for name in columns:
-        try:
-            float(row[name])
-        except ValueError as error:
-            raise ConfigError(
-                f"{where}: {name} is {row[name]!r:.60}, expected a number"
-            ) from error
 
 
 def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:

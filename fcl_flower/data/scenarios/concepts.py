@@ -1,7 +1,7 @@
 """Hidden concepts: data sets cut into concepts, and these into a chunk a client."""
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +12,7 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import Indices, split_in_turn, train_valid_split
 from fcl_flower.data.scenarios.groups import Group
-from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
+from fcl_flower.data.scenarios.plan import SampleSplit, ScenarioSpec, Task, TaskStreams
 
 FEWEST = {"train": 2, "test": 1}
 """Samples of a concept that a client needs: one to train is held out to validate."""
@@ -78,26 +78,19 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
 
 
 def _chunks(spec: Spec, group: Group, number: int) -> list[Task]:
-    train, test = (
-        _parts(spec, group, number, "train"),
-        _parts(spec, group, number, "test"),
-    )
+    parts = [_parts(spec, group, number, split) for split in get_args(SampleSplit)]
     tasks = []
-    for client, (mine, tested) in enumerate(zip(train, test, strict=True)):
+    for client, (mine, test) in enumerate(zip(*parts, strict=True)):
         rng = np.random.default_rng(derive(spec.seed, "concept-valid", client, number))
         # Not class by class, since a chunk may hold a single sample of some classes.
-        kept, held = train_valid_split(
-            np.zeros(len(mine), np.int64), spec.valid_fraction, rng
-        )
-        tasks.append(
-            group.task(train=mine[kept], valid=mine[held], test=tested, number=number)
-        )
+        alike = np.zeros_like(mine)
+        kept, out = train_valid_split(alike, spec.valid_fraction, rng)
+        task = group.task(train=mine[kept], valid=mine[out], test=test, number=number)
+        tasks.append(task)
     return tasks
 
 
-def _parts(
-    spec: Spec, group: Group, number: int, split: Literal["train", "test"]
-) -> list[Indices]:
+def _parts(spec: Spec, group: Group, number: int, split: SampleSplit) -> list[Indices]:
     members = spec.samples(group.source, split, group.labels)
     most = len(members) // FEWEST[split]
     if spec.clients > most:
@@ -107,6 +100,6 @@ def _parts(
             f"at most {most}, since concept {group.name!r} has {len(members)} {split} "
             "samples",
         )
-    y = (group.source.train if split == "train" else group.source.test).y[members]
+    y = group.source.split(split).y[members]
     rng = np.random.default_rng(derive(spec.seed, f"concept-{split}", number))
     return [members[part] for part in split_in_turn(y, spec.clients, rng)]

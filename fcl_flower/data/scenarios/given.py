@@ -17,18 +17,19 @@ from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.arrays import ARRAYS, AnyArray, checked_dataset
 from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.partition import Indices, train_valid_split
+from fcl_flower.data.partition import Indices
 from fcl_flower.data.scenarios.groups import (
     BY_CLASS,
     EVENLY,
     Group,
     SplitRule,
     check_sharers,
+    class_streams,
     deal_samples,
     only_source,
 )
 from fcl_flower.data.scenarios.incremental import ClassIncrementalParams
-from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
+from fcl_flower.data.scenarios.plan import ScenarioSpec, TaskStreams
 from fcl_flower.data.scenarios.registry import ScenarioEntry
 
 GIVEN_TASKS = "given-tasks"
@@ -79,7 +80,7 @@ class GivenTasks:
             self._draw,
             "tasks that are given; all learn them in one order, each its share",
             GivenTasksParams if self.incremental else Params,
-            classes_per_task=lambda _: self._largest(),
+            classes_per_task=self._largest(),
             incremental=self.incremental,
             head=self.head,
         )
@@ -101,55 +102,35 @@ class GivenTasks:
 
     def _draw(self, spec: ScenarioSpec[Any]) -> TaskStreams:
         self._check(spec)
-        streams: list[list[Task]] = [[] for _ in range(spec.clients)]
-        # Two clients that have the same classes of a task learn the same.
-        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        for number, labels in enumerate(self._labels()[: spec.tasks]):
-            group = Group(f"{spec.sources[0].name}/{number}", spec.sources[0], labels)
-            for client, (part, test) in enumerate(self._shares(spec, number, group)):
-                y = group.source.train.y[part]
-                rng = spec.rng("valid", client, number)
-                kept, out = train_valid_split(y, spec.valid_fraction, rng)
-                own = tuple(np.unique(y).tolist())
-                task = group.task(
-                    train=part[kept],
-                    valid=part[out],
-                    test=test,
-                    number=numbers.setdefault((number, own), len(numbers)),
-                    labels=own,
-                )
-                streams[client].append(task)
-        return tuple(map(tuple, streams))
+        source = spec.sources[0]
+        groups = [
+            Group(f"{source.name}/{number}", source, labels)
+            for number, labels in enumerate(self._labels()[: spec.tasks])
+        ]
+        dealt = [
+            self._shares(spec, number, group) for number, group in enumerate(groups)
+        ]
+        return class_streams(spec, groups, dealt, numbered_by_task=True)
 
     def _check(self, spec: ScenarioSpec[Any]) -> None:
         source = only_source(spec, GIVEN_TASKS)
         most, largest = len(self.tasks), self._largest()
+        size, public = spec.classes_per_task, spec.public_fraction
+        foreign = source.train is not self.data.train
+        by_class = getattr(spec.params, "split", EVENLY) == BY_CLASS
+        dealt = "iid or dirichlet:BETA, as all clients meet all classes of a task"
+        sizes = f"none, or {largest} as the largest of the given tasks has"
         for key, value, wrong, expected in (
-            (
-                "datasets",
-                source.name,
-                source.train is not self.data.train,
-                "the data set that the tasks are of",
-            ),
+            ("datasets", source.name, foreign, "the data set that the tasks are of"),
             ("tasks", spec.tasks, spec.tasks > most, f"at most the {most} given"),
-            (
-                "classes_per_task",
-                spec.classes_per_task,
-                spec.classes_per_task != largest,
-                f"none, or {largest} as the largest of the given tasks has",
-            ),
+            ("classes_per_task", size, size != largest, sizes),
             (
                 "public_fraction",
-                spec.public_fraction,
-                spec.public_fraction > 0,
+                public,
+                public > 0,
                 "0, as all samples are the clients'",
             ),
-            (
-                "scenario.split",
-                BY_CLASS,
-                getattr(spec.params, "split", EVENLY) == BY_CLASS,
-                "iid or dirichlet:BETA, as all clients meet all classes of a task",
-            ),
+            ("scenario.split", BY_CLASS, by_class, dealt),
         ):
             if wrong:
                 raise config_error(key, value, expected)
@@ -173,27 +154,17 @@ class GivenTasks:
 
 
 class Experience(Protocol):
-    """What is read of an experience: its samples, and which task's they are."""
+    """What is read of an experience: (sample, label, ...) pairs, and whose they are."""
 
-    @property
-    def dataset(self) -> Any:  # noqa: ANN401 - the library's, of many types
-        """Sequence of tuples that begin with a sample and its label."""
-
-    @property
-    def task_labels(self) -> Iterable[int]:
-        """Labels of the tasks that the samples are of."""
+    dataset: Any
+    task_labels: Iterable[int]
 
 
 class Benchmark(Protocol):
-    """What is read of a benchmark."""
+    """What is read of a benchmark; one test experience may serve all tasks."""
 
-    @property
-    def train_stream(self) -> Sequence[Experience]:
-        """Experiences to learn, in order."""
-
-    @property
-    def test_stream(self) -> Sequence[Experience]:
-        """Experiences to test each on, or one for all."""
+    train_stream: Sequence[Experience]
+    test_stream: Sequence[Experience]
 
 
 class _Read(NamedTuple):

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -77,15 +78,28 @@ class Group(NamedTuple):
         ``number`` is the same for tasks that learn the same classes.
         """
         labels = self.labels if labels is None else labels
+        names = tuple(self.source.class_names[label] for label in labels)
         return Task(
-            name=self.name,
-            dataset=self.source.name,
-            classes=labels,
-            class_names=tuple(self.source.class_names[label] for label in labels),
-            train=train,
-            valid=valid,
+            self.name, self.source.name, labels, names, train, valid, test, number
+        )
+
+    def held_out_task(
+        self,
+        part: Indices,
+        test: Indices,
+        number: int,
+        fraction: float,
+        rng: np.random.Generator,
+    ) -> Task:
+        """Make a task of a part of the training samples, and the classes in it."""
+        y = self.source.train.y[part]
+        kept, out = train_valid_split(y, fraction, rng)
+        return self.task(
+            train=part[kept],
+            valid=part[out],
             test=test,
-            group=number,
+            number=number,
+            labels=tuple(np.unique(y).tolist()),
         )
 
 
@@ -106,22 +120,15 @@ def superclass_groups(source: Dataset) -> list[Group]:
     it is called ``cifar100`` and has 100 classes; then the labels are taken to be
     in the official, alphabetical order.
     """
-    official = sorted(
-        name for classes in CIFAR100_SUPERCLASSES.values() for name in classes
-    )
-    if sorted(source.class_names) == official:
-        label = {name: i for i, name in enumerate(source.class_names)}
-    elif source.name == "cifar100" and source.num_classes == len(official):
-        label = {name: i for i, name in enumerate(official)}
-    else:
+    official = sorted(name for five in CIFAR100_SUPERCLASSES.values() for name in five)
+    names = source.class_names
+    if source.name == "cifar100" and len(names) == 100 and set(names) != {*official}:
+        names = tuple(official)
+    if sorted(names) != official:
         return []
     return [
-        Group(
-            f"{source.name}/{name}",
-            source,
-            tuple(sorted(label[fine] for fine in classes)),
-        )
-        for name, classes in CIFAR100_SUPERCLASSES.items()
+        Group(f"{source.name}/{name}", source, tuple(sorted(map(names.index, five))))
+        for name, five in CIFAR100_SUPERCLASSES.items()
     ]
 
 
@@ -193,25 +200,25 @@ def share_samples(
 ) -> TaskStreams:
     """Deal the training samples of each group to the clients that learn it.
 
-    No sample goes to two clients: a group is cut, class by class, into nearly equal
-    parts. ``streams`` has for each client the index of each task's group, none twice.
+    A group is cut, class by class, into disjoint, nearly equal parts. ``streams`` are
+    the indices of each client's groups, no group twice.
     """
-    sharers = Counter(group for stream in streams for group in stream)
     parts = {
-        group: iter(_parts(spec, groups[group], group, count))
-        for group, count in sharers.items()
+        number: iter(_parts(spec, groups[number], number, count))
+        for number, count in Counter(chain.from_iterable(streams)).items()
     }
+
+    def task(client: int, number: int) -> Task:
+        group = groups[number]
+        test = spec.samples(group.source, "test", group.labels)
+        rng = np.random.default_rng(derive(spec.seed, "samples-valid", client, number))
+        part = next(parts[number])
+        return group.held_out_task(part, test, number, spec.valid_fraction, rng)
+
     return tuple(
-        tuple(
-            _task(spec, groups[group], group, client, next(parts[group]))
-            for group in stream
-        )
+        tuple(task(client, number) for number in stream)
         for client, stream in enumerate(streams)
     )
-
-
-def _rng(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    return np.random.default_rng(derive(seed, f"samples-{purpose}", *key))
 
 
 def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[Indices]:
@@ -219,7 +226,7 @@ def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[In
     y = group.source.train.y[members]
     for label in group.labels:
         check_sharers(count, group.source, label, int(np.count_nonzero(y == label)))
-    rng = _rng(spec.seed, "share", number)
+    rng = np.random.default_rng(derive(spec.seed, "samples-share", number))
     return [members[part] for part in split_stratified(y, count, rng)]
 
 
@@ -231,20 +238,6 @@ def check_sharers(clients: int, source: Dataset, label: int, samples: int) -> No
             f"{source.class_names[label]!r} of {source.name}, expected at most one for "
             f"each of its {samples} training samples"
         )
-
-
-def _task(
-    spec: ScenarioSpec, group: Group, number: int, client: int, part: Indices
-) -> Task:
-    source = group.source
-    rng = _rng(spec.seed, "valid", client, number)
-    train, valid = train_valid_split(source.train.y[part], spec.valid_fraction, rng)
-    return group.task(
-        train=part[train],
-        valid=part[valid],
-        test=spec.samples(source, "test", group.labels),
-        number=number,
-    )
 
 
 BY_CLASS = "classes"
@@ -289,13 +282,7 @@ def deal_samples(
     samples; here they are dealt class by class, so that chance skews nothing.
     """
     clients, labels = spec.clients, group.source.train.y[samples]
-    if len(samples) < clients:
-        raise config_error(
-            "clients",
-            clients,
-            f"at most {len(samples)}, since task {group.name!r} has that many training "
-            "samples",
-        )
+    _check_size(clients, len(samples), group, "training")
     if rule == EVENLY:
         rng = spec.rng("iid", number)
         parts = split_in_turn(labels, clients, rng)
@@ -314,6 +301,58 @@ def deal_samples(
     )
 
 
+def deal_tests(spec: ScenarioSpec[Any], number: int, group: Group) -> list[Indices]:
+    """Deal a task's test samples to all clients, class by class."""
+    samples = spec.samples(group.source, "test", group.labels)
+    _check_size(spec.clients, len(samples), group, "test")
+    rng = spec.rng("test", number)
+    parts = split_in_turn(group.source.test.y[samples], spec.clients, rng)
+    return [samples[part] for part in parts]
+
+
+def _check_size(clients: int, samples: int, group: Group, split: str) -> None:
+    if samples < clients:
+        raise config_error(
+            "clients",
+            clients,
+            f"at most {samples}, since task {group.name!r} has that many {split} "
+            "samples",
+        )
+
+
+def class_streams(
+    spec: ScenarioSpec[Any],
+    groups: Sequence[Group],
+    dealt: Sequence[Sequence[tuple[Indices, Indices]]],
+    *,
+    numbered_by_task: bool,
+) -> TaskStreams:
+    """Make tasks of the training and test samples of each task and client.
+
+    Two clients that have the same classes of a task learn the same. Such groups are
+    numbered as they come, task by task or client by client.
+    """
+    keys = [
+        [(number, tuple(np.unique(group.source.train.y[part]))) for part, _ in parts]
+        for number, (group, parts) in enumerate(zip(groups, dealt, strict=True))
+    ]
+    ordered = keys if numbered_by_task else zip(*keys, strict=True)
+    found = dict.fromkeys(chain.from_iterable(ordered))
+    numbers = {key: number for number, key in enumerate(found)}
+    return tuple(
+        tuple(
+            group.held_out_task(
+                *dealt[number][client],
+                numbers[keys[number][client]],
+                spec.valid_fraction,
+                spec.rng("valid", client, number),
+            )
+            for number, group in enumerate(groups)
+        )
+        for client in range(spec.clients)
+    )
+
+
 POOL_SEED = 42
 """The paper's seed of task generation (table 4): the pool is the same in all runs."""
 
@@ -322,11 +361,10 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     """Draw a pool of tasks, and who learns which of them when.
 
     The labels of a task are drawn without repetition among all labels. The training
-    documents of a label that n tasks drew are cut into n disjoint parts of nearly
-    equal size, of which ``valid_fraction`` is kept for validation. The test set of a
-    task is every test document of its labels. With all labels of the data set, tasks
-    differ in their documents only. The seed decides which client learns which task of
-    the pool, and when.
+    documents of a label that n tasks drew are cut into n disjoint, nearly equal parts.
+    The test set of a task is every test document of its labels. With all labels of the
+    data set, tasks differ in their documents only. The seed decides which client learns
+    which task of the pool, and when.
     """
     source, clients, tasks = only_source(spec, "text"), spec.clients, spec.tasks
     if spec.classes_per_task > source.num_classes:
@@ -338,14 +376,19 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     # Which documents are used is part of the pool.
     spec, seed = replace(spec, seed=POOL_SEED), spec.seed
     rng = np.random.default_rng(derive(POOL_SEED, "pool", clients * tasks))
-    labels = [
+    drawn = [
         _labels(source, spec.classes_per_task, rng) for _ in range(clients * tasks)
     ]
-    parts = _pool_parts(spec, source, labels, rng)
-    groups = {drawn: number for number, drawn in enumerate(dict.fromkeys(labels))}
-    pool = [
-        _pool_task(spec, source, drawn, groups[drawn], parts, rng) for drawn in labels
-    ]
+    parts = _pool_parts(spec, source, drawn, rng)
+    numbers = {labels: number for number, labels in enumerate(dict.fromkeys(drawn))}
+    pool = []
+    for labels in drawn:
+        names = "+".join(source.class_names[label] for label in labels)
+        group = Group(f"{source.name}/{names}", source, labels)
+        mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
+        test = spec.samples(source, "test", labels)
+        number, fraction = numbers[labels], spec.valid_fraction
+        pool.append(group.held_out_task(mine, test, number, fraction, rng))
     order = np.random.default_rng(derive(seed, "scenario-order")).permutation(len(pool))
     return tuple(
         tuple(pool[number] for number in row) for row in order.reshape(clients, tasks)
@@ -377,22 +420,3 @@ def _pool_parts(
         cut = split_stratified(np.zeros(len(members), np.int64), count, rng)
         parts[label] = iter([members[part] for part in cut])
     return parts
-
-
-def _pool_task(
-    spec: ScenarioSpec,
-    source: Dataset,
-    labels: tuple[int, ...],
-    number: int,
-    parts: dict[int, Iterator[Indices]],
-    rng: np.random.Generator,
-) -> Task:
-    mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
-    train, valid = train_valid_split(source.train.y[mine], spec.valid_fraction, rng)
-    names = "+".join(source.class_names[label] for label in labels)
-    return Group(f"{source.name}/{names}", source, labels).task(
-        train=mine[train],
-        valid=mine[valid],
-        test=spec.samples(source, "test", labels),
-        number=number,
-    )

@@ -17,20 +17,18 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.partition import (
     Indices,
-    split_in_turn,
     split_stratified,
-    train_valid_split,
 )
 from fcl_flower.data.scenarios.groups import (
     BY_CLASS,
     Group,
     SplitRule,
     check_sharers,
+    class_streams,
     deal_samples,
+    deal_tests,
 )
 from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
-
-_NONE: Indices = np.empty(0, np.int64)
 
 
 class ClassIncrementalParams(Params):
@@ -69,35 +67,10 @@ def class_incremental_tasks(spec: Spec) -> TaskStreams:
     together test every sample once.
     """
     groups = task_groups(spec)
-    dealt = [_train_parts(spec, number, group) for number, group in enumerate(groups)]
-    held = [
-        [_classes(group, part) for part in parts]
-        for group, parts in zip(groups, dealt, strict=True)
-    ]
-    # Two clients that have the same classes of a task learn the same.
-    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-    for of_client in zip(*held, strict=True):
-        for key in enumerate(of_client):
-            numbers.setdefault(key, len(numbers))
-    by_task = []
-    for number, (group, parts) in enumerate(zip(groups, dealt, strict=True)):
-        test = _test_parts(spec, number, group)
-        tasks = []
-        for client, part in enumerate(parts):
-            rng = spec.rng("valid", client, number)
-            labelled = group.source.train.y[part]
-            kept, out = train_valid_split(labelled, spec.valid_fraction, rng)
-            labels = held[number][client]
-            task = group.task(
-                train=part[kept],
-                valid=part[out],
-                test=test[client],
-                number=numbers[number, labels],
-                labels=labels,
-            )
-            tasks.append(task)
-        by_task.append(tasks)
-    return tuple(zip(*by_task, strict=True))
+    train = [_train_parts(spec, number, group) for number, group in enumerate(groups)]
+    test = [deal_tests(spec, number, group) for number, group in enumerate(groups)]
+    dealt = [list(zip(*parts, strict=True)) for parts in zip(train, test, strict=True)]
+    return class_streams(spec, groups, dealt, numbered_by_task=False)
 
 
 def public_tasks(spec: Spec) -> tuple[Task, ...]:
@@ -107,16 +80,13 @@ def public_tasks(spec: Spec) -> tuple[Task, ...]:
         return (_public(source, labels, [spec.samples(source, "train", labels)]),)
     if not spec.public_fraction:
         return ()
-    found: dict[str, list[Group]] = {}
+    found: dict[Dataset, list[int]] = {}
     for group in task_groups(spec):
-        found.setdefault(group.source.name, []).append(group)
-    tasks = []
-    for groups in found.values():
-        source = groups[0].source
-        learned = sorted(label for group in groups for label in group.labels)
-        shares = [_dealt(spec, source, label)[0] for label in learned]
-        tasks.append(_public(source, learned, shares))
-    return tuple(tasks)
+        found.setdefault(group.source, []).extend(group.labels)
+    return tuple(
+        _public(source, sorted(labels), [_dealt(spec, source, n)[0] for n in labels])
+        for source, labels in found.items()
+    )
 
 
 def task_groups(spec: Spec) -> list[Group]:
@@ -196,10 +166,6 @@ def _parts_of_drawn(
     return [np.sort(np.concatenate(share)) for share in shares]
 
 
-def _classes(group: Group, samples: Indices) -> tuple[int, ...]:
-    return tuple(np.unique(group.source.train.y[samples]).tolist())
-
-
 def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
     samples = spec.shuffled_class(source, "train", label)
     fraction = 0.0 if spec.public else spec.public_fraction
@@ -207,21 +173,7 @@ def _dealt(spec: Spec, source: Dataset, label: int) -> tuple[Indices, Indices]:
     return samples[:count], samples[count:]
 
 
-def _test_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
-    samples = spec.samples(group.source, "test", group.labels)
-    if len(samples) < spec.clients:
-        raise config_error(
-            "clients",
-            spec.clients,
-            f"at most {len(samples)}, since task {group.name!r} has that many test "
-            "samples",
-        )
-    labels = group.source.test.y[samples]
-    parts = split_in_turn(labels, spec.clients, spec.rng("test", number))
-    return [samples[part] for part in parts]
-
-
 def _public(source: Dataset, labels: Sequence[int], samples: Sequence[Indices]) -> Task:
     group = Group(f"{source.name}/public", source, tuple(labels))
-    train = np.sort(np.concatenate(samples))
-    return group.task(train=train, valid=_NONE, test=_NONE, number=None)
+    train, none = np.sort(np.concatenate(samples)), np.empty(0, np.int64)
+    return group.task(train=train, valid=none, test=none, number=None)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeAlias
@@ -19,6 +20,8 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import HELD_OUT, Dataset
 from fcl_flower.data.partition import Indices
+
+SampleSplit: TypeAlias = Literal["train", "test"]
 
 P_co = TypeVar("P_co", bound=Params, default=Params, covariant=True)
 
@@ -37,9 +40,8 @@ class ScenarioSpec(Generic[P_co]):
         max_train_per_class: training samples of each class for all together, those of
             the server included; 0 for all there are.
         max_test_per_class: likewise.
-        public_fraction: share of each class's training samples that are the server's,
-            in [0, 1).
-        public: the server's own data set; None for none.
+        public_fraction: share of each class's training samples that are the server's.
+        public: the server's own data set.
         seed: the run's seed.
     """
 
@@ -60,26 +62,21 @@ class ScenarioSpec(Generic[P_co]):
         return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
 
     def shuffled_class(
-        self, source: Dataset, split: Literal["train", "test"], label: int
+        self, source: Dataset, split: SampleSplit, label: int
     ) -> Indices:
         """Draw the samples of a class that are used, in a shuffled order."""
-        train = split == "train"
-        y = (source.train if train else source.test).y
-        most = self.max_train_per_class if train else self.max_test_per_class
+        most = self.max_train_per_class if split == "train" else self.max_test_per_class
         # By name, so that the samples are the same in whatever order data sets come.
         rng = self.rng(f"{split}/{source.name}", label)
-        return rng.permutation(np.flatnonzero(y == label))[: most or None]
+        found = np.flatnonzero(source.split(split).y == label)
+        return rng.permutation(found)[: most or None]
 
     def samples(
-        self, source: Dataset, split: Literal["train", "test"], labels: Iterable[int]
+        self, source: Dataset, split: SampleSplit, labels: Iterable[int]
     ) -> Indices:
         """Draw the samples of some classes that are used, ascending."""
-        train = split == "train"
-        if self.max_train_per_class if train else self.max_test_per_class:
-            found = [self.shuffled_class(source, split, label) for label in labels]
-            return np.sort(np.concatenate(found))
-        y = (source.train if train else source.test).y
-        return np.flatnonzero(np.isin(y, list(labels)))
+        found = [self.shuffled_class(source, split, label) for label in labels]
+        return np.sort(np.concatenate(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +121,24 @@ class ConceptStream:
         if not self.mean_duration:
             return chunk
         size = min(self.window, len(chunk))
-        earlier = sum(
-            _concept(self, client, number) == concept
-            for number in range(1, server_round)
-        )
-        shuffled = self._rng("order", client, concept).permutation(chunk)
+        rounds = range(1, server_round)
+        earlier = sum(_concept(self, client, number) == concept for number in rounds)
+        key = derive(self.seed, "stream-order", client, concept)
+        shuffled = np.random.default_rng(key).permutation(chunk)
         window = (earlier * size + np.arange(size)) % len(chunk)
         return np.sort(shuffled[window])
 
     def describe(self) -> str:
         """Describe how concepts follow each other."""
-        if not self.mean_duration:
+        lasts = self.mean_duration
+        if not lasts:
             return "all at once"
-        how = (
-            "one a round"
-            if self.mean_duration == 1
-            else f"one for {self.mean_duration} rounds or so"
-        )
+        how = "one a round" if lasts == 1 else f"one for {lasts} rounds or so"
         return f"{how}, {self.window} samples at a time"
 
     def to_dict(self) -> dict[str, int]:
         """Convert to the fields of ``scenario.json``."""
         return {"window": self.window, "mean_duration": self.mean_duration}
-
-    def _rng(self, purpose: str, *key: int) -> np.random.Generator:
-        return np.random.default_rng(derive(self.seed, f"stream-{purpose}", *key))
 
 
 @lru_cache(maxsize=100_000)
@@ -257,16 +247,12 @@ class Scenario:
 
         All that clients learn; a class of several data sets under the first of them.
         """
-        return tuple(
-            sorted(
-                {
-                    self.merged.get((task.dataset, label), (task.dataset, label))
-                    for tasks in self.clients
-                    for task in tasks
-                    for label in task.classes
-                }
-            )
-        )
+        learned = {
+            (task.dataset, label)
+            for task in chain.from_iterable(self.clients)
+            for label in task.classes
+        }
+        return tuple(sorted({self.merged.get(pair, pair) for pair in learned}))
 
     @cached_property
     def _indices(self) -> dict[tuple[str, int], int]:
@@ -289,17 +275,11 @@ class Scenario:
 
     @property
     def class_names(self) -> dict[int, str]:
-        """Names of the classes of a single head by their place in it.
-
-        With their data set if there are several.
-        """
+        """Names of a single head's classes by index; of several sets with theirs."""
         several = len(self.datasets) > 1
         return {
-            self.label_index(task.dataset, label): f"{task.dataset}/{name}"
-            if several
-            else name
-            for tasks in self.clients
-            for task in tasks
+            self.label_index(task.dataset, label): f"{task.dataset}/" * several + name
+            for task in chain.from_iterable(self.clients)
             for label, name in zip(task.classes, task.class_names, strict=True)
         }
 

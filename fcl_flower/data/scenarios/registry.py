@@ -1,7 +1,6 @@
 """The scenarios by name: ours, and those of installed packages."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -51,18 +50,6 @@ def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
     return (tasks,) * spec.clients
 
 
-def _five_or_two(classes: int) -> int:
-    return 5 if classes >= 25 else 2
-
-
-def _four_at_most(classes: int) -> int:
-    return min(4, classes)
-
-
-def _all_shared_out(_: int) -> int:
-    return 0
-
-
 class ScenarioEntry(NamedTuple):
     """How a scenario is drawn, and its defaults.
 
@@ -70,8 +57,8 @@ class ScenarioEntry(NamedTuple):
         draw: draws each client's tasks, of a `ScenarioSpec` with the entry's params.
         summary: one line for ``fcl list``.
         params: the parameter model.
-        classes_per_task: where the user gives none, by the classes there are in all;
-            0 where tasks share them out.
+        classes_per_task: where the user gives none; 0 where tasks share out all, None
+            for 5 where there are 25 classes or more, otherwise 2.
         hidden: its tasks are concepts that clients have again and again, and no
             learner knows which. Its params are `ConceptsParams`.
         incremental: its tasks bring new classes, some of which a client never has, and
@@ -86,7 +73,7 @@ class ScenarioEntry(NamedTuple):
     draw: Callable[[ScenarioSpec[Any]], TaskStreams]
     summary: str
     params: type[Params] = Params
-    classes_per_task: Callable[[int], int] = _five_or_two
+    classes_per_task: int | None = None
     hidden: bool = False
     incremental: bool = False
     head: Literal["multi", "single"] = "multi"
@@ -110,7 +97,7 @@ _SCENARIOS = {
     "text": ScenarioEntry(
         text_tasks,
         "one data set; each task draws its labels, tasks share documents of none",
-        classes_per_task=_four_at_most,
+        classes_per_task=4,
     ),
     "concepts": ScenarioEntry(
         concept_tasks,
@@ -126,7 +113,7 @@ _SCENARIOS = {
         class_incremental_tasks,
         "all learn the same new classes in one order, each a share of them; one head",
         ClassIncrementalParams,
-        classes_per_task=_all_shared_out,
+        classes_per_task=0,
         incremental=True,
         head="single",
         single="where a sample's task is unknown",
@@ -176,17 +163,13 @@ def draw_scenario(
         name: one of `SCENARIOS`.
         datasets: names for `load_dataset`, without repetition; none for local data.
         data_root: where files are looked for.
-        clients: number of clients, at least 1.
+        clients: at least 1.
         tasks: tasks per client, or concepts, at least 1.
         classes_per_task: at least 2; not for ``concepts``, and for local data the most
-            that a task has. None means the scenario's default: 5 where the data sets
-            have 25 or more classes in all, otherwise 2; for ``text`` 4, or as many as
-            there are; for ``class-incremental`` all are shared out, or each data set
-            is a task.
-        valid_fraction: share of each task's training samples, class by class, that
-            is kept for validation, in [0, 1). A class with a single sample keeps
-            it for training.
-        seed: the run's seed, at least 0.
+            that a task has. None for the default of the scenario's entry.
+        valid_fraction: share of each task's training samples, class by class, that is
+            kept for validation, in [0, 1). A single sample of a class is for training.
+        seed: at least 0.
         params: settings of the scenario, of its entry's type; None for the defaults.
         max_train_per_class: training samples of each class that are used, before they
             are shared out; drawn by the seed, for ``text`` with the pool. 0 for all.
@@ -194,7 +177,7 @@ def draw_scenario(
         max_test_per_class: likewise.
         public_fraction: share of each class's training samples that are the server's,
             in [0, 1), for ``class-incremental``.
-        public_dataset: name of a data set that the server has instead; empty for none.
+        public_dataset: a data set that the server has instead; empty for none.
     """
     entry = scenario_entry(name)
     params = entry.params() if params is None else params
@@ -206,46 +189,31 @@ def draw_scenario(
     if bool(datasets) == entry.local_data or len(set(datasets)) < len(datasets):
         expected = "none" if entry.local_data else "one or more different names"
         raise config_error("datasets", list(datasets), expected)
+    sized = entry.hidden and classes_per_task is not None
+    fraction_given = not entry.incremental and public_fraction != PUBLIC_FRACTION
+    public_given = not entry.incremental and public_dataset != ""
+    fraction = "a number of at least 0 and below 1"
+    no_size = f"none for scenario {name}, whose concepts share out all classes"
+    no_public = f"none for scenario {name}, which is not class-incremental"
+    unlearned = "a data set that no client learns"
     for key, value, wrong, expected in (
         ("clients", clients, clients < 1, "at least 1"),
         ("tasks", tasks, tasks < 1, "at least 1"),
-        (
-            "valid_fraction",
-            valid_fraction,
-            not 0 <= valid_fraction < 1,
-            "a number of at least 0 and below 1",
-        ),
-        (
-            "classes_per_task",
-            classes_per_task,
-            entry.hidden and classes_per_task is not None,
-            f"none for scenario {name}, whose concepts share out all classes",
-        ),
-        (
-            "public_fraction",
-            public_fraction,
-            public_fraction != PUBLIC_FRACTION and not entry.incremental,
-            f"none for scenario {name}, which is not class-incremental",
-        ),
-        (
-            "public_dataset",
-            public_dataset,
-            public_dataset and not entry.incremental,
-            f"none for scenario {name}, which is not class-incremental",
-        ),
-        (
-            "public_dataset",
-            public_dataset,
-            public_dataset in datasets,
-            "a data set that no client learns",
-        ),
+        ("valid_fraction", valid_fraction, not 0 <= valid_fraction < 1, fraction),
+        ("classes_per_task", classes_per_task, sized, no_size),
+        ("public_fraction", public_fraction, fraction_given, no_public),
+        ("public_dataset", public_dataset, public_given, no_public),
+        ("public_dataset", public_dataset, public_dataset in datasets, unlearned),
     ):
         if wrong:
             raise config_error(key, value, expected)
     sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
-    usual = entry.classes_per_task(sum(source.num_classes for source in sources))
-    size = usual if classes_per_task is None else classes_per_task
-    if size < 2 and (classes_per_task is not None or usual):
+    size, total = classes_per_task, sum(source.num_classes for source in sources)
+    if size is None:
+        few_or_many = 5 if total >= 25 else 2
+        usual = entry.classes_per_task
+        size = few_or_many if usual is None else min(usual, total)
+    if size < 2 and (classes_per_task is not None or entry.classes_per_task != 0):
         raise config_error("classes_per_task", size, "at least 2")
     spec = ScenarioSpec(
         sources,
@@ -266,35 +234,32 @@ def draw_scenario(
 # By the data sets themselves: two of one name are different plans.
 @lru_cache(maxsize=8)
 def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario:
-    plan, params = entry.draw(spec), spec.params
+    plan, params, size = entry.draw(spec), spec.params, spec.classes_per_task
     every = spec.sources if spec.public is None else (*spec.sources, spec.public)
-    scenario = Scenario(
+    stream: ConceptStream | None = None
+    public: tuple[Task, ...] = ()
+    merged: Mapping[tuple[str, int], tuple[str, int]] = {}
+    if entry.hidden or entry.incremental:
+        size = max(
+            len({label for task in of_all for label in task.classes})
+            for of_all in zip(*plan, strict=True)
+        )
+        if isinstance(params, ConceptsParams):
+            window, duration = params.window, params.mean_duration
+            stream = ConceptStream(spec.tasks, window, duration, spec.seed)
+        elif isinstance(params, ClassIncrementalParams):
+            public = public_tasks(spec)
+        else:
+            raise ContractError(f"scenario {name}: its params are of no such scenario")
+        merged = merged_labels(params.merge_labels, every)
+    return Scenario(
         name,
         spec.seed,
         tuple(source.name for source in spec.sources),
-        spec.classes_per_task,
+        size,
         plan,
-        sources=MappingProxyType({source.name: source for source in every}),
-    )
-    if not (entry.hidden or entry.incremental):
-        return scenario
-    largest = max(
-        len({label for task in of_all for label in task.classes})
-        for of_all in zip(*plan, strict=True)
-    )
-    if isinstance(params, ConceptsParams):
-        stream = ConceptStream(
-            spec.tasks, params.window, params.mean_duration, spec.seed
-        )
-        public: tuple[Task, ...] = ()
-    elif isinstance(params, ClassIncrementalParams):
-        stream, public = None, public_tasks(spec)
-    else:
-        raise ContractError(f"scenario {name}: its params are of no such scenario")
-    return replace(
-        scenario,
-        classes_per_task=largest,
-        stream=stream,
-        public=public,
-        merged=merged_labels(params.merge_labels, every),
+        stream,
+        public,
+        merged,
+        MappingProxyType({source.name: source for source in every}),
     )

@@ -28,48 +28,41 @@ def stages(grid, kind):
 
 
 @pytest.mark.parametrize(
-    ("values", "why"),
+    ("values", "sentence"),
     [
         (
-            {"scenario": "overlapped"},
-            "'reveal_ids', expected one of ",
+            {"scenario": "overlapped", "scenario.reveal_ids": True},
+            "scenario.reveal_ids: got 'reveal_ids', expected one of ",
         ),
         (
-            {"scenario": "concepts", "scenario.mean_duration": 0},
-            "True, expected it with hidden concepts of which a client has one at a",
+            {"scenario.reveal_ids": True, "scenario.mean_duration": 0},
+            "scenario.reveal_ids: got True, expected it with hidden concepts of which "
+            "a client has one at a",
+        ),
+        *(
+            (
+                {"strategy": name, "scenario.reveal_ids": ids},
+                "scenario.name: got 'concepts', expected one whose tasks do not come "
+                f"again, for {name}",
+            )
+            for name, ids in (("glfc", False), ("matched-ensemble", True))
         ),
     ],
 )
-def test_ids_are_refused_where_they_say_nothing_or_mean_something_else(values, why):
-    with pytest.raises(ConfigError, match=f"scenario.reveal_ids: got {why}"):
-        resolve(RunConfig.from_settings(**{"scenario.reveal_ids": True}, **values))
-
-
-@pytest.mark.parametrize("name", ["glfc", "matched-ensemble"])
-@pytest.mark.parametrize("ids", [False, True])
-def test_concepts_are_refused_by_who_never_returns_to_a_task(name, ids):
-    given = {"scenario": "concepts", "strategy": name, "scenario.reveal_ids": ids}
-    expected = f"'concepts', expected one whose tasks do not come again, for {name}"
-    with pytest.raises(ConfigError, match=f"scenario.name: got {expected}"):
-        resolve(RunConfig.from_settings(**given))
+def test_what_does_not_go_with_ids_or_with_concepts_is_refused(values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolve(RunConfig.from_settings(**{"scenario": "concepts", **values}))
 
 
 def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     config = told(tmp_path, **{"scenario.mean_duration": 3}, client_fraction=0.7)
-    plan, stream = (
-        Built(resolve(config)).schedule,
-        Built(resolve(config)).scenario.stream,
-    )
+    run = Built(resolve(config))
     for client in range(3):
         for number in range(1, 7):
-            expected = stream.concepts_at(client, number)
-            assert (plan.stage(number, client).task,) == expected
-    assert (
-        Built(
-            resolve(config.replace(**{"scenario.reveal_ids": False}))
-        ).schedule.concept_at
-        is None
-    )
+            expected = run.scenario.stream.concept_at(client, number)
+            assert run.schedule.stage(number, client).task == expected
+    untold = resolve(config.replace(**{"scenario.reveal_ids": False}))
+    assert Built(untold).schedule.concept_at is None
 
 
 def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
@@ -140,14 +133,8 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     plain = ConceptMatching.predict
     monkeypatch.setattr(ConceptMatching, "select_model", select_model)
     monkeypatch.setattr(ConceptMatching, "predict", predict)
-    run_in_process(
-        told(
-            tmp_path,
-            strategy="concept-matching",
-            **{"strategy.params": "concepts = 3"},
-            rounds=2,
-        )
-    )
+    given = {"strategy": "concept-matching", "strategy.params": "concepts = 3"}
+    run_in_process(told(tmp_path, **given, rounds=2))
     assert set(seen) == {0, 1, 2}
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 2
 
@@ -176,21 +163,18 @@ def test_a_concept_is_recognised_by_validation_samples(tmp_path, monkeypatch):
 
 
 def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
-    given = {"strategy": "fedavg", "rounds": 2, "clients": 2}
+    given = {"strategy": "fedavg", "rounds": 1, "clients": 2, "evaluate_every": 1}
     for name, ids in (("a", True), ("b", False)):
         run_in_process(told(tmp_path / name, **{"scenario.reveal_ids": ids}, **given))
     found, expected = (summary_of(tmp_path / name) for name in "ab")
     assert found["client_accuracy"] == expected["client_accuracy"]
-    assert found["hidden"]["reveal_ids"] is True
-    assert expected["hidden"]["reveal_ids"] is False
-    page = (tmp_path / "b" / "report.html").read_text()
-    assert "Nobody knows which." in page
+    assert [one["hidden"]["reveal_ids"] for one in (found, expected)] == [True, False]
+    assert "Nobody knows which." in (tmp_path / "b" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("strategy", "values"),
     [
-        ("stl", {}),
         ("analytic", {"dataset": "digits", "model": "small"}),
         ("fedweit", {"local_only": True}),
     ],

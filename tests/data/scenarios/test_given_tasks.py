@@ -1,14 +1,13 @@
 """Tasks that are given: who gets which samples, and what a run makes of them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from plans import draw
 
 import fcl_flower as fcl
 from fcl_flower.data.registry import registered
 from fcl_flower.data.scenarios.given import GivenTasks, TaskSamples
-from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
+from fcl_flower.data.scenarios.registry import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RNG = np.random.default_rng(0)
@@ -37,22 +36,17 @@ PAIRS = [(4, 1), (0, 5), (2, 3)]
 DOMAINS = [(0, 1, 2), (0, 1, 2)]
 
 
-def drawn(tasks, *, clients=3, count=None, data=None, **others):
-    """Return the plan of given tasks, and their numbers of samples."""
-    entry = tasks.entry
-    params = entry.params(**others.pop("params", {}))
-    usual = {"public_fraction": 0.0} if entry.incremental else {}
-    with registered(data or DATA), SCENARIOS.registered("given-tasks", entry):
-        return draw_scenario(
+def drawn(tasks, *, clients=3, count=None, data=DATA, **others):
+    usual = {"public_fraction": 0.0} if tasks.incremental else {}
+    settings = {"seed": 1, "valid_fraction": 0.25, **usual, **others}
+    number = count or len(tasks.tasks)
+    with registered(data), SCENARIOS.registered("given-tasks", tasks.entry):
+        return draw(
             "given-tasks",
-            datasets=[(data or DATA).name],
-            data_root=Path("nowhere"),
+            datasets=[data.name],
             clients=clients,
-            tasks=count or len(tasks.tasks),
-            params=params,
-            **{"seed": 1, "valid_fraction": 0.25, "classes_per_task": None}
-            | usual
-            | others,
+            tasks=number,
+            **settings,
         )
 
 
@@ -84,17 +78,6 @@ def test_another_seed_deals_other_samples_and_the_same_seed_the_same():
 
     assert dealt(1) == dealt(1)
     assert dealt(1) != dealt(2)
-
-
-def test_what_is_held_out_is_drawn_for_each_client_and_task():
-    plan = drawn(given(PAIRS))
-    held = {
-        tuple(np.searchsorted(np.sort([*task.train, *task.valid]), task.valid))
-        for tasks in plan.clients
-        for task in tasks
-    }
-
-    assert len(held) > 3
 
 
 def test_two_tasks_of_the_same_classes_are_two_groups():
@@ -136,7 +119,7 @@ def test_samples_of_a_class_are_capped_over_all_clients():
 
 
 def test_shares_may_be_skewed_and_clients_without_a_class_learn_another_group():
-    plan = drawn(given(PAIRS), params={"split": "dirichlet:0.1"}, clients=4)
+    plan = drawn(given(PAIRS), split="dirichlet:0.1", clients=4)
 
     sizes = [len(tasks[0].train) for tasks in plan.clients]
     assert max(sizes) - min(sizes) > 2
@@ -150,38 +133,37 @@ def test_shares_may_be_skewed_and_clients_without_a_class_learn_another_group():
 
 
 def refusals():
-    other = digits()
-    few = GivenTasks(
-        DATA, (TaskSamples(np.array([0, 1, 12, 13]), np.array([30])),), "single"
-    )
+    pairs, rare = given(PAIRS), given(PAIRS, every=6)
+    untested = TaskSamples(np.array([0, 1, 12, 13]), np.array([30]))
+    few = GivenTasks(DATA, (untested,), "single")
     return [
         (
-            given(PAIRS),
-            {"data": other},
-            "datasets: got 'arrays', expected the data set that the tasks are of",
+            pairs,
+            {"data": digits()},
+            "datasets: got 'arrays', expected the data set that",
         ),
-        (given(PAIRS), {"count": 4}, "tasks: got 4, expected at most the 3 given"),
+        (pairs, {"count": 4}, "tasks: got 4, expected at most the 3 given"),
         (
-            given(PAIRS),
+            pairs,
             {"classes_per_task": 3},
-            "classes_per_task: got 3, expected none, or 2 as the largest",
+            "classes_per_task: got 3, expected none, or 2",
         ),
         (
-            given(PAIRS),
+            pairs,
             {"public_fraction": 0.2},
-            "public_fraction: got 0.2, expected 0, as all samples are the clients'",
+            "public_fraction: got 0.2, expected 0, as all",
         ),
         (
-            given(PAIRS),
-            {"params": {"split": "classes"}},
-            "scenario.split: got 'classes', expected iid or dirichlet:BETA",
+            pairs,
+            {"split": "classes"},
+            "scenario.split: got 'classes', expected iid or d",
         ),
         (
             given(PAIRS, "multi", every=6),
             {},
-            "clients: got 3 clients that learn class '1'",
+            "clients: got 3 clients that learn class '1",
         ),
-        (given(PAIRS, every=6), {"clients": 5}, "clients: got 5, expected at most 4"),
+        (rare, {"clients": 5}, "clients: got 5, expected at most 4"),
         (few, {"clients": 1}, "test samples: got 0, expected one or more of the cla"),
     ]
 
@@ -202,17 +184,11 @@ def test_a_run_takes_data_with_its_tasks_in_place_of_a_scenario():
     assert result.config.model.head == "single"
     assert result.accuracy.shape == (2, 3, 3)
     assert result.average_accuracy > 0.5
+    data = given(DOMAINS, "multi")
+    short = fcl.compare(["fedavg"], data=data, tasks=1, counterparts=False, **SMALL)
+    assert short.results[0].accuracy.shape == (2, 1, 1)
+    assert short.results[0].config.model.head == "multi"
     assert "given-tasks" not in SCENARIOS
-
-
-def test_a_run_may_stop_early_and_several_are_compared():
-    both = fcl.compare(
-        ["fedavg"], data=given(DOMAINS, "multi"), tasks=1, counterparts=False, **SMALL
-    )
-
-    (result,) = both.results
-    assert result.accuracy.shape == (2, 1, 1)
-    assert result.config.model.head == "multi"
 
 
 def test_a_head_may_grow_with_new_classes():

@@ -1,10 +1,9 @@
-"""Scenarios of installed packages, and names that are nearly right."""
+"""Scenarios of installed packages."""
 
-import pytest
 from packages import install
+from plans import draw
 
-from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
+from fcl_flower.data.scenarios.registry import SCENARIOS
 
 SOURCE = """
 from pydantic import Field
@@ -27,30 +26,11 @@ entry = ScenarioEntry(draw, "pairs of classes from a given one on", FirstParams)
 """
 
 
-def draw(tmp_path, name, params=None):
-    return draw_scenario(
-        name,
-        datasets=["digits"],
-        data_root=tmp_path,
-        clients=2,
-        tasks=2,
-        classes_per_task=2,
-        valid_fraction=0.2,
-        seed=1,
-        params=params,
-    )
-
-
 def test_a_scenario_can_live_in_another_package(tmp_path, monkeypatch):
     install(monkeypatch, tmp_path, "fcl_flower.scenarios", {"pairs": "entry"}, SOURCE)
     assert "pairs" in SCENARIOS
-    params = SCENARIOS["pairs"].params
-    plan = draw(tmp_path, "pairs", params(first=3))
+    given = {"clients": 2, "tasks": 2, "classes_per_task": 2}
+    plan = draw("pairs", first=3, **given)
     assert [task.classes for task in plan.clients[1]] == [(3, 4), (5, 6)]
-    assert draw(tmp_path, "pairs").labels[0] == ("digits", 0)
-    assert draw(tmp_path, "pairs", params(first=3)) is plan
-
-
-def test_the_nearest_scenario_is_offered(tmp_path):
-    with pytest.raises(ConfigError, match=r"scenario: got 'concept', .* 'concepts'\?"):
-        draw(tmp_path, "concept")
+    assert draw("pairs", **given).labels[0] == ("digits", 0)
+    assert draw("pairs", first=3, **given) is plan
