@@ -4,16 +4,11 @@ import numpy as np
 import pytest
 from fakes import run_in_process, summary_of, tiny
 from packages import install
+from plans import all_tasks, draw, learned
 
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.arrays import from_arrays
 from fcl_flower.data.registry import known_datasets, load_dataset, registered
-from fcl_flower.data.scenarios.registry import draw_scenario
-
-
-@pytest.fixture(autouse=True)
-def fresh_cache():
-    load_dataset.cache_clear()
 
 
 def bright(classes=4, each=30, name="mine", offset=0):
@@ -23,19 +18,6 @@ def bright(classes=4, each=30, name="mine", offset=0):
     noise = rng.integers(0, 20, (len(y), 8, 8))
     x = (y[:, None, None] * 50 + noise + offset).astype(np.uint8)
     return from_arrays(x, y, x[: 5 * classes], y[: 5 * classes], name=name)
-
-
-def plan_of(root, name="mine"):
-    return draw_scenario(
-        "classes",
-        datasets=[name],
-        data_root=root,
-        clients=2,
-        tasks=2,
-        classes_per_task=2,
-        valid_fraction=0.2,
-        seed=1,
-    )
 
 
 def test_a_registered_data_set_is_loaded_by_its_name(tmp_path):
@@ -50,16 +32,12 @@ def test_a_registered_data_set_is_loaded_by_its_name(tmp_path):
             load_dataset(name, tmp_path)
 
 
-def test_another_data_set_of_the_same_name_has_plans_of_its_own(tmp_path):
-    with registered(bright()):
-        first = plan_of(tmp_path)
-        assert plan_of(tmp_path) is first
-    with registered(bright(each=40)):
-        second = plan_of(tmp_path)
-    counts = [
-        sum(len(t.train) + len(t.valid) for tasks in plan.clients for t in tasks)
-        for plan in (first, second)
-    ]
+def test_another_data_set_of_the_same_name_has_plans_of_its_own():
+    counts = []
+    for each in (30, 40):
+        with registered(bright(each=each)):
+            plan = draw("classes", datasets=["mine"], clients=2, tasks=2)
+        counts.append(sum(len(learned(task)) for task in all_tasks(plan)))
     assert counts == [4 * 30, 4 * 40]
 
 

@@ -4,8 +4,10 @@ import ast
 import gzip
 import inspect
 import json
+import logging
 import os
 import sysconfig
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -31,25 +33,19 @@ TRAIN = [
 TEST = [{"text": "Dogs", "label": "pet", "fine": "dog"}]
 
 
-@pytest.fixture(autouse=True)
-def fresh_cache():
-    load_dataset.cache_clear()
-
-
 def lines(rows):
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def write(folder, train=None, test=None):
+def write(folder, train=TRAIN, test=TEST):
     """Write a set of two files; bytes stand for the whole unpacked file."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content, usual in (("train", train, TRAIN), ("test", test, TEST)):
-        content = usual if content is None else content
+    for name, content in (("train", train), ("test", test)):
         content = content if isinstance(content, bytes) else lines(content)
         (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(content))
 
 
-# ---------------------------------------------------------------- words
+# ---- words
 
 
 @pytest.mark.parametrize(
@@ -63,6 +59,7 @@ def write(folder, train=None, test=None):
         ("Ünï Größe", ("ünï", "größe")),
         ("...", (EMPTY,)),
         ("", (EMPTY,)),
+        (EMPTY, ("empty",)),
         ("\ud800", (EMPTY,)),
     ],
 )
@@ -70,11 +67,7 @@ def test_words_of_a_text(text, expected):
     assert words(text) == expected
 
 
-def test_no_text_contains_the_word_of_an_empty_document():
-    assert EMPTY not in words(EMPTY)
-
-
-# ---------------------------------------------------------------- sets
+# ---- sets
 
 
 @pytest.mark.parametrize(
@@ -99,27 +92,19 @@ def test_a_class_may_lack_test_documents():
     assert text_dataset("mine", "here", *splits, ("a", "b")).num_classes == 2
 
 
-# ---------------------------------------------------------------- files
+# ---- files
 
 
-@pytest.mark.parametrize("place", ["", "text", "other"])
+@pytest.mark.parametrize("place", ["", "text"])
 def test_a_folder_is_found_in_the_root_and_in_its_folders(tmp_path, place):
     write(tmp_path / place / "pets")
     pets = load_dataset("pets", tmp_path)
+    assert load_dataset("pets", tmp_path) is pets
     assert isinstance(pets, TextDataset)
-    assert pets.name == "pets"
-    assert pets.class_names == ("insect", "pet")
+    assert (pets.name, pets.class_names) == ("pets", ("insect", "pet"))
     assert pets.train.x == ("The cat sat.", "A dog!", "Bees?")
     assert pets.train.y.tolist() == [1, 1, 0]
-    assert pets.test.x == ("Dogs",)
-    assert pets.test.y.tolist() == [1]
-
-
-def test_a_set_is_read_once_and_its_labels_cannot_be_changed(tmp_path):
-    write(tmp_path / "pets")
-    pets = load_dataset("pets", tmp_path)
-    assert load_dataset("pets", tmp_path) is pets
-    assert pets.train.y.dtype == np.int64
+    assert (pets.test.x, pets.test.y.tolist()) == (("Dogs",), [1])
     with pytest.raises(ValueError, match="read-only"):
         pets.train.y[0] = 0
 
@@ -158,75 +143,31 @@ def test_whole_numbers_are_labels(tmp_path):
         (b'{"text": "\xff", "label": "pet"}', "line 2 cannot be read"),
         (b"[" * 100_000, "line 2 cannot be read"),
         (b"1" * 10_000, "line 2 cannot be read"),
+        (b'{"text": "x", "label": "fish"}', "label in line 2: got label 'fish', expec"),
     ],
 )
-@pytest.mark.parametrize("file", ["train", "test"])
-def test_a_wrong_line_is_refused_by_file_and_number(tmp_path, file, line, sentence):
+def test_a_wrong_line_is_refused_by_file_and_number(tmp_path, line, sentence):
     content = lines(TRAIN[:1]) + line + b"\n" + lines(TRAIN[1:])
-    write(tmp_path / "pets", **{file: content})
+    write(tmp_path / "pets", test=content)
     with pytest.raises(ConfigError, match=sentence) as caught:
         load_dataset("pets", tmp_path)
-    assert str(tmp_path / "pets" / f"{file}.jsonl.gz") in str(caught.value)
+    assert str(tmp_path / "pets" / "test.jsonl.gz") in str(caught.value)
 
 
-def test_a_test_label_that_training_lacks_is_refused_by_its_line(tmp_path):
-    write(tmp_path / "pets", test=[*TEST, {"text": "x", "label": "fish"}])
-    sentence = r"test\.jsonl\.gz: label in line 2: got label 'fish', expected one of"
-    with pytest.raises(ConfigError, match=sentence):
-        load_dataset("pets", tmp_path)
-
-
-@pytest.mark.parametrize("file", ["train", "test"])
-def test_an_empty_file_is_refused(tmp_path, file):
-    write(tmp_path / "pets", **{file: b""})
-    with pytest.raises(
-        ConfigError, match=rf"{file}\.jsonl\.gz has no samples, expected"
-    ):
+def test_an_empty_file_is_refused(tmp_path):
+    write(tmp_path / "pets", train=b"")
+    with pytest.raises(ConfigError, match=r"train\.jsonl\.gz has no samples, expected"):
         load_dataset("pets", tmp_path)
 
 
 def test_a_missing_test_file_is_refused(tmp_path):
     write(tmp_path / "pets")
-    (tmp_path / "pets" / "test.jsonl.gz").unlink()
+    path = tmp_path / "pets" / "test.jsonl.gz"
+    path.unlink()
     with pytest.raises(
         ConfigError, match=r"test\.jsonl\.gz: cannot be read after line"
     ):
         load_dataset("pets", tmp_path)
-
-
-def test_a_damaged_file_is_refused_whatever_is_damaged(tmp_path):
-    write(tmp_path / "pets", train=TRAIN * 30)
-    path = tmp_path / "pets" / "train.jsonl.gz"
-    sound = np.frombuffer(path.read_bytes(), np.uint8)
-    rng = np.random.default_rng(1)
-    refused = 0
-    for _ in range(200):
-        damaged = sound.copy()
-        damaged[rng.integers(len(damaged), size=3)] = rng.integers(256, size=3)
-        path.write_bytes(damaged[: rng.integers(1, len(damaged) * 4)].tobytes())
-        load_dataset.cache_clear()
-        try:
-            load_dataset("pets", tmp_path)
-        except ConfigError:
-            refused += 1
-    assert refused > 100
-
-
-def test_a_missing_set_says_where_it_looked_and_what_there_is(tmp_path):
-    write(tmp_path / "pets")
-    write(tmp_path / "text" / "news")
-    (tmp_path / "text" / "other").mkdir()
-    with pytest.raises(ConfigError) as caught:
-        load_dataset("r8:fine", tmp_path)
-    message = str(caught.value)
-    for part in (
-        "dataset: got 'r8:fine'",
-        "a folder r8 with train.jsonl.gz",
-        f"in {tmp_path} or a folder directly in it",
-        "stdlib-docs",
-        "expected one of news, ",
-    ):
-        assert part in message
 
 
 def test_a_file_of_images_has_no_fields(tmp_path):
@@ -243,7 +184,7 @@ def test_a_field_that_is_no_word_is_refused(tmp_path, name):
         load_dataset(name, tmp_path)
 
 
-# ---------------------------------------------------------------- docstrings
+# ---- docstrings
 
 
 @pytest.fixture(scope="module")
@@ -252,24 +193,16 @@ def docs():
 
 
 def test_docstrings_are_those_that_python_shows(docs):
-    known = set(docs.train.x) | set(docs.test.x)
-    import logging
-    import tarfile
-
+    assert load_dataset("stdlib-docs", Path("nowhere")).train.x == docs.train.x
+    texts = docs.train.x + docs.test.x
+    labels = [*docs.train.y.tolist(), *docs.test.y.tolist()]
     for label, found in (
         ("logging", logging.Logger.setLevel),
         ("tarfile", tarfile.TarFile.extractall),
     ):
-        place = docs.class_names.index(label)
-        text = inspect.getdoc(found)
-        assert text in known
-        for split in (docs.train, docs.test):
-            if text in split.x:
-                assert split.y[split.x.index(text)] == place
-
-
-def test_no_document_occurs_twice_or_is_short(docs):
-    counts = Counter(map(words, docs.train.x + docs.test.x))
+        place = texts.index(inspect.getdoc(found))
+        assert docs.class_names[labels[place]] == label
+    counts = Counter(map(words, texts))
     assert max(counts.values()) == 1
     assert min(map(len, counts)) >= 4
 
@@ -279,13 +212,6 @@ def test_each_class_of_docstrings_has_a_quarter_for_testing(docs):
     assert len(train) == len(test) == docs.num_classes == 16
     np.testing.assert_allclose(test, (train + test) / 4, atol=0.5)
     assert (train + test).min() >= 60
-
-
-def test_docstrings_are_found_by_name_and_the_same_each_time(docs):
-    again = load_dataset("stdlib-docs", Path("nowhere"))
-    assert again.name == "stdlib-docs"
-    assert docs.train.x == again.train.x
-    np.testing.assert_array_equal(docs.test.y, again.test.y)
 
 
 @pytest.fixture
@@ -362,7 +288,7 @@ def test_a_library_without_sources_is_refused(library, damage):
         load_stdlib_docs()
 
 
-# ---------------------------------------------------------------- the Hub
+# ---- the Hub
 
 
 @pytest.fixture
@@ -450,7 +376,7 @@ def test_the_hub_refuses_rows_that_are_no_labelled_texts(
         load_dataset(hub(train, test or train), tmp_path)
 
 
-# ---------------------------------------------------------------- real data
+# ---- real data
 
 
 @pytest.mark.parametrize(
