@@ -91,45 +91,38 @@ def test_groups_are_made_and_distilled_of_the_servers_samples(
     assert found["average_accuracy"] > 0.6  # a quarter by chance
 
 
-def test_without_them_several_groups_are_refused_by_name(tmp_path, backbone):
-    with pytest.raises(
-        ConfigError, match=r"strategy.groups: got 2, .*data.public_path\)"
-    ):
-        build.validate(resolve(config(tmp_path, backbone, "")))
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("", r"strategy.groups: got 2, .*data.public_path\)"),
+        ("none.npz", r"none\.npz is missing, expected a file"),
+    ],
+)
+def test_without_them_several_groups_are_refused(tmp_path, backbone, path, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build.validate(resolve(config(tmp_path, backbone, path)))
 
 
-def test_a_file_that_is_missing_is_named(tmp_path, backbone):
-    with pytest.raises(ConfigError, match=r"none\.npz is missing, expected a file"):
-        build.validate(resolve(config(tmp_path, backbone, tmp_path / "none.npz")))
+LOCAL = {"scenario": "local-data", "public_path": "x"}
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "sentence"),
     [
-        {"strategy": "fedet"},
-        {
-            "strategy": "fedavg",
-            "scenario": "local-data",
-            "model": "mlp",
-            "num_features": 2,
-            "classes_per_task": 2,
-        },
+        ({"strategy": "fedet", "scenario": "class-incremental"}, "none, but f"),
+        (
+            {"strategy": "fedavg", "model": "mlp", "num_features": 2}
+            | {"classes_per_task": 2},
+            "none, but f",
+        ),
+        # Only clients can number these texts.
+        (
+            {"strategy": "fedet", "model": "kim-cnn", "num_features": 5},
+            ".*word vectors",
+        ),
     ],
 )
-def test_what_nobody_would_use_is_refused(values):
-    with pytest.raises(
-        ConfigError, match=r"data.public_path: got 'x', expected none, but f"
-    ):
-        resolve(RunConfig.from_settings(public_path="x", **values))
-
-
-def test_texts_that_only_clients_can_number_are_refused():
-    text = RunConfig.from_settings(
-        strategy="fedet",
-        scenario="local-data",
-        model="kim-cnn",
-        num_features=5,
-        public_path="x",
-    )
-    with pytest.raises(ConfigError, match=r"data.public_path: got 'x', .*word vectors"):
-        resolve(text)
+def test_what_nobody_would_use_is_refused(values, sentence):
+    sentence = f"data.public_path: got 'x', expected {sentence}"
+    with pytest.raises(ConfigError, match=sentence):
+        resolve(RunConfig.from_settings(**{**LOCAL, **values}))
