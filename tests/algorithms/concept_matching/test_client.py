@@ -14,10 +14,10 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.build import create_model
-from fcl_flower.setup.build import Built
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.concept_matching import ConceptMatchingParams
+from strategies.concept_matching.server import ConceptMatching as Server
 
 NOW = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 
@@ -212,29 +212,22 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
     tmp_path, monkeypatch
 ):
     chosen, guesses = {}, []
-    train, strategy = ConceptMatching.train, Built.strategy
+    train, aggregate_train = ConceptMatching.train, Server.aggregate_train
 
     def noted(self, *given):
         state, update = train(self, *given)
         chosen[self.context.client] = int(state["chosen"]["0"])
         return state, update
 
-    def watched(*given):
-        inner = strategy(*given)
-        aggregate_train = inner.aggregate_train
-
-        def compared(state, stage, updates):
-            new = aggregate_train(state, stage, updates)
-            told = new["meta/round"]
-            pairs = zip(told["client"], told["origin"], strict=True)
-            guesses.extend((chosen[int(c)], int(k)) for c, k in pairs)
-            return new
-
-        inner.aggregate_train = compared
-        return inner
+    def compared(self, *given):
+        state = aggregate_train(self, *given)
+        told = state["meta/round"]
+        pairs = zip(told["client"], told["origin"], strict=True)
+        guesses.extend((chosen[int(c)], int(k)) for c, k in pairs)
+        return state
 
     monkeypatch.setattr(ConceptMatching, "train", noted)
-    monkeypatch.setattr(Built, "strategy", watched)
+    monkeypatch.setattr(Server, "aggregate_train", compared)
     shape = {"classes_per_task": 0, "tasks": 3, "clients": 6, "rounds": 3}
     config = tiny(tmp_path, strategy="concept-matching", scenario="concepts", **shape)
     run_in_process(config)
