@@ -5,15 +5,14 @@ training samples, with turned images or permuted labels, or several sets in one.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeAlias
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import TypeVar, override
+from typing_extensions import TypeVar
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.partition import Indices, train_valid_split
@@ -42,7 +41,9 @@ class Split(Generic[X_co]):
 
     def take(self, indices: Indices) -> "Split[X_co]":
         """Select samples by index."""
-        return _split_of(_at(self.x, indices), self.y[indices])
+        x: Any = self.x
+        taken = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
+        return _split_of(taken, self.y[indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,89 +71,33 @@ class Dataset(Generic[X_co]):
         return self.test if name == "test" else self.train
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """``NAME`` or ``NAME:FIELD``: a data set that is stored or built in."""
-
-    name: str
-    field: str = ""
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.name}:{self.field}" if self.field else self.name
+_VARIANT = re.compile(r"(?:held-out|(?:rotated|relabelled)-(?:0|[1-9]\d{0,8})):(.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """``hub:PATH``: a data set of the Hugging Face Hub or a local folder."""
-
-    path: str
-
-    @override
-    def __str__(self) -> str:
-        return f"hub:{self.path}"
+def variant_of(name: str) -> str | None:
+    """Parse what a variant is made of: NAME of ``rotated-90:NAME``."""
+    found = _VARIANT.fullmatch(name)
+    return found[1] if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
-    """``A+B``: the classes of several data sets side by side."""
-
-    members: tuple[Source | HubSource, ...]
-
-    @override
-    def __str__(self) -> str:
-        return "+".join(map(str, self.members))
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """``KIND:NAME`` or ``KIND-NUMBER:NAME``: a variant of another data set."""
-
-    kind: str
-    number: int | None
-    of: "DatasetName"
-
-    @override
-    def __str__(self) -> str:
-        number = "" if self.number is None else f"-{self.number}"
-        return f"{self.kind}{number}:{self.of}"
-
-
-DatasetName: TypeAlias = Source | HubSource | Union | Derived
-
-
-def parse_name(text: str) -> DatasetName:
-    """Parse the name of a data set; ``str`` of the result gives the text again."""
-    found = re.fullmatch(
-        r"(?:(held-out)|(rotated|relabelled)-(0|[1-9]\d{0,8})):(.*)", text
-    )
-    if found:
-        plain, numbered, number, of = found.groups()
-        return Derived(
-            plain or numbered, int(number) if number else None, parse_name(of)
-        )
-    members = tuple(map(_parse_source, text.split("+")))
-    return Union(members) if len(members) > 1 else members[0]
-
-
-def _parse_source(text: str) -> Source | HubSource:
-    if text.startswith("hub:"):
-        return HubSource(text.removeprefix("hub:"))
-    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", text):
+def check_source(name: str) -> None:
+    """Refuse what is neither ``NAME`` nor ``NAME:FIELD``."""
+    if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
         raise ConfigError(
-            f"dataset: got {text!r}, expected digits, stdlib-docs, a file's name "
+            f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
             "without folder and .npz, a folder's name, FOLDER:FIELD, or hub:NAME"
         )
-    name, _, field = text.partition(":")
-    return Source(name, field)
 
 
-def derive_dataset(name: Derived, whole: Dataset) -> Dataset:
+def derive_dataset(name: str, whole: Dataset) -> Dataset:
     """Make the variant of a data set that a name asks for."""
-    return _VARIANTS[name.kind](str(name), name.number or 0, whole)
+    if name.startswith(HELD_OUT):
+        return _hold_out(name, whole)
+    kind, _, number = name.partition(":")[0].partition("-")
+    return (_rotate if kind == "rotated" else _relabel)(name, int(number), whole)
 
 
-def _hold_out(name: str, _: int, whole: Dataset) -> Dataset:
+def _hold_out(name: str, whole: Dataset) -> Dataset:
     """Take a fifth of each class's training samples for testing.
 
     They are the same whatever the run's seed. So settings are chosen without a look at
@@ -209,11 +154,6 @@ def _rotate(name: str, degrees: int, whole: Dataset) -> Dataset:
     return type(whole)(name, train, test, whole.class_names)
 
 
-_VARIANTS: Mapping[str, Callable[[str, int, Dataset], Dataset]] = MappingProxyType(
-    {"held-out": _hold_out, "rotated": _rotate, "relabelled": _relabel}
-)
-
-
 def unite(name: str, members: Sequence[Dataset]) -> Dataset:
     """Join data sets of one modality into one with the classes of all.
 
@@ -223,25 +163,21 @@ def unite(name: str, members: Sequence[Dataset]) -> Dataset:
     """
     if len({member.name for member in members}) < len(members):
         raise ConfigError(f"dataset: got {name!r}, expected different names")
-    _refuse_unlike(name, {member.name: member.modality for member in members})
-    first = members[0]
-    if first.modality not in ("images", "text"):
-        shapes = {m.name: f"shape {m.train.x.shape[1:]}" for m in members}
-        _refuse_unlike(name, shapes)
-    return type(first)(
+    alike = [member.modality for member in members]
+    if {*alike} in ({"time-series"}, {"tabular"}):
+        alike = [f"shape {member.train.x.shape[1:]}" for member in members]
+    if len({*alike}) > 1:
+        pairs = zip(alike, members, strict=True)
+        said = " and ".join(f"{what} in {member.name!r}" for what, member in pairs)
+        raise ConfigError(
+            f"dataset: got {name!r} with {said}, expected the same in all of them"
+        )
+    return type(members[0])(
         name,
         _join([member.train for member in members], members),
         _join([member.test for member in members], members),
         tuple(f"{m.name}:{label}" for m in members for label in m.class_names),
     )
-
-
-def _refuse_unlike(name: str, found: Mapping[str, str]) -> None:
-    if len(set(found.values())) > 1:
-        said = " and ".join(f"{what} in {member!r}" for member, what in found.items())
-        raise ConfigError(
-            f"dataset: got {name!r} with {said}, expected the same in all of them"
-        )
 
 
 def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
@@ -251,22 +187,14 @@ def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
     if members[0].modality == "text":
         return _split_of(tuple(chain.from_iterable(parts)), y)
     if members[0].modality == "images":
-        parts = _alike(parts)
+        # Imported here since it loads torch, and most data sets are one.
+        from fcl_flower.data.images import resized
+
+        height, width = (max(x.shape[axis] for x in parts) for axis in (1, 2))
+        parts = [resized(x, height, width) for x in parts]
+        if len({x.ndim for x in parts}) > 1:
+            parts = [x if x.ndim == 4 else x[..., None].repeat(3, -1) for x in parts]
     return _split_of(np.concatenate(parts), y)
-
-
-def _alike(parts: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
-    # Imported here since it loads torch, and most data sets are one.
-    from fcl_flower.data.images import resized
-
-    height, width = (max(x.shape[axis] for x in parts) for axis in (1, 2))
-    rgb = any(x.ndim == 4 for x in parts)
-    same = [resized(x, height, width) for x in parts]
-    return [np.repeat(x[..., None], 3, -1) if rgb and x.ndim == 3 else x for x in same]
-
-
-def _at(x: Any, indices: Indices) -> Any:  # noqa: ANN401 - an array or texts
-    return tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
 
 
 def _split_of(x: Any, y: npt.NDArray[np.int64]) -> Split:  # noqa: ANN401 - as above

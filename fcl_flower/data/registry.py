@@ -26,14 +26,10 @@ from fcl_flower.data.arrays import (
 )
 from fcl_flower.data.datasets import (
     Dataset,
-    DatasetName,
-    Derived,
-    HubSource,
-    Source,
-    Union,
+    check_source,
     derive_dataset,
-    parse_name,
     unite,
+    variant_of,
 )
 from fcl_flower.data.hub import load_hub
 from fcl_flower.data.partition import train_valid_split
@@ -76,11 +72,11 @@ DATASETS = Registry[Callable[[], Dataset]](
 @contextmanager
 def registered(dataset: Dataset) -> Iterator[None]:
     """Let this process load a data set in memory by its name, for a while."""
-    if not isinstance(parse_name(dataset.name), Source):
-        raise config_error(
-            "dataset", dataset.name, "letters, digits, '_', '-' and dots"
-        )
-    with DATASETS.registered(dataset.name, lambda: dataset):
+    name = dataset.name
+    if variant_of(name) is not None or "+" in name or name.startswith("hub:"):
+        raise config_error("dataset", name, "letters, digits, '_', '-' and dots")
+    check_source(name)
+    with DATASETS.registered(name, lambda: dataset):
         try:
             load_dataset.cache_clear()
             yield
@@ -115,30 +111,22 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
         data_root: where files are looked for; need not exist for the sets without
             a download.
     """
-    return _load(parse_name(name), data_root)
+    if (whole := variant_of(name)) is not None:
+        return derive_dataset(name, load_dataset(whole, data_root))
+    members = [_load_source(member, data_root) for member in name.split("+")]
+    return unite(name, members) if len(members) > 1 else members[0]
 
 
-def _load(name: DatasetName, data_root: Path) -> Dataset:
-    match name:
-        case Derived():
-            return derive_dataset(name, load_dataset(str(name.of), data_root))
-        case Union():
-            return unite(
-                str(name), [_load(member, data_root) for member in name.members]
-            )
-        case HubSource():
-            return load_hub(str(name), name.path)
-        case Source():
-            return _load_source(name, data_root)
-
-
-def _load_source(source: Source, data_root: Path) -> Dataset:
-    name, stem = str(source), source.name
+def _load_source(name: str, data_root: Path) -> Dataset:
+    if name.startswith("hub:"):
+        return load_hub(name, name.removeprefix("hub:"))
+    check_source(name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
+    stem, _, field = name.partition(":")
     found = _stored(data_root)
     # Images have no second label that a field could mean.
-    paths = [path for path in found.get(stem, []) if path.is_dir() or not source.field]
+    paths = [path for path in found.get(stem, []) if path.is_dir() or not field]
     known = name in DATASETS
     if len(paths) + known > 1:
         here = ["a data set of that name that is no file"] * known
@@ -161,7 +149,7 @@ def _load_source(source: Source, data_root: Path) -> Dataset:
             "a folder directly in it (set --data-root or $FCL_DATA)"
         )
     if paths[0].is_dir():
-        return load_jsonl(name, paths[0], source.field or "label")
+        return load_jsonl(name, paths[0], field or "label")
     return load_npz(name, paths[0])
 
 

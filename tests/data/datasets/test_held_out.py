@@ -5,13 +5,9 @@ import pytest
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import from_arrays
-from fcl_flower.data.datasets import derive_dataset, parse_name
+from fcl_flower.data.datasets import derive_dataset
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.texts import TextDataset, text_dataset, text_split
-
-
-def held_out(name, whole):
-    return derive_dataset(parse_name(name), whole)
 
 
 def tables(counts):
@@ -23,7 +19,7 @@ def tables(counts):
 
 def test_a_fifth_of_each_class_is_for_testing_and_test_samples_are_left_alone():
     whole = tables([10, 20, 2])
-    cut = held_out("held-out:rows", whole)
+    cut = derive_dataset("held-out:rows", whole)
 
     assert type(cut) is type(whole)
     assert (cut.name, cut.class_names) == ("held-out:rows", whole.class_names)
@@ -41,7 +37,9 @@ def test_texts_are_held_out_too():
     texts = [f"text {index}" for index in range(10)]
     split = text_split(texts, [0] * 5 + [1] * 5)
     other = text_split(["never", "seen"], [0, 1])
-    cut = held_out("held-out:a", text_dataset("t", "t", split, other, ("no", "yes")))
+    cut = derive_dataset(
+        "held-out:a", text_dataset("t", "t", split, other, ("no", "yes"))
+    )
 
     assert isinstance(cut, TextDataset)
     assert sorted([*cut.train.x, *cut.test.x]) == texts
@@ -51,7 +49,7 @@ def test_texts_are_held_out_too():
 
 def test_a_class_with_a_single_sample_is_refused():
     with pytest.raises(ConfigError) as problem:
-        held_out("held-out:rows", tables([3, 1]))
+        derive_dataset("held-out:rows", tables([3, 1]))
     assert str(problem.value) == (
         "dataset: got 'held-out:rows' with one training sample of class '1', expected "
         "two or more, as one is held out"
@@ -63,7 +61,7 @@ def test_a_data_set_is_named_so(tmp_path):
     cut = load_dataset("held-out:digits", tmp_path)
     assert cut.name == "held-out:digits"
     assert len(cut.train.x) + len(cut.test.x) == len(whole.train.x)
-    again = held_out("held-out:digits", whole)
+    again = derive_dataset("held-out:digits", whole)
     np.testing.assert_array_equal(cut.test.x, again.test.x)
     with pytest.raises(ConfigError, match="got 'nonsense', expected one of"):
         load_dataset("held-out:nonsense", tmp_path)

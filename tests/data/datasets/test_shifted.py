@@ -7,14 +7,10 @@ import pytest
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import from_arrays
-from fcl_flower.data.datasets import derive_dataset, parse_name
+from fcl_flower.data.datasets import derive_dataset
 from fcl_flower.data.registry import known_datasets, load_dataset
 
 NAMES = ("cat", "dog", "owl")
-
-
-def derived(name, whole):
-    return derive_dataset(parse_name(name), whole)
 
 
 def images(*colours):
@@ -28,7 +24,7 @@ def images(*colours):
 def test_images_are_turned_anticlockwise():
     whole = images()
     found = {
-        degrees: derived(f"rotated-{degrees}:pets", whole).train.x[0].tolist()
+        degrees: derive_dataset(f"rotated-{degrees}:pets", whole).train.x[0].tolist()
         for degrees in (90, 180, 270)
     }
     assert whole.train.x[0].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -41,7 +37,7 @@ def test_images_are_turned_anticlockwise():
 
 def test_turned_images_keep_labels_names_and_colours():
     whole = images(0, 50, 100)
-    found = derived("rotated-270:pets", whole)
+    found = derive_dataset("rotated-270:pets", whole)
 
     assert (found.name, found.class_names) == ("rotated-270:pets", NAMES)
     for turned, split in ((found.train, whole.train), (found.test, whole.test)):
@@ -54,7 +50,7 @@ def test_turned_images_keep_labels_names_and_colours():
 
 def test_a_class_has_the_name_of_the_one_so_many_places_behind_it():
     whole = images()
-    found = derived("relabelled-2:pets", whole)
+    found = derive_dataset("relabelled-2:pets", whole)
 
     assert found.class_names == ("owl", "cat", "dog")
     assert found.name == "relabelled-2:pets"

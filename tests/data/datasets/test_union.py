@@ -7,7 +7,6 @@ from text_sets import write_text_set
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import TimeSeriesDataset
-from fcl_flower.data.datasets import Derived, HubSource, Source, Union, parse_name
 from fcl_flower.data.images import resized
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.texts import TextDataset
@@ -40,29 +39,6 @@ def test_classes_stand_side_by_side_in_the_order_given(tmp_path):
         assert found.y.tolist() == y
         assert not found.x.flags.writeable
         assert not found.y.flags.writeable
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("digits", Source("digits")),
-        ("trec:fine", Source("trec", "fine")),
-        ("hub:some/body", HubSource("some/body")),
-        ("a+b:c+hub:d", Union((Source("a"), Source("b", "c"), HubSource("d")))),
-        (
-            "held-out:rotated-90:mnist+notmnist",
-            Derived(
-                "held-out",
-                None,
-                Derived("rotated", 90, Union((Source("mnist"), Source("notmnist")))),
-            ),
-        ),
-        ("relabelled-3:a", Derived("relabelled", 3, Source("a"))),
-    ],
-)
-def test_a_name_is_parsed_and_printed_as_it_was_written(text, name):
-    assert parse_name(text) == name
-    assert str(name) == text
 
 
 def test_images_get_the_largest_size_and_colours_where_one_has_them(tmp_path):
