@@ -54,12 +54,6 @@ class ClientProgress:
     given_up: str = ""
     idle_since: float = field(default_factory=time.monotonic)
 
-    def note_update(self, *, shall_be_tested: bool) -> None:
-        """Note that its next update is aggregated."""
-        self.done += 1
-        self.failures, self.excused = 0, False
-        self.ended_task = shall_be_tested
-
     def to_json(self) -> dict[str, Any]:
         """Turn into what a checkpoint keeps of it."""
         kept = asdict(self)
@@ -90,8 +84,7 @@ class AsyncLoop(Loop):
     @override
     def _run_rounds(self) -> None:
         inbox = dict[int, Message]()
-        again = self._pending_before() + self._tests()
-        if again:
+        if again := self._pending_before() + self._tests():
             self._mailbox.send(again)
         while self._unfinished():
             self._ask_idle_clients()
@@ -212,8 +205,9 @@ class AsyncLoop(Loop):
         if update is not None:
             progress = self._clients[client]
             stage = self._schedule.stage(progress.done + 1)
-            tested = stage.ends_task and not server.predicts_locally
-            progress.note_update(shall_be_tested=tested)
+            progress.done += 1
+            progress.failures, progress.excused = 0, False
+            progress.ended_task = stage.ends_task and not server.predicts_locally
         # Before the checkpoint: what came with an update is not asked for again.
         if server.predicts_locally:
             self._record_scores(number, received)

@@ -50,8 +50,6 @@ def traffic(records: RecordDict) -> Counter[str]:
 
 
 class _Tensors:
-    """Counts the tensors of a message, equal ones and equal chunks of them once."""
-
     def __init__(self, records: RecordDict) -> None:
         self.bytes = 0
         self._seen = set[_Key]()
@@ -63,7 +61,7 @@ class _Tensors:
         )
 
     def count(self, array: Array) -> _Key:
-        """Count a tensor unless it has been; return what it is known by."""
+        """Count a tensor unless it has been, and name what it is known by."""
         lengths = _lengths(array)
         chunks = self._keys(array, lengths)
         for key, length in zip(chunks, lengths, strict=True):
@@ -86,11 +84,8 @@ class _Tensors:
             self.bytes += size
 
     def _keys(self, array: Array, lengths: list[int]) -> list[_Key]:
-        """Tell a tensor's chunks from all others of the message.
-
-        Those of lengths that no other has are not hashed. Flower's hashes are kept with
-        the tensor, which many clients may receive.
-        """
+        # A chunk whose length no other has needs no hash. Flower keeps its hashes with
+        # the tensor, which many clients may receive.
         if all(self._lengths[length] == 1 for length in lengths):
             return [(length,) for length in lengths]
         return [(known_by,) for known_by, _ in array.slice_array()]

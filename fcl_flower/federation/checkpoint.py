@@ -167,7 +167,6 @@ class FolderStateStore(StateStore):
 
     @override
     def _load(self, before: int) -> tuple[int, Payload] | None:
-        """Load the last version that is whole."""
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
@@ -181,7 +180,7 @@ class FolderStateStore(StateStore):
                 }
                 if self._durable:
                     for arrays in stored.values():
-                        arrays.read()
+                        _ = arrays.arrays  # reads the file
                 loaded: dict[str, Arrays] = {
                     group: stored.get(group, {}) for group in found["groups"]
                 }
@@ -279,8 +278,13 @@ class FolderStateStore(StateStore):
         temporary.replace(self._folder / name)
 
     def _name_durably(self) -> None:
-        if self._durable:
-            _sync(self._folder)
+        if not self._durable:
+            return
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 class _StoredArrays(Mapping[str, AnyArray]):
@@ -292,22 +296,18 @@ class _StoredArrays(Mapping[str, AnyArray]):
 
     @override
     def __getitem__(self, name: str) -> AnyArray:
-        return self._arrays[name]
+        return self.arrays[name]
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
+        return iter(self.arrays)
 
     @override
     def __len__(self) -> int:
         return len(self._entry["tensors"])
 
-    def read(self) -> None:
-        """Read the file now."""
-        _ = self._arrays
-
     @cached_property
-    def _arrays(self) -> dict[str, AnyArray]:
+    def arrays(self) -> dict[str, AnyArray]:
         content = self._path.read_bytes()
         if zlib.crc32(content) != self._entry["checksum"]:
             raise WireError(f"state: {self._path} is damaged")
@@ -330,11 +330,3 @@ def _open_manifest(path: Path) -> _Manifest:
         raise WireError(f"state: {path} is damaged")
     found: _Manifest = json.loads(text)
     return found
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,7 +1,6 @@
 """The client of a message: its run, its data, its learner and its state."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,11 +60,7 @@ SPEC_FILE = "run.json"
 
 
 class RunParts:
-    """What all clients of a run share on nodes that are configured alike.
-
-    Attributes:
-        run: as it holds on these nodes.
-    """
+    """What all clients of a run share on nodes that are configured alike."""
 
     def __init__(self, run: Built) -> None:
         """Draw the scenario, and limit the threads of this process to the run's."""
@@ -93,10 +88,9 @@ _KEPT: dict[_Key, RunParts] = {}
 
 
 def run_parts(run_id: int, spec: RunSpec, node: NodeConfig) -> RunParts:
-    """Find what the clients of a run share, built if this process has not yet.
+    """Find what the clients of a run share, or build it and let another run's go.
 
-    The parts of another run are let go. The node's device and word vectors count more
-    than those of the run.
+    The node's device and word vectors count more than those of the run.
     """
     key = (run_id, spec.to_json(), node.device, node.word_vectors)
     if key not in _KEPT:
@@ -175,10 +169,6 @@ def vector_file(run: Built) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
-Predict: TypeAlias = Callable[[Tensor], Tensor]
-"""From inputs, shape (batch, *input_shape), to logits, (batch, classes)."""
-
-
 def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
     """Count the bytes of what a client must keep from its finished tasks.
 
@@ -197,10 +187,6 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
         if not f"{group}/".startswith(tuple(f"{name}/" for name in names))
         for tensor in arrays.values()
     )
-
-
-def _masked(predict: Predict, labels: Tensor, x: Tensor) -> Tensor:
-    return mask_logits(predict(x), labels)
 
 
 class Client:
@@ -340,10 +326,7 @@ class Client:
                 samples = self._examples(task, "valid")
                 known = self.learner.select_model(state, received, samples)
                 asked = stage.task
-            predict: Predict = partial(self.learner.predict, state, known, asked)
-            if labels is not None:
-                predict = partial(_masked, predict, labels)
-            predict = partial(self._finite, predict)
+            predict = partial(self._logits, state, known, asked, labels)
             test = self._examples(task, "test")
             answers = ClassCounts(predict)
             counted = self.config.federation.per_class
@@ -352,14 +335,18 @@ class Client:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
         return found, by_class
 
-    def _finite(self, predict: Predict, x: Tensor) -> Tensor:
-        """Compute logits, of which NaN would count as the first class.
-
-        Raises:
-            DivergenceError: there are some.
-        """
-        logits = predict(x)
-        if logits.isnan().any():
+    def _logits(
+        self,
+        state: Payload,
+        received: Payload,
+        task: int,
+        labels: Tensor | None,
+        x: Tensor,
+    ) -> Tensor:
+        logits = self.learner.predict(state, received, task, x)
+        if labels is not None:
+            logits = mask_logits(logits, labels)
+        if logits.isnan().any():  # they would count as the first class
             raise self._diverged("predictions are NaN")
         return logits
 
@@ -368,11 +355,7 @@ class Client:
         return concat([self._examples(task, split) for task in tasks])
 
     def _labels(self, task: int) -> Tensor:
-        """Return the labels of the client's own samples of a task or a concept.
-
-        Those that are held out alone would not do: of a concept of many classes they
-        are too few to have a sample of each.
-        """
+        # Those held out alone are too few to have a sample of each class of a concept.
         own = [self.samples.examples(task, split).y for split in ("train", "valid")]
         return torch.cat(own).to(self.learner.context.device)
 

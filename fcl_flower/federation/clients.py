@@ -249,11 +249,8 @@ class ClientRegistry:
         self._collect_ids(now)
 
     def _online(self) -> frozenset[int]:
-        """List the nodes that are there, as Flower said last.
-
-        Over a network Flower's call retries without end where its server does not
-        answer: it goes on beside the rounds, which do with what was said before.
-        """
+        # Over a network Flower's call retries without end where its server does not
+        # answer: it goes on beside the rounds, which do with what was said before.
         if self._listing is None:
             self._listing = self._begin(self._grid.get_node_ids)
         wait([self._listing], mailbox.POLL_TIMEOUT)

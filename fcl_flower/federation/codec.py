@@ -161,7 +161,7 @@ class Encoded:
     dtype: str
     shape: tuple[int, ...]
     form: str
-    data: bytes | memoryview
+    data: Bytes
 
 
 def encode(
@@ -201,7 +201,8 @@ def encode(
         layout, stored, places = _pack_dense(tensor.shape, stored)
     form = f"{kind}{layout}{_SUFFIXES[precision] if dtype == 'float32' else ''}"
     if not (copy or compress or scale or places):
-        return Encoded(dtype, tensor.shape, form, _bytes_of(stored))
+        view = np.ascontiguousarray(stored).view(np.uint8).data.toreadonly()
+        return Encoded(dtype, tensor.shape, form, view)
     data = scale + stored.tobytes() + places
     if compress and len(frame := compress_bytes(data, stored.itemsize)) < len(data):
         data, form = frame, form + _FRAME
@@ -297,10 +298,6 @@ def _pack_dense(shape: tuple[int, ...], flat: Array) -> tuple[str, Array, bytes]
     else:
         stored, where = flat[indices], indices
     return layout, stored, pack(layout, shape, where)
-
-
-def _bytes_of(stored: Array) -> memoryview:
-    return np.ascontiguousarray(stored).view(np.uint8).data.toreadonly()
 
 
 def _check_shape(shape: tuple[int, ...], itemsize: int, max_bytes: int) -> None:
@@ -518,9 +515,12 @@ def compress_bytes(data: bytes, itemsize: int) -> bytes:
     """
     frame = zstandard.ZstdCompressor(level=LEVEL).compressobj(size=len(data))
     # A block has one code for all its bytes: each place gets blocks of its own.
+    end = len(data) // itemsize * itemsize
+    planes = (data[place:end:itemsize] for place in range(itemsize))
     made = [
         frame.compress(plane) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        for plane in _planes(data, itemsize)
+        for plane in (*planes, data[end:])
+        if plane
     ]
     return b"".join(made) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)
 
@@ -543,12 +543,6 @@ def decompress_bytes(frame: bytes, itemsize: int, limit: int) -> bytes:
     if len(opened) != claimed:
         raise WireError(f"a compressed tensor has {len(opened)} bytes, not {claimed}")
     return _whole(opened, itemsize)
-
-
-def _planes(data: bytes, itemsize: int) -> list[bytes]:
-    end = len(data) // itemsize * itemsize
-    planes = [data[place:end:itemsize] for place in range(itemsize)]
-    return [plane for plane in (*planes, data[end:]) if plane]
 
 
 def _whole(planes: bytes, itemsize: int) -> bytes:

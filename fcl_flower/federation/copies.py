@@ -103,10 +103,7 @@ def restored(payload: Payload, known: Payload) -> Payload:
 
 
 def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
-    """Add a difference, dense or sparse, to the entries of a dense tensor.
-
-    Both sides of the wire call this, so that they get the same bits.
-    """
+    # Both sides of the wire call this, so that they get the same bits.
     with np.errstate(over="ignore", invalid="ignore"):  # refused where it matters
         values = _entries(start, difference) + _values_of(difference)
     return _with_values(difference, values)
@@ -231,11 +228,8 @@ class ModelPublisher:
     ) -> Payload:
         """Change the models as far as clients are told; return the state with them.
 
-        Args:
-            before: the state that clients know.
-            after: what aggregation has made of it.
-            version: the round.
-            known: what the clients whose updates are used have in their memory now.
+        Clients know ``before``, of which aggregation has made ``after`` in the round
+        ``version``; ``known`` is what those whose updates are used have now.
         """
         self._version = version
         for client, theirs in known.items():
@@ -294,11 +288,8 @@ class ModelPublisher:
     def _changed(
         self, group: str, known: Arrays, wanted: Arrays
     ) -> tuple[Arrays, dict[str, Encoded]]:
-        """Move a model by its rounded change; return both.
-
-        Rows along axis 0 that aggregation has left alone stay, with what is left of
-        earlier changes: a strategy may send only those that it has changed.
-        """
+        # Rows along axis 0 that aggregation has left alone stay, with what is left of
+        # earlier changes: a strategy may send only those that it has changed.
         moved, changes = dict(wanted), dict[str, Encoded]()
         for name, tensor in wanted.items():
             if not is_matrix(tensor):
@@ -347,10 +338,7 @@ class ModelPublisher:
 
 
 def _rows(arrays: Arrays) -> Arrays | None:
-    """Mark the rows that there are of each `SparseArray`, one bit a row.
-
-    None where one has only some entries of a row.
-    """
+    # One bit a row; None where a tensor has only some entries of one.
     found: dict[str, AnyArray] = {}
     for name, tensor in arrays.items():
         if isinstance(tensor, SparseArray):
@@ -448,11 +436,8 @@ class ModelCopy:
     def _moved(
         self, group: str, model: Arrays, changes: Mapping[int, Arrays]
     ) -> Arrays:
-        """Move a model by its changes.
-
-        Changes that the copy has already, since an update of the client was not used,
-        are not added again.
-        """
+        # Changes that the copy has already, since an update of the client was not used,
+        # are not added again.
         moved, held = dict(model), int(np.asarray(self._versions.get(group, 0)))
         for version in sorted(v for v in changes if v > held):
             for name, change in changes[version].items():

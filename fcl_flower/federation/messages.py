@@ -258,13 +258,6 @@ def reports_state_lost(records: RecordDict) -> bool:
     return STATE_LOST in records.config_records
 
 
-def decode_arrays(
-    record: ArrayRecord, group: str = "", max_bytes: int = MAX_BYTES
-) -> Arrays:
-    """Decode the tensors of one record, read-only, up to their dense size in bytes."""
-    return dict(_received_arrays(record, group, max_bytes))
-
-
 def decode_payload(records: RecordDict, max_bytes: int = MAX_BYTES) -> Payload:
     """Decode the payload of a message, read-only; see `received_payload`."""
     return decoded(received_payload(records, max_bytes))
@@ -290,7 +283,6 @@ def decoded(payload: Payload) -> Payload:
 
 
 def _received_arrays(record: ArrayRecord, group: str, max_bytes: int) -> ReceivedArrays:
-
     def encoded(name: str) -> Encoded:
         array = record[name]
         return Encoded(array.dtype, tuple(array.shape), array.stype, array.data)

@@ -205,11 +205,8 @@ def _trackers(
 
 
 def _evaluates_updates(made: Built) -> bool:
-    """Return whether clients are tested before the aggregation, too.
-
-    Only where all clients take part in every round: the means before and after it would
-    else be over different clients.
-    """
+    # Only where all clients take part in every round: the means before and after it
+    # would else be over different clients.
     section = made.config.federation
     return (
         section.evaluate_before_aggregation

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from typing_extensions import override
@@ -37,6 +37,7 @@ from fcl_flower.federation.copies import NO_VERSION, ModelVersion, restored
 from fcl_flower.federation.messages import decode_evaluation
 from fcl_flower.federation.pending_requests import PendingRequest
 from fcl_flower.flower.identity import log
+from fcl_flower.results.recorder import Recorder
 
 QUERY = f"{MessageType.QUERY}.survey"
 """The message type of a query before training."""
@@ -90,23 +91,6 @@ class Replies:
     nominal_bytes: int = 0
 
 
-class Checks(Protocol):
-    """What can be recorded of a reply."""
-
-    @property
-    def classes(self) -> int:
-        """Classes by which test samples are counted; 0 for not at all."""
-        ...
-
-    def check_metrics(self, client_metrics: Mapping[str, float]) -> None:
-        """Raise `WireError` for scalars that cannot be recorded."""
-        ...
-
-    def check_scores(self, client: int, found: Evaluation) -> None:
-        """Raise `WireError` for scores that cannot be recorded."""
-        ...
-
-
 class ReplyReader:
     """Reads replies to what clients were asked last; trusts none of them."""
 
@@ -114,13 +98,13 @@ class ReplyReader:
         self,
         strategy: ServerStrategy[Any],
         registry: ClientRegistry,
-        checks: Checks,
+        recorder: Recorder,
         max_update_norm: float,
     ) -> None:
-        """Keep what replies are checked with."""
+        """Check by what the recorder takes, and a norm; 0 for any."""
         self._strategy = strategy
         self._registry = registry
-        self._checks = checks
+        self._recorder = recorder
         self._max_update_norm = max_update_norm
         self._expected: dict[int, Expectation] = {}
         self._tasks: dict[int, int] = {}
@@ -155,40 +139,40 @@ class ReplyReader:
         for reply in replies:
             node = reply.metadata.src_node_id
             client = self._registry.client(node)
-            scores = reply.metadata.message_type == MessageType.EVALUATE
+            kind = reply.metadata.message_type
+            scores = kind == MessageType.EVALUATE
             traffic = Counter[str]()
             # A peer's content may break Flower's accessors, or our checks, in any way.
             try:
                 records = self._registry.open(reply)
                 traffic = byte_counts.traffic(records)
                 if scores:
-                    found.scores[client] = self._scores(
-                        client, records, self._tasks[client]
-                    )
-                elif reply.metadata.message_type == QUERY:
+                    tasks = self._tasks[client]
+                    found.scores[client] = self._scores(client, records, tasks)
+                elif kind == QUERY:
                     found.query_replies[client] = self._query_reply(records, state)
                 elif messages.reports_state_lost(records):
                     lost.add(client)
                     raise WireError(STATE_LOST)
                 else:
-                    found.updates[client] = self._update(
-                        client, records, state, base_norm
-                    )
+                    update = self._update(client, records, state, base_norm)
+                    found.updates[client] = update
             except Exception as error:
                 failures = found.score_failures if scores else found.failures
                 failures[client] = _left_out(client, error)
                 # Not by group kind: a peer may name its groups as it likes.
                 traffic = Counter({UNUSED: traffic.total()})
             found.traffic.update(traffic)
-            if client in found.updates and (tasks := self._expected[client].tasks):
+            if client not in found.updates:
+                continue
+            if tasks := self._expected[client].tasks:
                 try:
                     found.scores[client] = self._scores(client, records, tasks)
                 except Exception as error:
                     found.score_failures[client] = _left_out(client, error)
-            if client in found.updates:
-                update = found.updates[client]
-                nominal += byte_counts.nominal_bytes(update.payload)
-                found.updates[client] = store(update)
+            update = found.updates[client]
+            nominal += byte_counts.nominal_bytes(update.payload)
+            found.updates[client] = store(update)
         return Replies(
             _by_client(found.updates),
             _by_client(found.scores),
@@ -205,7 +189,7 @@ class ReplyReader:
     ) -> Update:
         expected = self._expected[client]
         update = messages.decode_update(records, expected.client_stage)
-        self._checks.check_metrics(update.metrics)
+        self._recorder.check_metrics(update.metrics)
         # Shapes first: a few bytes may claim tensors whose values take long to read,
         # and memory to decode.
         self._strategy.check_update(state, update)
@@ -218,8 +202,8 @@ class ReplyReader:
 
     def _scores(self, client: int, records: RecordDict, tasks: int) -> Evaluation:
         row = records.metric_records.get(messages.SCORES, MetricRecord())
-        found = decode_evaluation(row, tasks, self._checks.classes)
-        self._checks.check_scores(client, found)
+        found = decode_evaluation(row, tasks, self._recorder.classes)
+        self._recorder.check_scores(client, found)
         return found
 
     def _query_reply(self, records: RecordDict, state: Payload) -> Payload:

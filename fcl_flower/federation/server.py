@@ -64,8 +64,8 @@ class Server:
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
-        ``max_update_norm`` is in norms of the server's weights, 0 for any;
-        ``evaluates_updates``: clients are tested before the aggregation, too.
+        ``max_update_norm`` is in norms of the server's weights, 0 for any. With
+        ``evaluates_updates`` clients are tested before the aggregation, too.
         """
         self._strategy = strategy
         self._evaluates_updates = evaluates_updates
@@ -171,13 +171,10 @@ class Server:
         tasks: int = 0,
         client_stage: TaskStage | None = None,
     ) -> Sent:
-        """Ask a connected client to train.
+        """Ask a connected client to train, and for the accuracies of so many tasks.
 
-        Args:
-            client: its number.
-            stage: of the client, in the server's count of rounds.
-            tasks: how many test accuracies shall come with the update; 0 for none.
-            client_stage: the same in the client's own count, if that differs.
+        ``stage`` is in the server's count of rounds, ``client_stage`` the same in the
+        client's own, if that differs.
         """
         payload = self._strategy.configure_train(self._state, stage, client)
         self.traffic.nominal_down += self._nominal.of(payload)

@@ -75,10 +75,7 @@ class SyncLoop(Loop):
     # ---- training
 
     def _train(self, number: int) -> None:
-        """Train and aggregate one round, in as many attempts as are allowed.
-
-        An attempt does not count in which a client has lost its state, once each.
-        """
+        # An attempt does not count in which a client has lost its state, once each.
         attempt, excused = 1, set[int]()
         self._state_lost = frozenset()
         while True:
@@ -154,11 +151,6 @@ class SyncLoop(Loop):
             del self._stages[client]
 
     def _train_requests(self, number: int) -> list[Message]:
-        """Ask each connected participant to train.
-
-        Raises:
-            BudgetError: the round would exceed the privacy budget.
-        """
         server, schedule = self._server, self._schedule
         if self._run.ledger is not None:
             self._run.ledger.ask(number, self._stages)
@@ -171,12 +163,6 @@ class SyncLoop(Loop):
         ]
 
     def _aggregate(self, number: int, replies: Iterable[Message]) -> None:
-        """Aggregate the usable updates.
-
-        Raises:
-            RoundError: there are too few updates.
-            BudgetError: what they would cost exceeds the privacy budget.
-        """
         server, stage = self._server, self._schedule.stage(number)
         received = server.receive(replies)
         self._updates = received.updates

@@ -45,10 +45,6 @@ def public_key(text: bytes) -> PublicKey:
     return found
 
 
-def _as_sent(key: PublicKey) -> bytes:
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
 class NodeKeys:
     """The public keys of the clients that may call, which may change at any time."""
 
@@ -58,8 +54,11 @@ class NodeKeys:
 
     def replace(self, keys: Mapping[str, PublicKey]) -> None:
         """Know these keys, by name of the client, and no others."""
+        pem, kind = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
         # One assignment: another thread may be verifying.
-        self._known = {_as_sent(key): (name, key) for name, key in keys.items()}
+        self._known = {
+            key.public_bytes(pem, kind): (name, key) for name, key in keys.items()
+        }
 
     def client(self, headers: Mapping[bytes, bytes]) -> str:
         """Authenticate a call by its headers, in lower case; name the client."""

@@ -200,11 +200,7 @@ class Executor:
                 self._end_worker()
 
     def _fail(self, token: str, message: ProtoMessage | None, reason: str) -> None:
-        """Answer a message by an error in the place of a worker that is gone.
-
-        Where that fails, too, the SuperNode does so, when it has heard nothing for a
-        minute.
-        """
+        # Where this fails, the SuperNode does it after a minute without a word.
         supernode = self._client(RuntimeTokenHttpInterceptor(token))
         try:
             if message is None:
@@ -223,13 +219,10 @@ class Executor:
             supernode.close()
 
     def _withdraw(self, token: str, answer: str) -> None:
-        """Take back an answer of which a worker has handed over a part at most.
-
-        A SuperNode waits without end for the rest of an answer. An error in its place
-        would be a second one, which stands for the answer to the next message and puts
-        all later ones off by one. So the server misses this one; and if nothing of it
-        has come, the SuperNode answers when it has heard nothing for a minute.
-        """
+        # A SuperNode waits without end for the rest of an answer. An error in its place
+        # would be a second one, which stands for the answer to the next message and
+        # puts all later ones off by one. So the server misses this one; if nothing of
+        # it has come, the SuperNode answers when it has heard nothing for a minute.
         time.sleep(SEEN_SECONDS)
         supernode = self._client(RuntimeTokenHttpInterceptor(token))
         try:

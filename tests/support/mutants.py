@@ -129,8 +129,13 @@ def broken_labels(array):
     )
 
 
+def decoded(array):
+    records = RecordDict({"g": record_of({"t": array})})
+    return messages.decode_payload(records)["g"]["t"]
+
+
 def broken_values(array):
-    (tensor,) = messages.decode_arrays(record_of({"t": array})).values()
+    tensor = decoded(array)
     sparse = isinstance(tensor, SparseArray)
     values = np.array(tensor.values if sparse else tensor)
     for bad in (np.nan, np.inf, -np.inf):
@@ -354,7 +359,7 @@ def strange_messages(honest):
 
 def absurd(array, value):
     """Return the tensor with ``value`` everywhere."""
-    (tensor,) = messages.decode_arrays(record_of({"t": array})).values()
+    tensor = decoded(array)
     if isinstance(tensor, SparseArray):
         values = np.full_like(tensor.values, value)
         return array_of(SparseArray(tensor.shape, tensor.indices, values))
