@@ -106,8 +106,8 @@ def ended_and_resumed(tmp_path, plug, every, values):
     [
         pytest.param(1, {"strategy": "fedavg"}, marks=pytest.mark.fuzz),
         pytest.param(1, {"strategy": "fedweit"}, marks=pytest.mark.fuzz),
-        (5, {"strategy": "fedavg", "simulated_durations": ""}),
-        (7, {"strategy": "fedweit", "wire_dtype": "float16"}),
+        (9, {"strategy": "fedavg", "simulated_durations": ""}),
+        (13, {"strategy": "fedweit", "wire_dtype": "float16"}),
     ],
     ids=str,
 )

@@ -124,14 +124,15 @@ class PulledPlugError(BaseException):
     pass
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "asynchronous"), [("fedweit", False), ("fedavg", True)]
+)
 def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
     tmp_path, monkeypatch, strategy, asynchronous
 ):
-    values = {"strategy": strategy, "asynchronous": asynchronous, "clients": 3}
+    values = {"strategy": strategy, "asynchronous": asynchronous, "clients": 2}
     if asynchronous:
-        values["simulated_durations"] = "1,1.75,1.2"
+        values["simulated_durations"] = "1,1.75"
     run_in_process(with_states(tmp_path / "whole", **values))
     expected = summary_of(tmp_path / "whole")
     save = FolderStateStore.save

@@ -60,8 +60,9 @@ def first_base(grid):
     return messages.decode_payload(message.content)["base"]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+@pytest.mark.parametrize(
+    ("strategy", "asynchronous"), [("fedavg", False), ("fedweit", True)]
+)
 def test_a_foreign_server_app_gets_the_numbers_of_ours(
     tmp_path, strategy, asynchronous
 ):

@@ -67,14 +67,6 @@ def test_a_payload_arrives_as_it_was_sent():
     np.testing.assert_array_equal(sparse.to_dense(), [[0, 0.5, 0], [0, 0, -2]])
 
 
-def test_what_arrives_is_read_only():
-    found = messages.decode_payload(
-        messages.MessageEncoder().payload({"base": {"w": np.ones(3)}})
-    )
-    with pytest.raises(ValueError, match="read-only"):
-        found["base"]["w"][0] = 2
-
-
 def test_a_tensor_for_many_clients_is_encoded_once(monkeypatch):
     encoded = []
 
@@ -179,11 +171,6 @@ def test_an_answer_to_something_else_is_refused(other):
     )
     with pytest.raises(WireError, match=r"fcl\.stage: expected an answer to"):
         messages.decode_update(sent, ASKED)
-
-
-def test_a_client_can_report_that_its_state_is_lost():
-    assert messages.reports_state_lost(messages.state_lost(4))
-    assert not messages.reports_state_lost(encode_update())
 
 
 @pytest.mark.parametrize(

@@ -117,19 +117,6 @@ def test_a_network_of_somebody_else_is_copied_each_time():
     assert not hasattr(again.body, "seen")
 
 
-def test_training_after_others_is_that_from_a_fresh_network():
-    pool = NetworkPool(network())
-    for deed in UNDONE.values():
-        deed(pool.get())
-    found, fresh = pool.get(), network()
-
-    for model in (found, fresh):
-        torch.manual_seed(1)
-        train(model)
-
-    assert parts_of(found)[0] == parts_of(fresh)[0]
-
-
 def test_frozen_weights_are_those_of_the_first_network():
     initial = network()
     pool = NetworkPool(initial)

@@ -16,8 +16,6 @@ from fcl_flower.federation.messages import BY_CLASS
 HONEST, HOSTILE = 0, 1
 METHODS = [
     {"strategy": "fedavg"},
-    {"strategy": "fedweit"},
-    {"strategy": "fedavg", "asynchronous": True, "simulated_durations": "1,3"},
     {"strategy": "fedweit", "asynchronous": True, "simulated_durations": "1,3"},
 ]
 
@@ -164,9 +162,6 @@ def test_counts_of_other_samples_are_left_out_by_name(tmp_path, changed, why, st
         for name in ("honest", "lying")
     ]
     assert 0 < tested[1] < tested[0]
-
-
-# ---- "I am somebody else"
 
 
 # ---- names that are no text
