@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -33,35 +33,20 @@ AUTHORITY_DAYS = 3650
 _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 
 
-class Certificates(NamedTuple):
-    """The files of one federation, all in one folder; keys are secrets."""
+@final
+class Certificates:
+    """The files of one federation, all in one folder; keys are secrets.
 
-    folder: Path
+    Clients know the server by the authority's certificate. The authority's key is
+    needed to make another certificate alone.
+    """
 
-    @property
-    def authority(self) -> Path:
-        """Certificate of the authority, by which clients know the server."""
-        return self.folder / "ca.crt"
-
-    @property
-    def authority_key(self) -> Path:
-        """Needed to make another certificate alone."""
-        return self.folder / "ca.key"
-
-    @property
-    def server(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """Key of the server."""
-        return self.folder / "server.key"
-
-    @property
-    def clients(self) -> Path:
-        """The folder of the clients' keys."""
-        return self.folder / "clients"
+    def __init__(self, folder: Path) -> None:
+        """Name the files in a folder."""
+        self.folder = folder
+        self.authority, self.authority_key = folder / "ca.crt", folder / "ca.key"
+        self.server, self.server_key = folder / "server.crt", folder / "server.key"
+        self.clients = folder / "clients"
 
     def client_key(self, number: int) -> Path:
         """Key of a client; its public key lies beside it."""
@@ -83,19 +68,13 @@ class Certificates(NamedTuple):
 def make_certificates(
     folder: Path, hosts: Sequence[str], clients: int, days: int, *, overwrite: bool
 ) -> list[Path]:
-    """Make what is missing; return the new files.
+    """Make what is missing, or all anew; return the new files.
 
-    Args:
-        folder: for the files of `Certificates`; made if it is not there.
-        hosts: names and addresses of the server, besides this machine's own; empty
-            where the server has a certificate already.
-        clients: number of client keys, from 0 on.
-        days: until the server's certificate expires.
-        overwrite: make what is there anew.
+    A server's certificate is for ``hosts`` and this machine's own names, for so many
+    days. There are none for one that is there.
 
     Raises:
-        ConfigError: a host is no name or address, there is none for a new
-            certificate, or one is given for a certificate that is there.
+        ConfigError: a host is no name or address, or they are not as they must be.
     """
     files = Certificates(folder)
     certified = files.server.exists() and not overwrite

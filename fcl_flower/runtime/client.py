@@ -14,23 +14,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
-from fcl_flower.flower.commands import (
-    SuperNodeEvent,
-    environment,
-    node_config,
-    program,
-    read_supernode_log,
-    with_stopped_run_fix,
-    with_worker,
-)
+from fcl_flower.flower import commands
+from fcl_flower.flower.commands import SuperNodeEvent
+from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
-from fcl_flower.runtime.processes import (
-    free_port,
-    lock_states,
-    make_folder,
-    start_guarded,
-    stop_guarded,
-)
 
 RETRY_SECONDS = 10.0
 
@@ -47,20 +34,13 @@ def run_supernode(
 ) -> None:
     """Run one client of a federation until it is stopped.
 
-    Where the server is not there, or does not let the client in yet, it is tried again
-    and again; the reason is reported once.
+    Where the server, HOST:PORT, is not there, or does not let the client in yet, it is
+    tried again and again; the reason is reported once. A resident client has one
+    process that answers all messages of a run, and keeps what it has loaded; otherwise
+    Flower starts one for each message.
 
-    Args:
-        server: HOST:PORT.
-        certificates: with the authority of the server and this client's key; None
-            without TLS, where clients are not authenticated.
-        node: configuration for the client app: ``partition-id``, and what is given of
-            ``data-path``, ``word-vectors`` and ``device``.
-        state: folder for what a restart needs.
-        more: arguments for flower-supernode.
-        report: called with each line for the user.
-        resident: one process answers all messages of a run, and keeps what it has
-            loaded; or Flower starts one for each message.
+    ``node`` configures the client app: ``partition-id``, and what is given of
+    ``data-path``, ``word-vectors`` and ``device``. ``more`` goes to flower-supernode.
 
     Raises:
         ConfigError: a file is missing, or the folder cannot be written, or another
@@ -71,25 +51,25 @@ def run_supernode(
     security = _security(certificates, number)
     # Of this name since the first version: a client finds its state again.
     states = (state / "memory").absolute()
-    make_folder(state, "state", private=True)
-    make_folder(states, "state")
+    processes.make_folder(state, "state", private=True)
+    processes.make_folder(states, "state")
     command = [
-        program("flower-supernode"),
+        commands.program("flower-supernode"),
         *("--superlink", server),
         *security,
-        *("--node-config", node_config({**node, "state-path": str(states)})),
+        *("--node-config", commands.node_config({**node, "state-path": str(states)})),
         # Where its own client app reaches it: another for each client of a machine.
-        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *("--host", "127.0.0.1", "--port", str(processes.free_port())),
         *more,
     ]
-    started = with_stopped_run_fix(command)
+    started = commands.with_stopped_run_fix(command)
     if resident:
-        started = with_worker(started)
+        started = commands.with_worker(started)
     authority = certificates and certificates.authority
-    env = environment(state / "flower")
+    env = commands.environment(state / "flower")
     again = f"trying again every {RETRY_SECONDS:.0f} s"
     once = _Once(report)
-    with lock_states(state, report) as lock:
+    with processes.lock_states(state, report) as lock:
         report(shlex.join(command))
         while True:
             while obstacle := diagnose_server(server, authority):
@@ -97,11 +77,13 @@ def run_supernode(
                     raise RoundError(obstacle.sentence)
                 once(f"{obstacle.sentence}; {again}")
                 time.sleep(RETRY_SECONDS)
-            supernode = start_guarded(started, env, subprocess.PIPE, keep_open=[lock])
+            supernode = processes.start_guarded(
+                started, env, subprocess.PIPE, keep_open=[lock]
+            )
             try:
                 refused = _follow(supernode, server, authority, once)
             finally:
-                stop_guarded(supernode)
+                processes.stop_guarded(supernode)
             if not refused and supernode.returncode:
                 raise RoundError(
                     "the SuperNode ended by itself, with code "
@@ -152,7 +134,7 @@ def _follow(
     with supernode.stdout as log:
         for raw in log:
             line = raw.decode(errors="replace").rstrip()
-            event = read_supernode_log(line)
+            event = commands.read_supernode_log(line)
             if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
                 continue
             if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
@@ -209,26 +191,20 @@ _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 
 
 class Obstacle(NamedTuple):
-    """What stands between this machine and a server.
-
-    Attributes:
-        sentence: what it is, and what to do about it; without a full stop.
-        passes: it may go by itself, so that trying again makes sense.
-    """
+    """What stands between this machine and a server, and what to do about it."""
 
     sentence: str
     passes: bool
+    """It may go by itself, so that trying again makes sense."""
 
 
 def diagnose_server(
     server: str, authority: Path | None, place: str = ""
 ) -> Obstacle | None:
-    """Find out why a server cannot be used from here; None if it can.
+    """Find out why a server, HOST:PORT, cannot be used from here; None if it can.
 
-    Args:
-        server: HOST:PORT of ``fcl server``.
-        authority: the certificate that the server's is checked with; None without TLS.
-        place: the path of a call that is to be answered there too; empty for none.
+    Its certificate is checked with the authority's; None without TLS. A ``place`` is
+    the path of a call that is to be answered there, too.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")

@@ -65,9 +65,7 @@ class InProcessGrid(LocalGrid):
 
     A client that raises is answered for by an error, as in Flower's runtimes. Those of
     the last nodes that the run says are hostile train as `HostileTraining` does.
-
-    Attributes:
-        contexts: Flower's context of each client by its node.
+    ``contexts`` are Flower's, of each client by its node.
     """
 
     def __init__(
@@ -77,13 +75,9 @@ class InProcessGrid(LocalGrid):
         node_configs: Sequence[Mapping[str, Scalar]] = (),
         on_turn: OnTurn = lambda *turn: None,
     ) -> None:
-        """Connect the nodes.
+        """Connect the nodes of clients by ascending number.
 
-        Args:
-            nodes: ids, one for each client by ascending number.
-            run_config: flat, as Flower passes it on.
-            node_configs: what else each node is configured with; empty for nothing.
-            on_turn: called before and after a client trains or is evaluated.
+        ``on_turn`` is called before and after a client trains or is evaluated.
         """
         extra = node_configs or [{} for _ in nodes]
         section = RunConfig.of(run_config).federation
@@ -193,46 +187,6 @@ def _read_only(view: memoryview) -> tuple[type[memoryview], tuple[bytes]]:
 ForkingPickler.register(memoryview, _read_only)
 
 
-class WorkerPool:
-    """Processes that answer messages; those of a pool that has died are replaced.
-
-    All are made of one process that has imported what a client needs.
-    """
-
-    def __init__(self, workers: int, log_file: Path | None) -> None:
-        """Prepare so many processes, which are started when they are needed.
-
-        They append Flower's log to the file; None for their console.
-        """
-        self.workers = workers
-        self._log_file = log_file
-        self._processes = self._started()
-
-    def __enter__(self) -> "WorkerPool":
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._processes.shutdown(cancel_futures=True)
-
-    def begin(
-        self, message: Message, context: Context, attack: Attack
-    ) -> "Future[Answered]":
-        """Begin to answer a message; see `answer`."""
-        try:
-            return self._processes.submit(_answer, message, context, attack)
-        except BrokenProcessPool:
-            self._processes.shutdown()
-            self._processes = self._started()
-            return self._processes.submit(_answer, message, context, attack)
-
-    def _started(self) -> ProcessPoolExecutor:
-        start = get_context("forkserver")
-        start.set_forkserver_preload([__name__, "fcl_flower.setup.build"])
-        return ProcessPoolExecutor(
-            self.workers, start, initializer=_prepare, initargs=(self._log_file,)
-        )
-
-
 _FOR_LIFE = ExitStack()
 """What holds as long as a process of the pool: a context that nobody keeps ends."""
 
@@ -253,21 +207,40 @@ class PooledGrid(InProcessGrid):
     """A grid whose nodes answer in a pool of processes, some messages ahead.
 
     No two messages of one node are answered at the same time. A turn is told with all
-    clients that are at work.
+    clients that are at work. The processes are made of one that has imported what a
+    client needs, and append Flower's log to a file; None for their console. Those of a
+    pool that has died are replaced.
     """
 
-    def __init__(self, pool: WorkerPool, *given: Any, **more: Any) -> None:  # noqa: ANN401
-        """Connect the nodes to a pool, whose owner ends it; see `InProcessGrid`."""
-        super().__init__(*given, **more)
-        self._pool = pool
+    def __init__(
+        self,
+        workers: int,
+        log_file: Path | None,
+        *given: Any,  # noqa: ANN401
+    ) -> None:
+        """Connect the nodes to so many processes; see `InProcessGrid`."""
+        super().__init__(*given)
+        self._workers, self._log_file = workers, log_file
+        self._processes = self._started()
         self._begun: dict[str, tuple[int, Future[Answered]]] = {}
         self._replies: dict[str, Message] = {}
+
+    def _started(self) -> ProcessPoolExecutor:
+        start = get_context("forkserver")
+        start.set_forkserver_preload([__name__, "fcl_flower.setup.build"])
+        return ProcessPoolExecutor(
+            self._workers, start, initializer=_prepare, initargs=(self._log_file,)
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        self._processes.shutdown(cancel_futures=True)
 
     @override
     def _answer(self, name: str) -> Message:
         self._begin(name)
         for other in self._queued:
-            if len(self._begun) >= PREFETCH * self._pool.workers:
+            if len(self._begun) >= PREFETCH * self._workers:
                 break
             self._begin(other)
         return super()._answer(name)
@@ -286,9 +259,16 @@ class PooledGrid(InProcessGrid):
         node = message.metadata.dst_node_id
         for other in [n for n, (known, _) in self._begun.items() if known == node]:
             self._settle(other)
-        context = self.contexts[node]
-        future = self._pool.begin(message, context, self._attack_of(context))
-        self._begun[name] = node, future
+        self._begun[name] = node, self._submit(message, self.contexts[node])
+
+    def _submit(self, message: Message, context: Context) -> "Future[Answered]":
+        work = partial(_answer, message, context, self._attack_of(context))
+        try:
+            return self._processes.submit(work)
+        except BrokenProcessPool:
+            self._processes.shutdown()
+            self._processes = self._started()
+            return self._processes.submit(work)
 
     def _settle(self, name: str) -> None:
         """Wait for the answer to a message, if there is none yet."""
@@ -334,16 +314,10 @@ def run_in_process(
 ) -> dict[str, Any]:
     """Run ``config`` in this process; return its summary.
 
-    One run at a time: a second thread waits for the first to finish.
-
-    Args:
-        config: with a number of clients; with ``resume`` the clients' states stay.
-        folder: for the results; exists and is writable.
-        watch: called with the progress when a client has answered, and at the end.
-        local_data: with local data, the folder of each client.
-        workers: clients that are at work at the same time; more than one are in
-            processes beside this one, whose main module is imported there.
-        verbose: show Flower's log on the console; it is in ``flower.log`` otherwise.
+    One run at a time: a second thread waits for the first to finish. The progress is
+    watched when a client has answered, and at the end. Several workers are in
+    processes beside this one, whose main module is imported there. Flower's log is in
+    ``flower.log``, or if ``verbose`` on the console.
 
     Raises:
         FclError: the configuration is refused, or the run failed.
@@ -370,14 +344,15 @@ def run_in_process(
         log_to(log_file, mode="w"),
         ExitStack() as stack,
     ):
-        grid: Callable[..., InProcessGrid] = InProcessGrid
-        if workers > 1:
-            pool = stack.enter_context(WorkerPool(workers, log_file))
-            grid = partial(PooledGrid, pool)
         nodes = range(FIRST_NODE, FIRST_NODE + prepared.scenario.clients)
         places = [{"data-path": str(place.absolute())} for place in local_data]
+        given = nodes, prepared.flat(), places, on_turn
+        grid = InProcessGrid(*given)
+        if workers > 1:
+            grid = PooledGrid(workers, log_file, *given)
+            stack.callback(grid.close)
         try:
-            run_apps(grid(nodes, prepared.flat(), places, on_turn), prepared)
+            run_apps(grid, prepared)
             report()
         except _WatchError as error:
             raise error.args[0] from None

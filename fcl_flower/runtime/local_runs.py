@@ -15,22 +15,21 @@ from typing import Any, NamedTuple, TypeAlias
 from fcl_flower.config.run_config import refuse_attack
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import FclError
-from fcl_flower.runtime.processes import POLL_SECONDS, Progress, make_folder
+from fcl_flower.runtime.processes import (
+    POLL_SECONDS,
+    Progress,
+    ProgressFile,
+    make_folder,
+)
 from fcl_flower.runtime.runner import Runner
 
 
 class Job(NamedTuple):
-    """A run that is to be done.
-
-    Attributes:
-        run: what.
-        folder: for its results; made if it is not there.
-        number: of the run among those that belong together, from 1.
-        of: how many these are.
-    """
+    """A run that is to be done, the ``number``-th of those that belong together."""
 
     run: RunSpec
     folder: Path
+    """For its results; made if it is not there."""
     number: int = 1
     of: int = 1
 
@@ -41,25 +40,21 @@ class Job(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """Where runs take place.
+    """Where runs take place: ``in-process`` or in Flower's runtime, ``flower``.
 
-    Attributes:
-        name: ``in-process`` or ``flower``.
-        workers: clients of a run that train at the same time; None for one, or of
-            Flower's runtime for one a CPU core.
-        gpus_per_client: of Flower's runtime.
-        processes: without Flower's runtime, runs at the same time. One run after
-            another, of one client after another, is in this process; all else is in
-            processes of its own.
-        local_data: with local data, the folder of each client; not in Flower's
-            runtime.
+    One run after another, of one client after another, is in this process; all else is
+    in processes of its own.
     """
 
     name: str = "in-process"
     workers: int | None = None
+    """Clients of a run at the same time; None for one, or in ``flower`` one a core."""
     gpus_per_client: float = 0.0
+    """Of ``flower`` alone."""
     processes: int = 1
+    """Runs at the same time; of ``in-process`` alone, as local data."""
     local_data: tuple[Path, ...] = ()
+    """The folder of each client."""
 
 
 Watch: TypeAlias = Callable[[Job, Progress], None]
@@ -117,35 +112,25 @@ def _run_beside(
     if backend.name == "flower":
         options["workers"] = backend.workers or len(os.sched_getaffinity(0))
         options["gpus_per_client"] = backend.gpus_per_client
-    seen: dict[Path, Progress] = {}
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(Runner(options)) for _ in range(backend.processes)]
-        busy: dict[Runner, Job] = {}
+        busy: dict[Runner, tuple[Job, ProgressFile]] = {}
         while True:
             while idle and (job := next(waiting, None)):
                 if backend.name == "flower":
                     refuse_attack(job.run.config)
                 make_folder(job.folder, "output")
-                seen[job.folder] = _read(job.folder / "progress.json")  # an earlier run
+                progress = ProgressFile(job.folder)
                 idle[-1].begin(job.run.config, job.folder, backend.local_data)
-                busy[idle.pop()] = job
+                busy[idle.pop()] = job, progress
             if not busy:
                 return
             over, _, _ = select.select([*busy], [], [], POLL_SECONDS)
-            for job in busy.values():
-                now = _read(job.folder / "progress.json")
-                if now and now != seen[job.folder]:
-                    seen[job.folder] = now
+            for job, progress in busy.values():
+                if now := progress.news():
                     watch(job, now)
             for runner in over:
-                job = busy.pop(runner)
-                yield job, runner.result() or _read(job.folder / "summary.json")
+                job, _ = busy.pop(runner)
+                summary = job.folder / "summary.json"
+                yield job, runner.result() or json.loads(summary.read_text())
                 idle.append(runner)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a file of a run; {} where there is none yet."""
-    if not path.exists():
-        return {}
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import json
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -45,12 +44,8 @@ def start_guarded(
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends when this process does, or with `stop_guarded`.
 
-    Args:
-        command: the program with its arguments.
-        env: its environment, in which Python finds this package.
-        output: of both its streams, as `subprocess.Popen` takes it.
-        keep_open: descriptors that the program holds as long as it runs.
-        scratch: a folder that is of no use to anybody after it; removed at its end.
+    Its environment finds this package, ``output`` is of both its streams, and it holds
+    the descriptors ``keep_open``. The folder ``scratch`` is removed at its end.
 
     Returns:
         the guardian, which has the exit code of the program.
@@ -77,44 +72,22 @@ def stop_guarded(guardian: subprocess.Popen[bytes]) -> None:
     guardian.wait()
 
 
-@contextlib.contextmanager
-def lasting_process(
-    name: str,
-    command: Sequence[str],
-    env: Mapping[str, str],
-    report: Callable[[str], None],
-    *,
-    keep_open: Sequence[int] = (),
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for as long as the context lasts, which it is to outlive.
+class ProgressFile:
+    """A run's ``progress.json``, of which only changes are news."""
 
-    Raises:
-        RoundError: it ended by itself: the context was left without an error.
-    """
-    report(shlex.join(command))
-    process = start_guarded(command, env, keep_open=keep_open)
-    try:
-        yield process
-    finally:
-        stop_guarded(process)
-    raise RoundError(f"the {name} ended by itself, with code {process.returncode}")
+    def __init__(self, folder: Path) -> None:
+        """Take what an earlier run has left for old."""
+        self._path = folder / "progress.json"
+        self._seen: Progress = {}
+        self.news()
 
-
-def follow(
-    run: subprocess.Popen[bytes], path: Path, watch: Callable[[Progress], None]
-) -> None:
-    """Report what ``progress.json`` says when it changes, until the run ends."""
-    seen: Progress = {}
-    while True:
-        ended = run.poll() is not None
-        if path.exists():
-            now: Progress = json.loads(path.read_text())
-            if now != seen:
-                seen = now
-                watch(now)
-        if ended or seen.get("state") == "finished":
-            return
-        time.sleep(POLL_SECONDS)
+    def news(self) -> Progress | None:
+        """Read how far the run is, if that has changed."""
+        if not self._path.exists():
+            return None
+        now: Progress = json.loads(self._path.read_text())
+        changed, self._seen = now != self._seen, now
+        return now if changed else None
 
 
 # ---- ports of this machine

@@ -210,14 +210,10 @@ class ReverseProxy:
         bounds: Bounds,
         report: Callable[[str], None],
     ) -> None:
-        """Start without connections.
+        """Stand before the SuperLink at HOST:PORT; nothing is connected yet.
 
-        Args:
-            listener: from `listening`.
-            superlink: where the SuperLink listens, HOST:PORT.
-            keys: of the clients; None if any program may call as a client.
-            bounds: what callers may hold.
-            report: called from the proxy's thread with each line for the user.
+        Without keys any program may call as a client. Lines for the user are reported
+        from the proxy's thread.
         """
         self._listener = listener
         self._keys = keys

@@ -35,7 +35,7 @@ class Runner:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Prepare to run, by ``backend`` and what its runs are made with."""
+        """Prepare to run, by ``backend``, ``workers``, maybe ``gpus_per_client``."""
         self._options = options
         self._guardian: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket

@@ -1,30 +1,19 @@
 """The server of a federation: a SuperLink behind a reverse proxy."""
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.clients import VARIABLE, ClientNumbers
-from fcl_flower.flower.commands import (
-    KEY_IN_USE,
-    SUPERLINK,
-    environment,
-    flwr,
-    program,
-    write_superlink,
-)
+from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys, public_key
+from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
-from fcl_flower.runtime.processes import (
-    await_port,
-    lasting_process,
-    lock_states,
-    make_folder,
-    refuse_used_port,
-)
 from fcl_flower.runtime.proxy import listening, run_proxy
 
 LOOK_SECONDS = 1.0
@@ -52,13 +41,9 @@ def run_superlink(
 ) -> None:
     """Run the server of a federation until it is stopped.
 
-    Args:
-        certificates: of the server, with the public keys of the clients; None for a
-            server without TLS, which any program may join as a client.
-        state: folder for what a restart needs.
-        addresses: where clients, and where runs come in.
-        more: arguments for flower-superlink.
-        report: called with each line for the user.
+    Without certificates any program may join as a client. The folder ``state`` is for
+    what a restart needs, ``more`` are arguments for flower-superlink, and ``report`` is
+    called with each line for the user.
 
     Raises:
         ConfigError: a certificate is missing, the folder cannot be written, another
@@ -76,50 +61,54 @@ def run_superlink(
         keys = NodeKeys()
     bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
     home, path = state / "flower", (state / "client-numbers.json").absolute()
-    numbers = ClientNumbers(path)
-    make_folder(state, "state", private=True)
-    write_superlink(home, addresses.control, certificates and certificates.authority)
+    numbers, control = ClientNumbers(path), addresses.control
+    processes.make_folder(state, "state", private=True)
+    authority = certificates and certificates.authority
+    commands.write_superlink(home, control, authority)
     command = [
-        program("flower-superlink"),
+        commands.program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
         *("--database", str((state / "superlink.db").absolute())),
         *security,
         *more,
     ]
-    env = {**environment(home), VARIABLE: str(path)}
-    with lock_states(state, report) as lock:
+    env = {**commands.environment(home), VARIABLE: str(path)}
+    with ExitStack() as stack:
+        lock = stack.enter_context(processes.lock_states(state, report))
         # What listens there already would be taken for our SuperLink.
-        refuse_used_port(addresses.control_port, "control-port")
-        with (
-            listening(addresses.host, addresses.port, certificates) as listener,
-            lasting_process(
-                "SuperLink", command, env, report, keep_open=[lock]
-            ) as superlink,
-        ):
-            await_port(superlink, addresses.control_port)
-            # Before the proxy runs: a client that is not let in goes for good.
-            folder, new = None, list[Path]()
-            if certificates and keys:
-                folder = _KeyFolder(certificates.clients, keys, report)
-                new = folder.look()
-            # Within the context of the SuperLink: stopping that takes descriptors,
-            # which there are again once the proxy has closed its connections.
-            with run_proxy(listener, addresses.control, keys, bounds, report) as proxy:
-                report(
-                    f"clients reach this server at {addresses.host}:{addresses.port}, "
-                    f"fcl run at {addresses.control} from this machine"
-                )
-                while superlink.poll() is None:
-                    if not proxy.is_alive():
-                        raise RoundError("the reverse proxy ended by itself")
-                    try:
-                        while new:
-                            report(_register(new[0], home, numbers))
-                            del new[0]
-                        new = folder.look() if folder else []
-                    except OSError as error:
-                        report(f"could not read or register clients' keys: {error}")
-                    time.sleep(LOOK_SECONDS)
+        processes.refuse_used_port(addresses.control_port, "control-port")
+        listener = stack.enter_context(
+            listening(addresses.host, addresses.port, certificates)
+        )
+        report(shlex.join(command))
+        superlink = processes.start_guarded(command, env, keep_open=[lock])
+        stack.callback(processes.stop_guarded, superlink)
+        processes.await_port(superlink, addresses.control_port)
+        # Before the proxy runs: a client that is not let in goes for good.
+        folder, new = None, list[Path]()
+        if certificates and keys:
+            folder = _KeyFolder(certificates.clients, keys, report)
+            new = folder.look()
+        # It ends before the SuperLink: stopping that takes descriptors, which there
+        # are again once the proxy has closed its connections.
+        proxy = stack.enter_context(run_proxy(listener, control, keys, bounds, report))
+        report(
+            f"clients reach this server at {addresses.host}:{addresses.port}, fcl run "
+            f"at {control} from this machine"
+        )
+        while superlink.poll() is None:
+            if not proxy.is_alive():
+                raise RoundError("the reverse proxy ended by itself")
+            try:
+                while new:
+                    report(_register(new[0], home, numbers))
+                    del new[0]
+                new = folder.look() if folder else []
+            except OSError as error:
+                report(f"could not read or register clients' keys: {error}")
+            time.sleep(LOOK_SECONDS)
+    code = superlink.returncode
+    raise RoundError(f"the SuperLink ended by itself, with code {code}")
 
 
 class _KeyFolder:
@@ -160,10 +149,12 @@ def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
     """Register a client's public key, under its number; tell what came of it."""
     before = ""
     try:
-        found = flwr(home, "supernode", "register", str(key), SUPERLINK)
+        found = commands.flwr(
+            home, "supernode", "register", str(key), commands.SUPERLINK
+        )
         numbers.bind(int(found["node-id"]), key)
     except RoundError as error:
-        if KEY_IN_USE not in str(error):
+        if commands.KEY_IN_USE not in str(error):
             return f"could not register {key.name}: {error}"
         before = " before"
     bound = "" if numbers.has(key) else ", but for no client's number"

@@ -21,22 +21,17 @@ Values: TypeAlias = Mapping[str, Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is compared.
-
-    Attributes:
-        rows: of the file, at seed 0; of those with candidates with the first's values.
-        seeds: every row runs once with each of them; at least one.
-        candidates: values by the title of a row, of which the best are chosen before
-            the table is made; none where nothing is open.
-        choice_seeds: every candidate runs once with each of them; none is the table's.
-        counterparts: whether local-only counterparts are added to the table.
-    """
+    """What is compared: every row with each of the seeds."""
 
     rows: Variants
+    """Those with candidates have the values of the first."""
     seeds: tuple[int, ...]
     candidates: Mapping[str, tuple[Values, ...]] = field(default_factory=dict)
+    """By the title of a row; the best are chosen before the table is made."""
     choice_seeds: tuple[int, ...] = ()
+    """Every candidate runs once with each of them; none is the table's."""
     counterparts: bool = False
+    """Whether local-only counterparts are added to the table."""
 
     @property
     def variants(self) -> Variants:

@@ -34,14 +34,8 @@ def run_study(
 
     A run whose folder holds a summary of the same configuration is kept, and one that
     was interrupted goes on, so that a study can be stopped at any time. Tables and
-    comparison page are written after each run, of all that is finished.
-
-    Args:
-        study: what to run.
-        folder: one folder a run goes below it, and the tables.
-        run_all: does runs and yields each with its result when it is over.
-        wanted: says which of the runs to do if they are not there yet.
-        local_data: with local data, the folder of each client.
+    comparison page are written after each run, of all that is finished. Of runs that
+    are not there yet, those that are ``wanted`` are done.
 
     Raises:
         ConfigError: a configuration is refused, or a finished run in ``folder`` was
@@ -156,12 +150,8 @@ def settle(
     round; of equals the first in the file. Runs are kept, so that a choice goes on
     where it was stopped; ``chosen.json`` and ``chosen.md`` in ``folder`` tell of all.
 
-    Args:
-        study: with or without anything open.
-        folder: of the study.
-        run_all: does runs.
-        wanted: titles of the table's rows that are to be had: candidates of others are
-            not run, and rows whose candidates were not all run are left out.
+    Candidates of rows whose titles are not ``wanted`` are not run, and rows whose
+    candidates were not all run are left out.
 
     Raises:
         ConfigError: a configuration is refused, or asks for no accuracies, or a

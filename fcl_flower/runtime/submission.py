@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,21 +14,9 @@ from typing import Any
 from fcl_flower import __version__
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.core.errors import RoundError
-from fcl_flower.flower.commands import (
-    COMPLETED,
-    STARTED_RUN,
-    SUPERLINK,
-    environment,
-    flwr,
-    program,
-    write_superlink,
-)
-from fcl_flower.runtime.processes import (
-    Progress,
-    follow,
-    start_guarded,
-    stop_guarded,
-)
+from fcl_flower.flower import commands
+from fcl_flower.runtime import processes
+from fcl_flower.runtime.processes import Progress, ProgressFile
 
 OURS = "fcl_flower.federation.server_app:app", "fcl_flower.federation.client_app:app"
 
@@ -90,58 +79,50 @@ class SuperLink:
         report: Callable[[str], None],
         watch: Callable[[Progress], None],
     ) -> None:
-        """Run ``config`` to its end.
+        """Run ``config``, with a number of clients and an absolute ``output``.
 
-        Args:
-            config: with a number of clients and an absolute ``output``.
-            report: called with each line of the run's log and for the user.
-            watch: called with the contents of ``progress.json`` when they change,
-                where the output folder is on this machine.
+        Each line of the run's log and for the user is reported. Changes of
+        ``progress.json`` are watched, where the output folder is on this machine.
 
         Raises:
             RoundError: the run could not be started, or did not finish.
         """
-        started, reason = "", "the reason stands above"
-
-        def read() -> None:
-            nonlocal started, reason
-            assert process.stdout is not None  # it is a pipe
-            with process.stdout as log:
-                for line in log:
-                    text = line.decode(errors="replace").rstrip()
-                    report(text)
-                    if found := STARTED_RUN.search(text):
-                        started = started or found[1]
-                    if found := _REASON.match(text):
-                        reason = found[1]
-
+        heard: dict[str, str] = {}
         with self._home() as home:
             app = home / "app"
             write_app(app, config)
-            command = [program("flwr"), "run", str(app), SUPERLINK, "--stream"]
+            flwr = commands.program("flwr")
+            command = [flwr, "run", str(app), commands.SUPERLINK, "--stream"]
             report(shlex.join(command))
             # The guardian clears the folder where this process is killed.
-            process = start_guarded(
-                command, environment(home / "flower"), subprocess.PIPE, scratch=home
+            env = commands.environment(home / "flower")
+            process = processes.start_guarded(
+                command, env, subprocess.PIPE, scratch=home
             )
-            reader = threading.Thread(target=read)
+            progress = ProgressFile(Path(config.run.output))
+            reader = threading.Thread(target=_read, args=(process, report, heard))
             reader.start()
             try:
-                follow(process, Path(config.run.output) / "progress.json", watch)
-                process.wait()
+                ended = False
+                while not ended:
+                    ended = process.poll() is not None
+                    if now := progress.news():
+                        watch(now)
+                    time.sleep(0.0 if ended else processes.POLL_SECONDS)
             except BaseException:  # an interrupt above all
-                if started:
-                    report(f"stopping run {started}")
+                if "run" in heard:
+                    report(f"stopping run {heard['run']}")
                     with suppress(RoundError):  # it may have ended by itself
-                        self._ask("stop", started)
+                        self._ask("stop", heard["run"])
                 raise
             finally:
-                stop_guarded(process)
+                processes.stop_guarded(process)
                 reader.join()
-        if not started:
+        if "run" not in heard:
             raise RoundError("the run could not be started; the reason is above")
-        (run,) = self._ask("list", "--run-id", started)["runs"]
-        if run["status"] != COMPLETED:
+        (run,) = self._ask("list", "--run-id", heard["run"])["runs"]
+        if run["status"] != commands.COMPLETED:
+            reason = heard.get("reason", "the reason stands above")
             raise RoundError(
                 f"the run did not finish, but ended as {run['status']}: {reason}"
             )
@@ -149,7 +130,7 @@ class SuperLink:
     def _ask(self, *arguments: str) -> dict[str, Any]:
         try:
             with self._home() as home:
-                return flwr(home / "flower", *arguments)
+                return commands.flwr(home / "flower", *arguments)
         except RoundError as error:
             raise RoundError(
                 f"the server at {self._address} does not answer as expected: {error}"
@@ -160,5 +141,22 @@ class SuperLink:
         """Make a folder that tells Flower's commands where the SuperLink is."""
         with tempfile.TemporaryDirectory(prefix="fcl-run-") as folder:
             home = Path(folder) / "flower"
-            write_superlink(home, self._address, self._root_certificate)
+            commands.write_superlink(home, self._address, self._root_certificate)
             yield Path(folder)
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    report: Callable[[str], None],
+    heard: dict[str, str],
+) -> None:
+    """Pass on the log; note the number of the run, and what ended it."""
+    assert process.stdout is not None  # it is a pipe
+    with process.stdout as log:
+        for line in log:
+            text = line.decode(errors="replace").rstrip()
+            report(text)
+            if found := commands.STARTED_RUN.search(text):
+                heard.setdefault("run", found[1])
+            if found := _REASON.match(text):
+                heard["reason"] = found[1]

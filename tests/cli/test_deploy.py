@@ -25,7 +25,7 @@ from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.flower import commands
 from fcl_flower.flower.commands import START_RUN, node_config
-from fcl_flower.runtime import client, submission
+from fcl_flower.runtime import client
 from fcl_flower.runtime import server as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 from fcl_flower.runtime.client import Obstacle, run_supernode
@@ -81,8 +81,7 @@ def flower(tmp_path, monkeypatch):
             found = map(json.loads, lines)
             return [(call[1:], env) for call, env in found if call[0] == name]
 
-    for module in (server_process, client, submission, commands):
-        monkeypatch.setattr(module, "program", lambda name: places[name])
+    monkeypatch.setattr(commands, "program", lambda name: places[name])
     # A pool of another test may go on.
     before = set(psutil.Process().children(recursive=True))
     yield Flower()
@@ -601,7 +600,7 @@ from pathlib import Path
 from fcl_flower.runtime import submission
 from fakes import tiny
 program, results = sys.argv[1:]
-submission.program = lambda name: program
+submission.commands.program = lambda name: program
 submission.SuperLink("127.0.0.1:1", None).run(
     tiny(Path(results)), report=print, watch=print
 )

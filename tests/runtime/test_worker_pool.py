@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,6 @@ from fcl_flower.runtime.in_process import (
     DIED,
     PREFETCH,
     PooledGrid,
-    WorkerPool,
     run_in_process,
 )
 
@@ -39,12 +39,10 @@ def numbers(folder):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"strategy": "fedweit", "clients": 3},
         {"strategy": "scaffold", "wire_dtype": "int8"},
         {"strategy": "fedavg", "clients": 3, "secure_aggregation": True},
         {"strategy": "fedavg", "clients": 3, "attack": "noise", "attackers": 1},
         {"strategy": "fedweit", "asynchronous": True, "clients": 3},
-        {"strategy": "fedavg", "privacy.unit": "example", "noise_multiplier": 1.0},
     ],
     ids=str,
 )
@@ -69,24 +67,26 @@ class Waited(Future):
         return super().result(timeout)
 
 
-class Desk:
-    """A pool of two in which a test answers, or dies."""
+class Pretended(PooledGrid):
+    """Two processes in whose place a test answers, or dies."""
 
-    workers = 2
+    def __init__(self, nodes, *more):
+        flat = tiny("", clients=len(nodes)).flat()
+        super().__init__(2, None, nodes, flat, (), *more)
+        self.begun, self.dies = [], {}
 
-    def __init__(self, dies=None):
-        self.begun, self.dies = [], dies or {}
-
-    def begin(self, message, context, attack):
-        node = message.metadata.dst_node_id
-        self.begun.append(node)
+    def _submit(self, message, context):
+        self.begun.append((context.node_id, context.state))
         future = Waited()
-        if node in self.dies:
-            future.set_exception(self.dies[node])
+        if context.node_id in self.dies:
+            future.set_exception(self.dies[context.node_id])
         else:
             reply = Message(RecordDict(), reply_to=message)
             future.set_result((reply, f"state {len(self.begun)}"))
         return future
+
+    def nodes_begun(self):
+        return [node for node, _ in self.begun]
 
 
 def questions(grid, nodes=None, kind="train"):
@@ -97,43 +97,30 @@ def questions(grid, nodes=None, kind="train"):
 
 
 def test_a_few_messages_are_begun_ahead_and_replies_come_in_order():
-    desk = Desk()
     nodes = list(range(10, 20))
-    grid = PooledGrid(desk, nodes, tiny("", clients=10).flat())
+    grid = Pretended(nodes)
     seen = [
-        (reply.metadata.src_node_id, len(desk.begun))
+        (reply.metadata.src_node_id, len(grid.begun))
         for reply in ask(Mailbox(grid, timeout=5), questions(grid), wait_for_all)
     ]
-    ahead = PREFETCH * desk.workers
+    ahead = PREFETCH * 2
     assert seen == [(node, min(n + ahead, 10)) for n, node in enumerate(nodes)]
-    assert desk.begun == nodes
+    assert grid.nodes_begun() == nodes
 
 
 def test_a_nodes_second_message_waits_for_the_state_after_the_first():
-    desk = Desk()
-    grid = PooledGrid(desk, [7, 8], tiny("").flat())
-    contexts = []
-    begin = desk.begin
-
-    def noting(message, context, attack):
-        contexts.append((context.node_id, context.state))
-        return begin(message, context, attack)
-
-    desk.begin = noting
+    grid = Pretended([7, 8])
     names = grid.push_messages(questions(grid, [7, 8, 7]))
     grid.pull_messages([names[2]])
     grid.pull_messages(names[:2])
     # The one that is asked for first is begun first; the other of its node follows.
-    assert [node for node, _ in contexts] == [7, 7, 8]
-    assert contexts[1][1] == "state 1"
+    assert grid.nodes_begun() == [7, 7, 8]
+    assert grid.begun[1][1] == "state 1"
 
 
 def test_who_is_at_work_is_told():
     told = []
-    grid = PooledGrid(
-        *(Desk(), [7, 8, 9], tiny("", clients=3).flat()),
-        on_turn=lambda *turn: told.append(turn),
-    )
+    grid = Pretended([7, 8, 9], lambda *turn: told.append(turn))
     grid.pull_messages(grid.push_messages(questions(grid)))
     assert told == [
         *[([0, 1, 2], 0, 3), ([1, 2], 1, 3), ([1, 2], 1, 3)],
@@ -149,15 +136,15 @@ def test_who_is_at_work_is_told():
     ],
 )
 def test_a_client_whose_process_died_is_answered_for_by_an_error(error, reason):
-    desk = Desk(dies={8: error})
-    grid = PooledGrid(desk, [7, 8, 9], tiny("", clients=3).flat())
+    grid = Pretended([7, 8, 9])
+    grid.dies = {8: error}
     replies = grid.pull_messages(grid.push_messages(questions(grid)))
     assert [reply.has_error() for reply in replies] == [False, True, False]
     assert replies[1].error.reason == reason
-    desk.dies = {}
+    grid.dies = {}
     (reply,) = grid.pull_messages(grid.push_messages(questions(grid, [8])))
     assert not reply.has_error()
-    assert desk.begun == [7, 8, 9, 8]
+    assert grid.nodes_begun() == [7, 8, 9, 8]
 
 
 @pytest.mark.process
@@ -166,16 +153,16 @@ def test_a_process_logs_goes_on_after_an_interrupt_and_is_replaced_when_it_dies(
 ):
     log = tmp_path / "log"
     log.write_text("INFO before\n")
-    with WorkerPool(1, log) as pool:
-        grid = PooledGrid(pool, [7, 8], tiny(tmp_path).flat())
-        worker = pool._processes.submit(os.getpid).result()
+    with closing(PooledGrid(1, log, [7, 8], tiny(tmp_path).flat())) as grid:
+        submit = grid._processes.submit
+        worker = submit(os.getpid).result()
         os.kill(worker, signal.SIGINT)
         (reply,) = grid.pull_messages(grid.push_messages(questions(grid, [7])))
-        assert pool._processes.submit(os.getpid).result() == worker
-        assert pool._processes.submit(is_simulated).result()
-        assert pool._processes.submit(can_alias, np.ones(3)).result()
+        assert submit(os.getpid).result() == worker
+        assert submit(is_simulated).result()
+        assert submit(can_alias, np.ones(3)).result()
         with pytest.raises(BrokenProcessPool):
-            pool._processes.submit(os._exit, 1).result()
+            submit(os._exit, 1).result()
         asked = questions(grid, kind="query")
         replies = grid.pull_messages(grid.push_messages(asked))
     assert reply.has_error()  # the call says nothing
@@ -184,12 +171,11 @@ def test_a_process_logs_goes_on_after_an_interrupt_and_is_replaced_when_it_dies(
     assert [reply.content["who"]["partition"] for reply in replies] == [0, 1]
 
 
-@pytest.fixture
-def long_run(tmp_path):
-    """Start a long command with two workers; yield it when it is in its third round."""
+@pytest.mark.process
+def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(tmp_path):
     folder = tmp_path / "run"
     shape = ("--clients", "4", "--tasks", "2", "--classes-per-task", "2")
-    process = subprocess.Popen(
+    command = subprocess.Popen(
         [
             *(sys.executable, "-m", "fcl_flower.cli.main", "simulate", *shape),
             *("--rounds", "2000", "--workers", "2", "--output", folder),
@@ -200,22 +186,13 @@ def long_run(tmp_path):
     )
     deadline = time.monotonic() + 300
     while not (folder / "rounds.jsonl").exists() or len(rounds_of(folder)) < 2:
-        assert process.poll() is None
+        assert command.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    yield process
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.process
-def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(
-    long_run, tmp_path
-):
     pool = [one for one in marked(tmp_path) if "forkserver" in " ".join(one.cmdline())]
     assert len(pool) == 3  # of which one only makes the others
 
-    long_run.kill()
-    long_run.wait()
+    command.kill()
+    command.wait()
 
     assert vanished(tmp_path, seconds=60)

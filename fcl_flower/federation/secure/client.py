@@ -18,14 +18,6 @@ from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Update
 from fcl_flower.federation.secure import crypto
-from fcl_flower.federation.secure.crypto import (
-    agreed_key,
-    new_secret,
-    own_mask,
-    pair_masks,
-    public_key,
-    share_secret,
-)
 
 Table: TypeAlias = Mapping[int, tuple[bytes, ...]]
 """Some columns of bytes by client."""
@@ -102,16 +94,18 @@ class ClientSide:
 
     def advertise_keys(self) -> RecordDict:
         """Begin anew; return the public keys, of masks and of messages to others."""
-        private = [new_secret(), new_secret()]  # of masks, and of messages
-        public = [public_key(secret) for secret in private]
+        private = [
+            crypto.new_secret(),
+            crypto.new_secret(),
+        ]  # of masks, and of messages
+        public = [crypto.public_key(secret) for secret in private]
         self._keep("keys", private=private, public=public)
         return to_records({self._client: tuple(public)})
 
     def share_keys(self, records: RecordDict) -> RecordDict:
         """Seal shares of the key and of the seed of the masks for each other client.
 
-        Args:
-            records: the public keys of all clients of the sum, this one included.
+        The records are public keys of all clients of the sum, this one's too.
 
         Raises:
             WireError: a key is missing, wrong or there twice, or there are too few.
@@ -129,11 +123,11 @@ class ClientSide:
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
             raise WireError(f"{SAYS}two clients have one key")
-        seed = new_secret()
+        seed = crypto.new_secret()
         shares = zip(
             roster,
-            share_secret(seed, threshold, len(roster)),
-            share_secret(mask_key, threshold, len(roster)),
+            crypto.share_secret(seed, threshold, len(roster)),
+            crypto.share_secret(mask_key, threshold, len(roster)),
             strict=True,
         )
         sealed, own = {}, [b"", b""]
@@ -155,11 +149,7 @@ class ClientSide:
         return to_records(sealed)
 
     def masked(self, update: Update, sum_of: Arrays) -> Update:
-        """Mask an update: its vector tells nothing by itself, its metrics stay.
-
-        Args:
-            update: of the training.
-            sum_of: what the server says of the sum (`SUM_OF`).
+        """Mask an update for a sum (`SUM_OF`): its vector alone tells nothing.
 
         Raises:
             ConfigError: a value is too large for the vector.
@@ -176,17 +166,16 @@ class ClientSide:
         vector = crypto.encode_fixed_point(update, layout, len(known))
         others = {c: known[c] for c in clients if c != self._client}
         seed, mask_key = kept["own"][0], kept["private"][0]
-        vector = vector + own_mask(seed, len(vector))
-        vector = vector + pair_masks(self._client, mask_key, others, len(vector))
+        vector = vector + crypto.own_mask(seed, len(vector))
+        vector = vector + crypto.pair_masks(self._client, mask_key, others, len(vector))
         self._keep("masked", **{**kept, "summed": clients})
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, records: RecordDict) -> RecordDict:
         """Give one share for each client: of its seed if its vector came, or its key.
 
-        Args:
-            records: for each client of the sum whether its vector came, and the shares
-                that it sealed for this one. What cannot be opened is answered by none.
+        The records say whether it came, and have the shares that the client sealed for
+        this one. What cannot be opened is answered by none.
 
         Raises:
             WireError: too few vectors came, or this is not what was asked before.
@@ -245,5 +234,5 @@ class ClientSide:
 
 def _seal(private: bytes, public: bytes) -> Fernet:
     """Make what two clients seal with what they send each other."""
-    key = agreed_key(private, public, "seal")
+    key = crypto.agreed_key(private, public, "seal")
     return Fernet(base64.urlsafe_b64encode(key))

@@ -116,15 +116,12 @@ for one case in 2^128."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which tensors a vector holds, in which order.
-
-    Attributes:
-        tensors: group, name, dtype and shape of each.
-        weighted: each tensor counts as often as its client has examples.
-    """
+    """Which tensors a vector holds, in which order."""
 
     tensors: tuple[tuple[str, str, str, tuple[int, ...]], ...]
+    """Group, name, dtype and shape of each."""
     weighted: bool
+    """Each tensor counts as often as its client has examples."""
 
     @classmethod
     def of(cls, payload: Payload, *, weighted: bool) -> Self:

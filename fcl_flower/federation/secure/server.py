@@ -12,13 +12,8 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import (
-    Metrics,
-    ServerQueries,
-    ServerStrategy,
-    SumsUpdates,
-    adds_up,
-)
+from fcl_flower.algorithms import base
+from fcl_flower.algorithms.base import ServerStrategy, SumsUpdates
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
@@ -27,28 +22,10 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.federation import byte_counts, mailbox
 from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.pacing import Quorum
+from fcl_flower.federation.secure import client as protocol
 from fcl_flower.federation.secure import crypto
-from fcl_flower.federation.secure.client import (
-    ABSENT,
-    KEYS,
-    PRESENT,
-    SHARES,
-    SUM_OF,
-    UNMASK,
-    Table,
-    from_records,
-    to_records,
-)
-from fcl_flower.federation.secure.crypto import (
-    CHECKS,
-    Layout,
-    Vector,
-    agreed_key,
-    join_shares,
-    new_secret,
-    own_mask,
-    pair_masks,
-)
+from fcl_flower.federation.secure.client import KEYS, SHARES, UNMASK, Table
+from fcl_flower.federation.secure.crypto import CHECKS, Layout, Vector
 from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Traffic
 
@@ -71,18 +48,14 @@ class Channel:
         columns: int,
         least: int,
     ) -> tuple[dict[int, Table], dict[int, str]]:
-        """Ask clients; return the tables that they answer with, and why others fail.
+        """Send a table to each client; return their answers, and why others fail.
 
-        Args:
-            query: name of the question.
-            tables: what is sent, by client.
-            rows: who must be in the answer of a client.
-            columns: of the answers.
-            least: how many answers are needed at any rate.
+        A client's answer has ``rows`` of these clients and so many columns. At least
+        ``least`` answers are waited for.
         """
         traffic, asked = self.traffic(), []
         for client, table in tables.items():
-            records = to_records(table)
+            records = protocol.to_records(table)
             traffic.down += byte_counts.traffic(records)
             node = self.registry.node(client)
             kind = f"{MessageType.QUERY}.{query}"
@@ -97,7 +70,7 @@ class Channel:
             try:
                 records = self.registry.open(reply)
                 traffic.up += byte_counts.traffic(records)
-                answers[client] = from_records(records, columns, rows(client))
+                answers[client] = protocol.from_records(records, columns, rows(client))
             except Exception as error:
                 failures[client] = f"{query}: {mailbox.reason(error)}"
                 log(WARNING, "client %d left out: %s", client, failures[client])
@@ -167,7 +140,10 @@ class MaskedSum:
             RoundError: too few vectors came, or too few shares that are right.
         """
         self._check_number(list(vectors), len(self._roster), "sent a masked vector")
-        states = {c: PRESENT if c in vectors else ABSENT for c in self.clients}
+        states = {
+            c: protocol.PRESENT if c in vectors else protocol.ABSENT
+            for c in self.clients
+        }
         asked = {
             client: {
                 owner: (
@@ -192,7 +168,7 @@ class MaskedSum:
             # What a peer says is a share, or a key, may break anything.
             try:
                 secrets = {
-                    owner: join_shares(shares[one][owner][0] for one in holders)
+                    owner: crypto.join_shares(shares[one][owner][0] for one in holders)
                     for owner in states
                 }
                 masks = partial(self._masks, secrets, vectors.keys())
@@ -214,9 +190,9 @@ class MaskedSum:
         public = {client: self._roster[client][0] for client in present}
         for owner, secret in secrets.items():
             if owner in public:
-                total = total + own_mask(secret, size)
+                total = total + crypto.own_mask(secret, size)
             else:  # what it would have added is the opposite of what they added
-                total = total - pair_masks(owner, secret, public, size)
+                total = total - crypto.pair_masks(owner, secret, public, size)
         return total
 
     def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
@@ -235,7 +211,7 @@ def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
     # One that is none would make every client fail that has to agree with this one.
     try:
         for key in keys:
-            agreed_key(new_secret(), key, "trial")
+            crypto.agreed_key(crypto.new_secret(), key, "trial")
     except ValueError:
         return False
     return len({*keys} - taken) == len(keys)
@@ -258,7 +234,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         super().__init__(inner.params, inner.context)
         if (
             not isinstance(inner, SumsUpdates)
-            or isinstance(inner, ServerQueries)
+            or isinstance(inner, base.ServerQueries)
             or inner.predicts_locally
         ):
             raise ContractError(
@@ -291,7 +267,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         sent = self._inner.configure_train(state, stage, client)
         clients = np.asarray(self._masked.clients, np.int64)
         layout = self._layout(state).to_array()
-        return {**sent, SUM_OF: {"clients": clients, "layout": layout}}
+        return {**sent, protocol.SUM_OF: {"clients": clients, "layout": layout}}
 
     @override
     def configure_evaluate(
@@ -317,7 +293,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         vector = masked.unmask(vectors)
         try:
             total = crypto.decode_fixed_point(vector, self._layout(state))
-            if self._section.max_update_norm and not adds_up(self._inner):
+            if self._section.max_update_norm and not base.adds_up(self._inner):
                 limit = self._section.max_update_norm
                 base_norm = update_checks.base_norm(state)
                 update_checks.norm(total.payload, base_norm, limit)
@@ -333,7 +309,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
 
     @override
     def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
+        self, state: Payload, stage: TaskStage, metrics: base.Metrics
     ) -> Mapping[str, float | Diagnostic]:
         return self._inner.diagnostics(state, stage, metrics)
 

@@ -102,33 +102,38 @@ class Parties:
         self.agreed().masked()
         return self
 
-    def question(self, absent=()):
-        """What the server asks of client 0 at the end."""
-        return {
+    def unmask(self, absent=(), changed=()):
+        """Ask client 0 for shares; return whether it has one of each client."""
+        question = {
             owner: (
                 ABSENT if owner in absent else PRESENT,
                 self.sum._sealed[owner][0][0] if owner else b"",
             )
             for owner in CLIENTS
         }
+        answer = self.side().unmask(to_records({**question, **dict(changed)}))
+        return [len(share) for (share,) in from_records(answer, 1, CLIENTS).values()]
+
+    def share_keys(self, change):
+        """Ask client 0 to share its keys by a false roster."""
+        asked = {client: {} for client in CLIENTS}
+        answers, _ = self.ask(KEYS, asked, lambda client: [client], 2, 0)
+        roster = {client: table[client] for client, table in answers.items()}
+        self.side().share_keys(to_records(change(roster)))
 
 
 # ---- a client, and a server that cheats
-
-REFUSED = "^secure aggregation: "
 
 
 def test_an_honest_round_is_answered_and_leaves_no_key_behind():
     parties = Parties().agreed()
 
     sent = parties.masked()
-    shares = parties.side().unmask(to_records(parties.question(absent=[2])))
 
     assert sent.payload.keys() == {"masked"}
     assert (sent.num_examples, sent.metrics) == (0, {"loss": 0.5})
-    found = from_records(shares, 1, CLIENTS)
     # A secret has 16 bytes, and a share four more.
-    assert {len(share) for (share,) in found.values()} == {20}
+    assert parties.unmask(absent=[2]) == [20] * 5
     assert KEPT not in parties.contexts[0].state
 
 
@@ -138,7 +143,7 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(state, s
     parties = Parties().agreed()
     wanted = parties.contexts[1].state[KEPT][secret][0]
     if state == ABSENT:
-        parties.change = lambda client, step, answer: gone() if client == 1 else answer
+        parties.change = cheat(TRAIN, "gone")
     vectors = parties.vectors()
     asked = {
         client: {
@@ -159,101 +164,57 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(state, s
         assert join_shares(few) != wanted
 
 
-def twice_masked(parties):
-    parties.trained().masked()
-
-
-def twice_unmasked(parties):
-    question = to_records(parties.trained().question())
-    parties.side().unmask(question)
-    parties.side().unmask(question)
-
-
-def unmasked_before_the_vector(parties):
-    question = to_records(parties.agreed().question())
-    parties.side().unmask(question)
-
-
-def neither_here_nor_absent(parties):
-    question = {**parties.trained().question(), 1: (b"both", b"")}
-    parties.side().unmask(to_records(question))
-
-
-def unmasked_without(*absent):
-    def ask(parties):
-        question = to_records(parties.trained().question(absent))
-        parties.side().unmask(question)
-
-    return ask
-
-
-def masked_for(*clients):
-    return lambda parties: parties.agreed().masked(clients=np.array(clients))
-
-
-def roster_of(change):
-    def ask(parties):
-        asked = {client: {} for client in CLIENTS}
-        answers, _ = parties.ask(KEYS, asked, lambda client: [client], 2, 0)
-        roster = {client: table[client] for client, table in answers.items()}
-        parties.side().share_keys(to_records(change(roster)))
-
-    return ask
-
-
-def too_few(roster):
-    return {client: roster[client] for client in (0, 1)}
-
-
-def with_another_key(roster):
-    return {**roster, 0: (roster[1][0], roster[0][1])}
-
-
-def with_one_key_twice(roster):
-    return {**roster, 1: roster[2]}
-
-
 TOO_FEW = "expected at least 4 of the clients"
+NOT_IN = "this client is not in the sum"
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
         # Two vectors under one mask would show their difference.
-        (twice_masked, "the step after 'shares' is not next"),
-        (twice_unmasked, "the step after 'masked' is not next"),
-        (unmasked_before_the_vector, "the step after 'masked' is not next"),
-        (neither_here_nor_absent, "a client is neither here nor absent"),
-        (unmasked_without(1, 2), TOO_FEW),
-        (unmasked_without(0), "this client is not in the sum"),
-        (masked_for(0, 1), TOO_FEW),
-        (masked_for(1, 2, 3, 4), "this client is not in the sum"),
-        (masked_for(0, 0, 1, 2, 3), TOO_FEW),
-        (masked_for(0, 1, 2, 7), TOO_FEW),
-        (roster_of(too_few), "expected at least 3 clients, got 2"),
-        (roster_of(with_another_key), "these are not the keys that were sent"),
-        (roster_of(with_one_key_twice), "two clients have one key"),
+        (lambda p: p.trained().masked(), "the step after 'shares' is not next"),
+        (lambda p: [p.trained().unmask(), p.unmask()], "the step after 'masked' is no"),
+        (lambda p: p.agreed().unmask(), "the step after 'masked' is not next"),
+        (
+            lambda p: p.trained().unmask((), {1: (b"x", b"")}),
+            "a client is neither here",
+        ),
+        (lambda p: p.trained().unmask(absent=(1, 2)), TOO_FEW),
+        (lambda p: p.trained().unmask(absent=(0,)), NOT_IN),
+        (lambda p: p.agreed().masked(clients=[0, 1]), TOO_FEW),
+        (lambda p: p.agreed().masked(clients=[1, 2, 3, 4]), NOT_IN),
+        (lambda p: p.agreed().masked(clients=[0, 0, 1, 2, 3]), TOO_FEW),
+        (lambda p: p.agreed().masked(clients=[0, 1, 2, 7]), TOO_FEW),
+        (
+            lambda p: p.share_keys(lambda r: {0: r[0], 1: r[1]}),
+            "expected at least 3 clients, got 2",
+        ),
+        (
+            lambda p: p.share_keys(lambda r: {**r, 0: (r[1][0], r[0][1])}),
+            "these are not the keys that were sent",
+        ),
+        (
+            lambda p: p.share_keys(lambda r: {**r, 1: r[2]}),
+            "two clients have one key",
+        ),
     ],
 )
 def test_a_client_refuses_what_would_show_its_update(ask, message):
-    with pytest.raises(WireError, match=REFUSED + message):
+    with pytest.raises(WireError, match=f"^secure aggregation: {message}"):
         ask(Parties())
 
 
 def test_what_others_have_not_sealed_for_it_is_answered_by_nothing():
     parties = Parties().trained()
     sealed = parties.sum._sealed
-    question = {
-        **parties.question(),
+    changed = {
         1: (PRESENT, sealed[1][3][0]),  # for another
         2: (PRESENT, b"rubbish"),
         # Both of a pair have one key: it would show a share of its own secrets.
         3: (PRESENT, sealed[0][3][0]),
     }
 
-    found = from_records(parties.side().unmask(to_records(question)), 1, CLIENTS)
-
-    assert [bool(found[c][0]) for c in CLIENTS] == [True, False, False, False, True]
+    assert parties.unmask(changed=changed) == [20, 0, 0, 0, 20]
 
 
 @pytest.mark.parametrize("more", [{"2": [b"x"] * 5}, {"name": "x"}])
@@ -274,10 +235,6 @@ def test_what_the_server_must_say_of_a_sum_is_asked_for():
 # ---- a server, and clients that drop out or cheat
 
 
-def gone():
-    raise RuntimeError("gone")
-
-
 def at(step, change, *whom):
     """Change the answers of some at a step."""
     whom = whom or (HOSTILE,)
@@ -288,76 +245,37 @@ def at(step, change, *whom):
     return tamper
 
 
-def dropped(answer):
-    gone()
+TABLES = {
+    "rubbish": lambda c: {**c, "0": [bytes(len(cell)) for cell in c["0"]]},
+    "huge": lambda c: {**c, "0": [b"x" * 2**15 for _ in c["0"]]},
+    "one less": lambda c: {key: values[1:] for key, values in c.items()},
+    "one twice": lambda c: {key: [*values, values[0]] for key, values in c.items()},
+    "of others": lambda c: {**c, "clients": [n + 100 for n in c["clients"]]},
+    "nothing": lambda c: {},
+    "numbers": lambda c: {**c, "0": [1 for _ in c["0"]]},
+    "one key": lambda c: {**c, "1": c["0"]},
+    "of low order": lambda c: {**c, "0": [bytes(32)]},
+    # One more bit, which says nothing to X25519, on a key of its own.
+    "spelt anew": lambda c: {
+        **c,
+        "1": [c["0"][0][:31] + bytes([c["0"][0][31] | 0x80])],
+    },
+}
+NO_TABLE = ["gone", "huge", "one less", "one twice", "of others", "nothing", "numbers"]
+NO_KEYS = ["rubbish", "one key", "of low order", "spelt anew"]
+NO_SHARES = ["gone", "rubbish", "huge", "one less", "nothing", "numbers"]
 
 
-def table(change):
-    """Change the columns of an answer that is a table."""
+def cheat(step, name, *whom):
+    """Change the answers of one, or of some, at a step."""
 
     def changed(records):
-        content = dict(records.config_records[RECORD])
-        return RecordDict({RECORD: ConfigRecord(change(content))})
+        if name == "gone":
+            raise RuntimeError("gone")
+        content = TABLES[name](dict(records.config_records[RECORD]))
+        return RecordDict({RECORD: ConfigRecord(content)})
 
-    changed.__name__ = change.__name__
-    return changed
-
-
-@table
-def rubbish(content):
-    return {**content, "0": [bytes(len(cell)) for cell in content["0"]]}
-
-
-@table
-def huge(content):
-    return {**content, "0": [b"x" * 2**15 for _ in content["0"]]}
-
-
-@table
-def one_less(content):
-    return {key: values[1:] for key, values in content.items()}
-
-
-@table
-def one_twice(content):
-    return {key: [*values, values[0]] for key, values in content.items()}
-
-
-@table
-def of_others(content):
-    return {**content, "clients": [number + 100 for number in content["clients"]]}
-
-
-@table
-def nothing(content):
-    return {}
-
-
-@table
-def numbers(content):
-    return {**content, "0": [1 for _ in content["0"]]}
-
-
-@table
-def one_key(content):
-    return {**content, "1": content["0"]}
-
-
-@table
-def of_low_order(content):
-    return {**content, "0": [bytes(32)]}
-
-
-@table
-def one_key_spelt_anew(content):
-    """One more bit, which says nothing to X25519, on a key of its own."""
-    (key,) = content["0"]
-    return {**content, "1": [key[:31] + bytes([key[31] | 0x80])]}
-
-
-NO_TABLE = [huge, one_less, one_twice, of_others, nothing, numbers]
-NO_KEYS = [rubbish, one_key, of_low_order, one_key_spelt_anew]
-NO_SHARES = [rubbish, huge, one_less, nothing, numbers]
+    return at(step, changed, *whom)
 
 
 def check_mean(who, mean):
@@ -367,15 +285,15 @@ def check_mean(who, mean):
 
 
 @pytest.mark.parametrize(
-    ("step", "change", "why"),
+    ("step", "how", "why"),
     [
-        *((step, c, step) for step in (KEYS, SHARES) for c in [dropped, *NO_TABLE]),
-        *((KEYS, c, "secure_keys: expected two keys of its own") for c in NO_KEYS),
-        (TRAIN, dropped, ""),
+        *((step, how, step) for step in (KEYS, SHARES) for how in NO_TABLE),
+        *((KEYS, how, "secure_keys: expected two keys of its own") for how in NO_KEYS),
+        (TRAIN, "gone", ""),
     ],
 )
-def test_one_who_does_not_answer_before_the_sum_is_left_out(step, change, why):
-    parties = Parties(at(step, change))
+def test_one_who_does_not_answer_before_the_sum_is_left_out(step, how, why):
+    parties = Parties(cheat(step, how))
 
     who, mean = parties.total()
 
@@ -384,9 +302,9 @@ def test_one_who_does_not_answer_before_the_sum_is_left_out(step, change, why):
     assert parties.sum.failures.get(HOSTILE, "").startswith(why)
 
 
-@pytest.mark.parametrize("change", [dropped, *NO_SHARES])
-def test_one_who_answers_wrongly_after_it_is_done_without(change):
-    who, mean = Parties(at(UNMASK, change)).total()
+@pytest.mark.parametrize("how", NO_SHARES)
+def test_one_who_answers_wrongly_after_it_is_done_without(how):
+    who, mean = Parties(cheat(UNMASK, how)).total()
 
     assert who == [*CLIENTS]
     check_mean(who, mean)
@@ -395,7 +313,7 @@ def test_one_who_answers_wrongly_after_it_is_done_without(change):
 @pytest.mark.parametrize("step", [KEYS, SHARES, TRAIN, UNMASK])
 def test_too_few_end_the_attempt(step):
     with pytest.raises(RoundError, match=r"at least 4 of 5 must; left|4 of which must"):
-        Parties(at(step, dropped, 1, 2)).total()
+        Parties(cheat(step, "gone", 1, 2)).total()
 
 
 def drawn(vector):
@@ -403,10 +321,10 @@ def drawn(vector):
     return rng.integers(0, 2**64, len(vector), dtype=np.uint64)
 
 
-@pytest.mark.parametrize(("step", "change"), [(TRAIN, drawn), (SHARES, rubbish)])
-def test_what_spoils_a_sum_is_never_averaged(step, change):
+@pytest.mark.parametrize("how", [at(TRAIN, drawn), cheat(SHARES, "rubbish")])
+def test_what_spoils_a_sum_is_never_averaged(how):
     with pytest.raises(RoundError, match=r"the masks of \[.*\] cannot be taken off"):
-        Parties(at(step, change)).total()
+        Parties(how).total()
 
 
 def spread(vector):
