@@ -143,7 +143,6 @@ def _certify_server(
 def _builder(
     title: str, key: ec.EllipticCurvePublicKey, days: int, *, signs: bool
 ) -> x509.CertificateBuilder:
-    """Begin a certificate, of an authority if it signs others."""
     now = datetime.datetime.now(datetime.UTC)
     constraints = x509.BasicConstraints(ca=signs, path_length=0 if signs else None)
     usage = x509.KeyUsage(

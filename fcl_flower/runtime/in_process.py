@@ -26,24 +26,12 @@ from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.config.sections import Attack
+from fcl_flower.federation import messages as wire
 from fcl_flower.federation.client import Client, forget_runs
 from fcl_flower.federation.client_app import app as client_app
 from fcl_flower.federation.client_app import trained
-from fcl_flower.federation.messages import (
-    decode_request,
-    greeting,
-    told_run,
-    zero_copy,
-)
 from fcl_flower.federation.server_app import main as run_server
-from fcl_flower.flower.identity import (
-    RUN_ID,
-    LocalGrid,
-    flower_identity,
-    log,
-    log_to,
-    name_message,
-)
+from fcl_flower.flower import identity
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.results.run_folder import close_folder, prepared_folder
 from fcl_flower.runtime.processes import Progress
@@ -55,7 +43,7 @@ OnTurn: TypeAlias = Callable[[list[int], int, int], object]
 and how many were sent."""
 
 
-class InProcessGrid(LocalGrid):
+class InProcessGrid(identity.LocalGrid):
     """A grid whose nodes answer in the call that asks for their replies.
 
     What is pushed waits, and costs nothing but itself; each message that is pulled is
@@ -87,7 +75,7 @@ class InProcessGrid(LocalGrid):
         honest = {**run_config, "federation.attack": "", "federation.attackers": 0}
         self.contexts = {
             node: Context(
-                run_id=RUN_ID,
+                run_id=identity.RUN_ID,
                 node_id=node,
                 node_config={
                     "partition-id": client,
@@ -112,12 +100,12 @@ class InProcessGrid(LocalGrid):
         ids = []
         self._pushed = len(self._queued)
         for message in messages:
-            if self._attack and told_run(message.content):
-                spec = RunSpec.from_json(told_run(message.content))
+            if self._attack and wire.told_run(message.content):
+                spec = RunSpec.from_json(wire.told_run(message.content))
                 honest = spec.with_settings(attack="", attackers=0)
-                message.content = greeting(honest.to_json())
+                message.content = wire.greeting(honest.to_json())
             name = str(uuid4())
-            name_message(message, name)
+            identity.name_message(message, name)
             self._queued[name] = message
             self._pushed += 1
             ids.append(name)
@@ -159,11 +147,11 @@ def answer(message: Message, context: Context, attack: Attack = "") -> Message:
     try:
         if not attack or message.metadata.message_type != MessageType.TRAIN:
             return client_app(message, context)
-        client = Client(context, decode_request(message.content).stage)
+        client = Client(context, wire.decode_request(message.content).stage)
         shared = client.run.algorithm.load_server().kinds("shared")
         return trained(message, client, HostileTraining(client.learner, attack, shared))
     except Exception as error:
-        log(WARNING, "a client failed", exc_info=error)
+        identity.log(WARNING, "a client failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         return Message(Error(code=0, reason=reason), reply_to=message)
 
@@ -192,10 +180,9 @@ _FOR_LIFE = ExitStack()
 
 
 def _prepare(log_file: Path | None) -> None:
-    """Make a process one of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
-    log = log_to(log_file, mode="a")
-    for context in (simulated(), zero_copy(), flower_identity(), log):
+    log = identity.log_to(log_file, mode="a")
+    for context in (simulated(), wire.zero_copy(), identity.flower_identity(), log):
         _FOR_LIFE.enter_context(context)
 
 
@@ -252,7 +239,6 @@ class PooledGrid(InProcessGrid):
         return self._replies.pop(name)
 
     def _begin(self, name: str) -> None:
-        """Begin to answer a message that is queued, if that has not been begun."""
         if name in self._begun or name in self._replies:
             return
         message = self._queued[name]
@@ -271,7 +257,6 @@ class PooledGrid(InProcessGrid):
             return self._processes.submit(work)
 
     def _settle(self, name: str) -> None:
-        """Wait for the answer to a message, if there is none yet."""
         if name in self._replies:
             return
         node, future = self._begun.pop(name)
@@ -341,7 +326,7 @@ def run_in_process(
     with (
         _ONE_RUN,
         prepared_folder(config, folder, data_root(config), local_data) as prepared,
-        log_to(log_file, mode="w"),
+        identity.log_to(log_file, mode="w"),
         ExitStack() as stack,
     ):
         nodes = range(FIRST_NODE, FIRST_NODE + prepared.scenario.clients)
@@ -362,7 +347,7 @@ def run_in_process(
 def run_apps(grid: Grid, config: RunConfig) -> None:
     """Run the server app to its end on a grid of this process."""
     context = Context(
-        run_id=RUN_ID,
+        run_id=identity.RUN_ID,
         node_id=0,
         node_config={},
         state=RecordDict(),
@@ -374,7 +359,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         limits = limited_threads(
             algorithm(config.strategy.name), config.training.threads
         )
-        with simulated(), flower_identity(), limits, zero_copy():
+        with simulated(), identity.flower_identity(), limits, wire.zero_copy():
             run_server(grid, context)
     finally:
         forget_runs()

@@ -15,12 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 from fcl_flower.config.run_config import refuse_attack
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import FclError
-from fcl_flower.runtime.processes import (
-    POLL_SECONDS,
-    Progress,
-    ProgressFile,
-    make_folder,
-)
+from fcl_flower.runtime import processes
+from fcl_flower.runtime.processes import Progress, ProgressFile
 from fcl_flower.runtime.runner import Runner
 
 
@@ -88,7 +84,7 @@ def _run_here(
         # Imported here as it loads torch.
         from fcl_flower.runtime.in_process import run_in_process
 
-        make_folder(job.folder, "output")
+        processes.make_folder(job.folder, "output")
         result: RunResult
         try:
             result = run_in_process(
@@ -119,13 +115,13 @@ def _run_beside(
             while idle and (job := next(waiting, None)):
                 if backend.name == "flower":
                     refuse_attack(job.run.config)
-                make_folder(job.folder, "output")
+                processes.make_folder(job.folder, "output")
                 progress = ProgressFile(job.folder)
                 idle[-1].begin(job.run.config, job.folder, backend.local_data)
                 busy[idle.pop()] = job, progress
             if not busy:
                 return
-            over, _, _ = select.select([*busy], [], [], POLL_SECONDS)
+            over, _, _ = select.select([*busy], [], [], processes.POLL_SECONDS)
             for job, progress in busy.values():
                 if now := progress.news():
                     watch(job, now)

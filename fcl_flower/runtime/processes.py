@@ -186,7 +186,6 @@ def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
 
 
 def _holder(path: Path) -> str:
-    """Name the process that has a file open, the first where there are several."""
     for process in sorted(psutil.process_iter(), key=lambda found: found.pid):
         try:
             opened = {Path(file.path) for file in process.open_files()}
@@ -206,7 +205,6 @@ _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 
 
 def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> int:
-    """Run a program until it ends, or is to end; return its exit code."""
     _prctl(_SUBREAPER, 1)
     code = None
     try:

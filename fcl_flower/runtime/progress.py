@@ -276,7 +276,6 @@ class Estimate:
         return max([sum(known) / self._processes, *known], default=0.0)
 
     def _whole(self, variant: Hashable) -> float | None:
-        """Estimate the seconds that a whole run of a variant takes."""
         known = defaultdict[tuple[bool, bool], list[float]](list)
         for run, seen in self._seen.items():
             if seen.whole is not None:

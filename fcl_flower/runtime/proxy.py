@@ -26,12 +26,7 @@ from typing import NamedTuple, TypeAlias
 import httpx
 
 from fcl_flower.core.errors import WireError, config_error, require_extra
-from fcl_flower.flower.commands import (
-    ACTIVATE,
-    ACTIVATION_FAILED,
-    ACTIVATION_REFUSED,
-    FLEET,
-)
+from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.http import PIECE, Bounds, Caller, Headers, RefusedError
@@ -155,7 +150,6 @@ def listening(host: str, port: int, files: Certificates | None) -> Iterator[List
 
 
 def _contexts(files: Certificates) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Make the TLS of a server with these files, and of one who calls it."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.server, files.server_key)
@@ -311,7 +305,7 @@ class ReverseProxy:
         path = target.partition("?")[0]
         if path == "/health" and method in {"GET", "HEAD"}:
             raise RefusedError(await self._ask_health())
-        if method != "POST" or not FLEET.fullmatch(path):
+        if method != "POST" or not commands.FLEET.fullmatch(path):
             raise RefusedError(404)
         headers = dict(call.headers)
         key = self._authenticate(path, headers, address)
@@ -370,9 +364,12 @@ class ReverseProxy:
                 times = self._unreported
                 self._report(f"not let in: {error}, from {address} ({times})")
                 self._reported, self._unreported = time.monotonic(), 0
-            if path != ACTIVATE:
+            if path != commands.ACTIVATE:
                 raise RefusedError(401) from error
-            detail = {"code": ACTIVATION_FAILED, "detail": ACTIVATION_REFUSED}
+            detail = {
+                "code": commands.ACTIVATION_FAILED,
+                "detail": commands.ACTIVATION_REFUSED,
+            }
             reason = json.dumps({**detail, "extra": str(error)})
             raise RefusedError(412, reason.encode()) from error
 

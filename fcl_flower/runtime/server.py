@@ -146,7 +146,6 @@ class _KeyFolder:
 
 
 def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
-    """Register a client's public key, under its number; tell what came of it."""
     before = ""
     try:
         found = commands.flwr(

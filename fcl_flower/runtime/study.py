@@ -182,7 +182,6 @@ def _check_choice(file: "_StudyFile", budgets: Mapping[str, int]) -> None:
 
 
 def _check_sections(table: Mapping[str, object]) -> None:
-    """Refuse keys of a study's table that are in no section."""
     for key, value in table.items():
         section, dot, _ = key.partition(".")
         if section not in RunConfig.model_fields:

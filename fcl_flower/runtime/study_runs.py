@@ -98,7 +98,6 @@ def run_folder(folder: Path, config: RunConfig) -> Path:
 
 
 def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Summary]:
-    """Write the tables and the page of all finished runs; return their summaries."""
     summaries = [summary for summary in kept.values() if summary is not None]
     if summaries:
         from fcl_flower.results.report.comparison import write_comparison
@@ -110,7 +109,6 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
 
 
 def _check_same(place: Path, config: RunConfig) -> None:
-    """Refuse a folder with a run of other settings."""
     made = RunConfig.of(read_toml(place / "config.toml", "output"))
     # Where things lie, and what else is open, may differ by machine.
     free = {

@@ -150,7 +150,6 @@ def _read(
     report: Callable[[str], None],
     heard: dict[str, str],
 ) -> None:
-    """Pass on the log; note the number of the run, and what ended it."""
     assert process.stdout is not None  # it is a pipe
     with process.stdout as log:
         for line in log:

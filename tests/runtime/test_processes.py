@@ -14,7 +14,9 @@ import pytest
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.flower import commands
 from fcl_flower.runtime import processes
-from fcl_flower.runtime.processes import lock_states
+from fcl_flower.runtime.processes import lock_states, start_guarded, stop_guarded
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -39,6 +41,10 @@ time.sleep(600)
 """
 
 
+def python(text, *arguments):
+    return [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
+
+
 def await_true(condition):
     deadline = time.monotonic() + 60
     while not condition():
@@ -58,9 +64,14 @@ def alive(pids):
     return found
 
 
-def started(note, number=4):
+def started(note, number):
     await_true(lambda: note.exists() and len(note.read_text().split()) == number)
     return [int(pid) for pid in note.read_text().split()]
+
+
+@pytest.fixture
+def note(tmp_path):
+    return tmp_path / "pids"
 
 
 @pytest.fixture
@@ -68,21 +79,18 @@ def quick(monkeypatch, tmp_path):
     """A guardian with less patience, as a copy of the package's file."""
     text = Path(processes.__file__).read_text()
     assert "GRACE = 10.0" in text
-    (tmp_path / "short_guardian.py").write_text(
-        text.replace("GRACE = 10.0", "GRACE = 0.5")
-    )
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    short = text.replace("GRACE = 10.0", "GRACE = 0.5")
+    (tmp_path / "short_guardian.py").write_text(short)
     monkeypatch.setattr(processes, "__name__", "short_guardian")
-    return env
+    return {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
-    note, scratch = tmp_path / "pids", tmp_path / "scratch"
+def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, note, number):
+    scratch = tmp_path / "scratch"
     (scratch / "deep").mkdir(parents=True)
     (scratch / "deep" / "file").touch()
-    wants = textwrap.dedent(
-        f"""
+    wants = f"""
         import os, sys, time
         from pathlib import Path
         from fcl_flower.runtime import processes as guardian
@@ -93,12 +101,11 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
         print(kept.pid, flush=True)
         time.sleep(600)
         """
-    )
     process = subprocess.Popen(
-        [sys.executable, "-c", wants], env=quick, stdout=subprocess.PIPE, text=True
+        python(wants), env=quick, stdout=subprocess.PIPE, text=True
     )
     with process.stdout as said:
-        pids = [int(said.readline()), *started(note)]
+        pids = [int(said.readline()), *started(note, 4)]
         assert len(alive(pids)) == 4  # all but the one that left an orphan
         assert scratch.exists()
 
@@ -108,47 +115,42 @@ def test_all_end_with_the_process_that_wanted_them(quick, tmp_path, number):
     await_true(lambda: not alive(pids) and not scratch.exists())
 
 
-def test_all_end_when_they_are_released(quick, tmp_path):
-    note = tmp_path / "pids"
-    command = [sys.executable, "-c", FAMILY, str(note)]
-    process, pids = processes.start_guarded(command, quick), started(note)
+def test_all_end_when_they_are_released(quick, note):
+    process, pids = start_guarded(python(FAMILY, note), quick), started(note, 4)
 
-    processes.stop_guarded(process)
+    stop_guarded(process)
 
     assert alive(pids) == []
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_the_program_ends_with_its_guardian(tmp_path):
-    note = tmp_path / "pids"
+def test_the_program_ends_with_its_guardian(note):
     says = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
-    command = [sys.executable, "-c", says + "time.sleep(600)", str(note)]
-    process = processes.start_guarded(command, ENV)
+    process = start_guarded(python(says + "time.sleep(600)", note), ENV)
     (pid,) = started(note, 1)
 
     process.kill()
     process.wait()
 
     await_true(lambda: not alive([pid]))
-    processes.stop_guarded(process)  # one that is gone is no error
+    stop_guarded(process)  # one that is gone is no error
 
 
-def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
-    note = tmp_path / "pids"
-    leaves = (
-        "import os, sys, time\n"
-        "if os.fork():\n"
-        "    while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
-        "    sys.exit(3)\n"
-        "os.setsid(); note = open(sys.argv[1] + '.new', 'w')\n"
-        "note.write(str(os.getpid())); note.close()\n"
-        "os.rename(note.name, sys.argv[1]); time.sleep(600)"
-    )
-    process = processes.start_guarded([sys.executable, "-c", leaves, str(note)], ENV)
+def test_what_a_program_leaves_behind_ends_with_it(note):
+    leaves = """
+        import os, sys, time
+        if os.fork():
+            while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+            sys.exit(3)
+        os.setsid(); note = open(sys.argv[1] + '.new', 'w')
+        note.write(str(os.getpid())); note.close()
+        os.rename(note.name, sys.argv[1]); time.sleep(600)
+        """
+    process = start_guarded(python(leaves, note), ENV)
 
     assert process.wait(60) == 3
     assert alive(started(note, 1)) == []
-    processes.stop_guarded(process)
+    stop_guarded(process)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +159,44 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path):
 def test_the_code_says_how_a_program_ended_and_a_scratch_folder_may_be_gone(
     tmp_path, does, code
 ):
-    command = [sys.executable, "-c", f"import os; {does}"]
-    process = processes.start_guarded(command, ENV, scratch=tmp_path / "gone")
+    command = python(f"import os; {does}")
+    process = start_guarded(command, ENV, scratch=tmp_path / "gone")
 
     assert process.wait(60) == code
-    processes.stop_guarded(process)
+    stop_guarded(process)
+
+
+def test_a_process_is_ended_even_where_no_file_can_be_opened():
+    program = """
+        import os, resource, sys
+        from fcl_flower.runtime.processes import start_guarded, stop_guarded
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        process = start_guarded(command, os.environ)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        try:
+            while True:
+                os.open("/dev/null", os.O_RDONLY)
+        except OSError:
+            pass
+        stop_guarded(process)
+        print(process.returncode > 0)
+        """
+    done = subprocess.run(python(program), capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
+    (tmp_path / "python").touch()
+    (tmp_path / "flwr").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert commands.program("flwr") == str(tmp_path / "flwr")
+    assert commands.program("flower-superlink") == "flower-superlink"
 
 
 # ---- folders of states
 
-
-pytestmark = pytest.mark.process
-
 HOLDS = """
-import pathlib, subprocess, sys, time
+import pathlib, subprocess, sys
 from fcl_flower.runtime.processes import lock_states
 with lock_states(pathlib.Path(sys.argv[1]), print) as lock:
     if len(sys.argv) > 2:  # leave another behind that holds it
@@ -184,14 +210,15 @@ with lock_states(pathlib.Path(sys.argv[1]), print) as lock:
 
 
 @pytest.fixture
-def hold(tmp_path):
+def hold(tmp_path, monkeypatch):
     """Start a process that works in the folder; returns it and what it has said."""
+    monkeypatch.setattr(processes, "PATIENCE", 3.0)
     begun = []
 
     def start(*more):
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, str(tmp_path), *more],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            python(HOLDS, tmp_path, *more),
+            env=ENV,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -209,8 +236,7 @@ def hold(tmp_path):
 
 def test_a_second_program_is_refused_and_told_who_is_there(hold, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "PATIENCE", 0.3)
-    other, _ = hold()
-    said = []
+    (other, _), said = hold(), []
 
     with (
         pytest.raises(ConfigError, match=rf"process {other.pid} \(python") as refused,
@@ -223,27 +249,19 @@ def test_a_second_program_is_refused_and_told_who_is_there(hold, tmp_path, monke
     assert f"waiting for process {other.pid} " in line
 
 
-def test_a_program_that_is_ending_is_waited_for(hold, tmp_path, monkeypatch):
+def test_a_program_that_is_ending_is_waited_for_and_a_killed_one_not(hold, tmp_path):
     other, _ = hold()
-
     with lock_states(tmp_path, lambda line: other.stdin.close()):
         assert other.wait(60) == 0
-
-
-def test_a_killed_program_leaves_the_folder_free(hold, tmp_path):
     other, _ = hold()
     other.kill()
     other.wait()
-    said = []
 
-    with lock_states(tmp_path, said.append):
-        assert said == []
+    with lock_states(tmp_path, pytest.fail):
+        pass
 
 
-def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(
-    hold, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(hold, tmp_path):
     parent, left = hold("and leave one")
     parent.wait(60)
     try:
@@ -254,35 +272,3 @@ def test_a_leftover_that_was_given_the_lock_keeps_it_and_is_named(
             pytest.fail("two programs in one folder")
     finally:
         os.kill(int(left), 9)
-
-
-# ---- programs
-
-
-def test_programs_beside_the_interpreter_come_first(tmp_path, monkeypatch):
-    (tmp_path / "python").touch()
-    (tmp_path / "flwr").touch()
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert commands.program("flwr") == str(tmp_path / "flwr")
-    assert commands.program("flower-superlink") == "flower-superlink"
-
-
-def test_a_process_is_ended_even_where_no_file_can_be_opened():
-    program = """
-import os, resource, sys
-from fcl_flower.runtime.processes import start_guarded, stop_guarded
-command = [sys.executable, "-c", "import time; time.sleep(600)"]
-process = start_guarded(command, os.environ)
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-try:
-    while True:
-        os.open("/dev/null", os.O_RDONLY)
-except OSError:
-    pass
-stop_guarded(process)
-print(process.returncode > 0)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "True\n"

@@ -324,19 +324,6 @@ def test_a_guest_has_some_seconds_to_say_what_it_wants(superlink, files, said, t
     assert 0.5 < time.monotonic() - begun < 8
 
 
-def test_one_address_holds_so_many_connections_and_a_newcomer_gets_in(superlink):
-    with proxy(superlink.server_port, guests_of_address=5, head_seconds=60) as door:
-        silent = [connected(door) for _ in range(12)]
-        assert status(door, "GET", "/") == 404
-        gone = []
-        for connection in silent:
-            connection.settimeout(0.1)
-            with contextlib.suppress(TimeoutError):
-                gone.append(closed(connection))
-            connection.close()
-        assert gone == [True] * 8  # of twelve and ourselves five may stay
-
-
 def test_a_burst_of_connections_does_not_take_more_descriptors(monkeypatch):
     bounds, port = Bounds(guests=5, guests_of_address=5), free_port()
     accepted, most = [], 0

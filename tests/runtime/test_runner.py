@@ -75,13 +75,13 @@ def jobs_of(folder, *seeds, **settings):
 
 def test_one_process_serves_one_run_after_another(ours, tmp_path):
     jobs, seen = jobs_of(tmp_path, 0, 1), []
+    jobs[1].folder.mkdir()  # of an earlier run
+    (jobs[1].folder / "progress.json").write_text('{"state": "finished", "round": 77}')
 
-    done = run_all(
-        Backend("flower", 3, 0.25),
-        jobs,
-        lambda job, progress: seen.append((job, progress["state"])),
-    )
-    (one, first), (two, second) = done
+    def watch(job, progress):
+        seen.append((job.folder, progress["state"], progress["round"]))
+
+    (one, first), (two, second) = run_all(Backend("flower", 3, 0.25), jobs, watch)
 
     assert [one, two] == jobs
     assert (first["seed"], second["seed"]) == (0, 1)
@@ -95,21 +95,8 @@ def test_one_process_serves_one_run_after_another(ours, tmp_path):
         "folder": str(tmp_path / "2"),
         "local_data": [],
     }
-    assert (jobs[1], "training") in seen
-    assert (jobs[1], "finished") in seen
-
-
-def test_the_progress_of_an_earlier_run_in_the_folder_is_not_shown(ours, tmp_path):
-    (job,) = jobs_of(tmp_path, 1)
-    job.folder.mkdir()
-    old = {"state": "finished", "round": 77}
-    (job.folder / "progress.json").write_text(json.dumps(old))
-    seen = []
-
-    list(run_all(Backend("flower"), [job], lambda job, now: seen.append(now)))
-
-    assert old not in seen
-    assert {"state": "finished", "round": 1} in seen
+    of_second = [told for told in seen if told[0] == jobs[1].folder]
+    assert of_second == [(tmp_path / "2", s, 1) for s in ("training", "finished")]
 
 
 def test_a_run_that_ends_its_process_or_fails_takes_no_other_with_it(ours, tmp_path):

@@ -18,34 +18,21 @@ with lock_folder(Path(sys.argv[1]), "output"):
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """Another process that works on the folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout.readline() == "mine\n"
-        yield process
-        process.kill()
-
-
 @pytest.mark.process
-def test_a_second_process_is_refused_by_key_and_folder(tmp_path, holder):
-    with (
-        pytest.raises(ConfigError, match=r"^run.output: got '.*', expected a folder"),
-        lock_folder(tmp_path, "run.output"),
-    ):
-        pytest.fail("two processes in one folder")
-
-
-@pytest.mark.process
-def test_the_lock_dies_with_a_process_that_is_killed(tmp_path, holder):
-    holder.kill()
-    holder.wait()
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "mine\n"
+        refused = r"^run.output: got '.*', expected a folder"
+        with (
+            pytest.raises(ConfigError, match=refused),
+            lock_folder(tmp_path, "run.output"),
+        ):
+            pytest.fail("two processes in one folder")
+        holder.kill()
+        holder.wait()
     assert list(tmp_path.iterdir()), "what it was killed over"
     with lock_folder(tmp_path, "output"):
         pass

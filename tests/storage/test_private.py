@@ -21,13 +21,13 @@ def generous():
 
 def test_state_is_its_owners_alone_and_results_are_for_all(tmp_path, generous):
     states = str(tmp_path / "states")
-    run_in_process(tiny(tmp_path, client_state=states))
+    run_in_process(tiny(tmp_path, strategy="fedavg", tasks=1, client_state=states))
     private = {
         path
         for name in PRIVATE
         for path in [tmp_path / name, *(tmp_path / name).rglob("*")]
     }
-    assert len(private) > 20
+    assert len(private) > 10
     for path in sorted(tmp_path.rglob("*")):
         if path == tmp_path / "states" / "client-0":
             assert path.is_dir()

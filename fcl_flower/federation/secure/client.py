@@ -210,7 +210,6 @@ class ClientSide:
         return of_both[:length], of_both[length:]
 
     def _check_clients(self, summed: list[int], known: Mapping[int, object]) -> None:
-        """Refuse a sum that is over too few, or over others than agreed."""
         threshold, different = self._section.sum_threshold(len(known)), {*summed}
         enough = len(different) >= max(threshold, len(summed))
         if not enough or not different <= known.keys():
@@ -225,7 +224,6 @@ class ClientSide:
         self._context.state[KEPT] = ConfigRecord({"step": step, **values})
 
     def _kept(self, step: str) -> dict[str, Any]:
-        """Take up what was kept after a step, if that is where the client stands."""
         kept = dict(self._before)
         if kept.pop("step", None) != step:
             raise WireError(f"{SAYS}the step after {step!r} is not next")

@@ -206,11 +206,6 @@ def decode_fixed_point(total: Vector, layout: Layout) -> Update:
 
 
 def _laid_out(payload: Payload, layout: Layout) -> dict[str, AnyArray]:
-    """Put tensors in the order of a layout, and zeros for groups that are missing.
-
-    Raises:
-        ContractError: the payload has something else.
-    """
     wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     for group, name, _, shape in layout.tensors:
         wanted.setdefault(group, {})[name] = shape

@@ -185,7 +185,6 @@ class MaskedSum:
     def _masks(
         self, secrets: Mapping[int, bytes], present: Collection[int], size: int
     ) -> Vector:
-        """Add up all masks that do not vanish."""
         total = np.zeros(size, np.uint64)
         public = {client: self._roster[client][0] for client in present}
         for owner, secret in secrets.items():
@@ -196,7 +195,6 @@ class MaskedSum:
         return total
 
     def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
-        """Refuse to go on with too few clients."""
         threshold = self._threshold(of)
         if len(found) < threshold:
             raise RoundError(

@@ -33,11 +33,13 @@ BITS = 32  # behind the binary point
 
 def update(seed, examples, **more):
     rng = np.random.default_rng(seed)
-    base = {
-        "w": rng.standard_normal((3, 4)).astype(np.float32),
-        "steps": np.asarray(seed + 1, np.int64),
-    }
+    weights = rng.standard_normal((3, 4)).astype(np.float32)
+    base = {"w": weights, "steps": np.asarray(seed + 1, np.int64)}
     return Update({"base": base, **more}, examples)
+
+
+def of(value, steps=0):
+    return {"base": {"w": np.full((3, 4), value), "steps": np.asarray(steps)}}
 
 
 def layout(weighted=True):
@@ -51,12 +53,12 @@ def test_the_mean_is_exact_up_to_the_rounding_of_each_summand():
     mean = decode_fixed_point(vectors[0] + vectors[1] + vectors[2], layout())
 
     expected = sum(one.num_examples * one.payload["base"]["w"] for one in updates) / 48
-    found = mean.payload["base"]["w"]
-    assert mean.num_examples == 48
     # Half a unit for each summand, and the rounding of the result to float32.
+    atol = 3 * 2.0 ** (-BITS - 1) / 48
     np.testing.assert_allclose(
-        found, expected, rtol=2e-7, atol=3 * 2.0 ** (-BITS - 1) / 48
+        mean.payload["base"]["w"], expected, rtol=2e-7, atol=atol
     )
+    assert mean.num_examples == 48
     steps = mean.payload["base"]["steps"]
     assert steps.dtype == np.int64
     assert steps == round((7 * 1 + 40 * 2 + 1 * 3) / 48)
@@ -66,77 +68,57 @@ def test_sums_are_not_divided_and_a_group_may_be_left_out():
     both = Layout.of({**update(0, 1).payload, "b": {"x": np.zeros(2)}}, weighted=False)
     more = update(1, 5, b={"x": np.array([-1.5, 2**20])})
 
-    total = encode_fixed_point(update(0, 3), both, 2) + encode_fixed_point(
-        more, both, 2
-    )
-    found = decode_fixed_point(total, both)
+    vectors = [encode_fixed_point(one, both, 2) for one in (update(0, 3), more)]
+    found = decode_fixed_point(vectors[0] + vectors[1], both)
 
     assert found.num_examples == 8
     np.testing.assert_array_equal(found.payload["b"]["x"], [-1.5, 2**20])
     assert found.payload["base"]["steps"] == 3
 
 
-def test_what_is_meta_stays_with_the_client():
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_layout_travels_among_tensors_and_what_is_meta_does_not(weighted):
     known = update(0, 2, meta={"data": np.asarray(7, np.uint64)})
 
-    alike = encode_fixed_point(known, layout(), 3) == encode_fixed_point(
-        update(0, 2), layout(), 3
-    )
+    vector = encode_fixed_point(known, layout(weighted), 3)
 
-    assert alike.all()
-
-
-@pytest.mark.parametrize("weighted", [True, False])
-def test_a_layout_travels_among_tensors(weighted):
     assert Layout.from_array(layout(weighted).to_array()) == layout(weighted)
-    assert layout(weighted).size == len(
-        encode_fixed_point(update(0, 1), layout(weighted), 3)
-    )
+    assert len(vector) == layout(weighted).size
+    assert (vector == encode_fixed_point(update(0, 2), layout(weighted), 3)).all()
 
 
 def test_a_value_that_does_not_fit_is_refused_on_the_client():
-    def of(value):
-        return Update(
-            {"base": {"w": np.full((3, 4), value), "steps": np.asarray(0)}}, 1
-        )
-
     message = (
         r"^federation.secure_aggregation: got True, expected false, as base/w reaches "
         r"5.36871e\+08 and the sum over 3 clients may reach 1.07374e\+09$"
     )
     with pytest.raises(ConfigError, match=message):
-        encode_fixed_point(of(2.0**29), layout(), clients=3)
+        encode_fixed_point(Update(of(2.0**29), 1), layout(), clients=3)
 
-    three = encode_fixed_point(of(-(2.0**28)), layout(), 3) * np.uint64(3)
-    found = decode_fixed_point(three, layout(weighted=False)).payload["base"]["w"]
-    np.testing.assert_array_equal(found, -3 * 2.0**28)
+    vector = encode_fixed_point(Update(of(-(2.0**28)), 1), layout(), 3)
+    found = decode_fixed_point(vector * np.uint64(3), layout(weighted=False))
+    np.testing.assert_array_equal(found.payload["base"]["w"], -3 * 2.0**28)
 
 
-def test_a_value_that_is_not_finite_is_refused():
-    base = {"w": np.full((3, 4), np.nan, np.float32), "steps": np.asarray(0)}
-    with pytest.raises(WireError, match="base/w: holds NaN"):
-        encode_fixed_point(Update({"base": base}, 1), layout(), 3)
+BASE = of(0.0)["base"]
+SPARSE = SparseArray((3, 4), np.arange(1), np.zeros(1, np.float32))
 
 
 @pytest.mark.parametrize(
-    "payload",
+    ("payload", "error", "message"),
     [
-        {},
-        {"base": {"w": np.zeros((3, 4))}},
-        {"base": {"w": np.zeros((4, 3)), "steps": np.asarray(0)}},
-        {"base": {**update(0, 1).payload["base"], "other": np.zeros(1)}},
-        {**update(0, 1).payload, "heads": {"w": np.zeros(1)}},
-        {
-            "base": {
-                "w": SparseArray((3, 4), np.arange(1), np.zeros(1, np.float32)),
-                "steps": np.asarray(0),
-            }
-        },
+        (of(np.nan), WireError, "base/w: holds NaN"),
+        ({}, ContractError, "expected"),
+        ({"base": {"w": np.zeros((3, 4))}}, ContractError, "expected"),
+        ({"base": {**BASE, "w": np.zeros((4, 3))}}, ContractError, "expected"),
+        ({"base": {**BASE, "other": np.zeros(1)}}, ContractError, "expected"),
+        ({"base": BASE, "heads": {"w": np.zeros(1)}}, ContractError, "expected"),
+        ({"base": {**BASE, "w": SPARSE}}, ContractError, "expected"),
     ],
-    ids=["nothing", "a part", "a shape", "more", "another group", "sparse"],
+    ids=["not finite", "nothing", "a part", "a shape", "more", "a group", "sparse"],
 )
-def test_an_update_of_another_layout_is_refused(payload):
-    with pytest.raises(ContractError, match="expected"):
+def test_an_update_of_another_layout_is_refused(payload, error, message):
+    with pytest.raises(error, match=message):
         encode_fixed_point(Update(payload, 1), layout(), 3)
 
 
@@ -153,7 +135,6 @@ def test_a_sum_over_no_number_of_examples_is_refused(examples):
 
 PRIME = 2**255 - 19
 KEY = public_key(bytes(16))
-SPELT_ANEW = KEY[:31] + bytes([KEY[31] | 0x80])
 
 
 def test_a_key_is_that_of_x25519_and_hkdf():
@@ -183,7 +164,7 @@ def test_a_key_is_that_of_x25519_and_hkdf():
         PRIME.to_bytes(32, "little"),
         (PRIME + 9).to_bytes(32, "little"),
         # The highest bit says nothing to X25519: two clients could have one key.
-        SPELT_ANEW,
+        KEY[:31] + bytes([KEY[31] | 0x80]),
     ],
     ids=lambda public: public.hex()[-4:] or "none",
 )
@@ -217,22 +198,17 @@ def test_what_is_no_share_gives_no_secret(wrong):
     assert found != secret
 
 
-# ---- masks of pairs vanish from the sum, and from no other
+# ---- masks
 
 
 def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
     secrets = {client: new_secret() for client in (0, 3, 8)}
     public = {client: public_key(secret) for client, secret in secrets.items()}
 
-    masks = [
-        pair_masks(
-            client,
-            secret,
-            {other: key for other, key in public.items() if other != client},
-            5,
-        )
-        for client, secret in secrets.items()
-    ]
+    masks = []
+    for client, secret in secrets.items():
+        others = {other: key for other, key in public.items() if other != client}
+        masks.append(pair_masks(client, secret, others, 5))
 
     assert not (masks[0] + masks[1] + masks[2]).any()
     assert (masks[0] + masks[1]).all()
