@@ -99,7 +99,8 @@ def test_secure_sums_are_those_of_one_process(tmp_path):
     ((_, found),) = run_all(Backend("flower", 1), [job])
 
     assert found["bytes_by_kind"]["up"].keys() >= {"masked"}
-    assert numbers(tmp_path / "run") == numbers(tmp_path / "usual")
+    assert summary_of(tmp_path / "run") == summary_of(tmp_path / "usual")
+    assert rounds_of(tmp_path / "run") == rounds_of(tmp_path / "usual")
 
 
 def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
