@@ -61,7 +61,7 @@ def later():
 
 @given(payload=PAYLOADS)
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
