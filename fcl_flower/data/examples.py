@@ -26,10 +26,9 @@ SplitName: TypeAlias = Literal["train", "valid", "test"]
 class Examples(NamedTuple):
     """Inputs and labels; may be shared with a cache, so not to be changed in place.
 
-    Attributes:
-        x: images, series or features, float32, shape ``(N, *input_shape)``; or texts,
-            int64 numbers, shape (N, numbers of the longest), padded with 0 at the end.
-        y: int64, shape (N,).
+    ``x`` are images, series or features, float32, shape ``(N, *input_shape)``; or token
+    ids, int64, shape (N, tokens of the longest), padded with 0 at the end. ``y`` is
+    int64, shape (N,).
     """
 
     x: torch.Tensor
@@ -39,12 +38,9 @@ class Examples(NamedTuple):
 class PublicExamples(NamedTuple):
     """The server's public samples; not to be changed in place.
 
-    Attributes:
-        x: as in `Examples`.
-        y: int64, shape (N,): indices in the single head, -1 for classes that are none
-            of its.
-        classes: int64, shape (N,): the samples' classes, counted over all classes of
-            all public data sets by themselves, shared or not.
+    ``x`` is as in `Examples`. ``y`` are indices in the single head, -1 for classes that
+    are none of its. ``classes`` are counted over all classes of all public data sets by
+    themselves, shared or not. Both are int64, shape (N,).
     """
 
     x: torch.Tensor
@@ -56,12 +52,8 @@ class PublicExamples(NamedTuple):
 class TaskData:
     """All that a learner sees of one task, with labels 0..classes-1.
 
-    Attributes:
-        train: what the parameters are fitted to.
-        valid: what the learning rate and stopping are decided by; may be empty
-            where every class has a single sample.
-        test: never seen in training.
-        classes: number of labels.
+    Learning rate and stopping are decided by ``valid``, which may be empty where every
+    class has a single sample. ``test`` is never seen in training.
     """
 
     train: Examples
@@ -71,13 +63,10 @@ class TaskData:
 
 
 class InputSpec(NamedTuple):
-    """How a model takes samples and labels.
+    """How a model takes samples, and texts by its tokenizer.
 
-    Attributes:
-        input_shape: of the model.
-        single_head: label by position in ``scenario.labels`` instead of by position
-            among the task's own classes; True where concepts are hidden.
-        tokenizer: of the model, where the data are text.
+    With a single head labels are positions in ``scenario.labels`` instead of positions
+    among the task's own classes; always so where concepts are hidden.
     """
 
     input_shape: tuple[int, ...]
@@ -134,8 +123,7 @@ def task_examples(
 ) -> Examples:
     """Collect one split alone: an evaluation needs no training images."""
     plan = scenario.clients[client][task]
-    indices = {"train": plan.train, "valid": plan.valid, "test": plan.test}[split]
-    return _examples(scenario, plan, split, indices, spec)
+    return _examples(scenario, plan, split, getattr(plan, split), spec)
 
 
 def concept_data(
@@ -166,18 +154,13 @@ def public_examples(scenario: Scenario, spec: InputSpec) -> PublicExamples:
     if not scenario.public:
         none = torch.empty(0, dtype=torch.int64)
         return PublicExamples(torch.empty(0, 0), none, none)
-    x, y = concat(
-        [
-            _examples(scenario, plan, "train", plan.train, spec)
-            for plan in scenario.public
-        ]
-    )
-    classes, before = [], 0
+    parts, classes, before = [], [], 0
     for plan in scenario.public:
+        parts.append(_examples(scenario, plan, "train", plan.train, spec))
         labels = scenario.sources[plan.dataset].train.y[plan.train]
         classes.append(before + np.searchsorted(plan.classes, labels))
         before += len(plan.classes)
-    return PublicExamples(x, y, torch.from_numpy(np.concatenate(classes)))
+    return PublicExamples(*concat(parts), torch.from_numpy(np.concatenate(classes)))
 
 
 def _examples(

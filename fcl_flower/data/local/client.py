@@ -46,12 +46,11 @@ class LocalDataSpec:
         input_shape: of the model.
         width: numbers in a word's vector, where the data are text; 0 elsewhere.
         classes: the most classes that a task may have.
-        labels: of a single head, in its order; empty for a head a task, whose labels
-            are numbered by themselves.
+        labels: of a single head, in order; empty where each task numbers its own.
         valid_fraction: share of each class to validate where a task brings none.
         seed: the run's seed.
-        max_train_per_class: samples of each class in a task that are trained on or held
-            out of these to validate; 0 for all.
+        max_train_per_class: samples of each class in a task to train and validate on;
+            0 for all.
         max_test_per_class: likewise to test.
     """
 
@@ -279,8 +278,7 @@ def _examples(
     input_shape: tuple[int, ...],
     words: Tokenizer | None,
 ) -> Examples:
-    samples = {"train": task.data.train, "valid": task.valid, "test": task.data.test}
-    chosen: Split = samples[split]
+    chosen = task.valid if split == "valid" else task.data.split(split)
     everyone = np.arange(len(chosen.y))
     x = to_inputs(task.data, chosen, everyone, input_shape, words)
     return Examples(x, torch.from_numpy(chosen.y.copy()))

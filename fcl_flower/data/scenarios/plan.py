@@ -161,17 +161,15 @@ class Task:
 
     Attributes:
         name: data set and group, such as ``cifar100/fish``.
-        dataset: name of the source; empty where it is local data, of which
-            nothing else is known here.
-        classes: label ids in the source, ascending, so that a group has the same
-            order of labels at each client; those of its training samples.
+        dataset: name of the source; empty for local data, unknown here.
+        classes: label ids of the training samples, ascending, so that a group has the
+            same order of labels at each client.
         class_names: their names.
         train: indices into the source's training split.
         valid: the same, for validation; disjoint from ``train``.
         test: indices into the source's test split; with a single head also of classes
             that only other clients learn.
-        group: number of the class group within the scenario; two clients with the
-            same number learn the same classes. None where it is not known.
+        group: the same for clients that learn the same classes; None where unknown.
     """
 
     name: str
@@ -221,13 +219,10 @@ class Scenario:
         seed: the seed it was drawn from.
         datasets: names of the clients' data sets; none where they have local data.
         classes_per_task: the same for every task; or that of the largest.
-        clients: for each client its tasks, in the order in which it learns them, or
-            its chunk of each concept.
+        clients: for each client its tasks in order, or its chunk of each concept.
         stream: where concepts are hidden, which client has which of them when.
-        public: the server's own training samples, a task for each data set; never a
-            client's.
-        merged: what (dataset, label id) pairs stand for in a single head, where it is
-            not themselves.
+        public: the server's own training samples, a task for each data set.
+        merged: what (dataset, label id) pairs stand for, where not themselves.
         sources: the data sets by name, that of the server included.
     """
 
