@@ -194,8 +194,9 @@ def test_a_class_that_nobody_drew_goes_to_somebody():
     "drawn", [{"class_fraction": 0.2}, {"split": "iid"}, {"split": "dirichlet:0.1"}]
 )
 def test_clients_that_drew_the_same_classes_learn_the_same(drawn):
-    found = {}
-    for task in all_tasks(build(tasks=2, clients=8, **drawn)):
+    found, plan = {}, build(tasks=2, clients=8, **drawn)
+    assert [task.group for task in plan.clients[0]] == [0, 1]
+    for task in all_tasks(plan):
         meaning = (task.name, task.classes)
         assert found.setdefault(task.group, meaning) == meaning
     assert len(found) == len(set(found.values())) >= 2

@@ -117,6 +117,11 @@ def test_a_class_with_fewer_samples_than_clients_leaves_nobody_empty():
     assert {(len(c[0].train), len(c[0].test)) for c in clients} == {(1, 1)}
     with pytest.raises(ConfigError, match=r"clients: got 9, expected at most 8, .*a'"):
         concept_tasks(spec(source("a", 2, train_each=10), 9, 0.5))
+    # One of two training samples is held out.
+    with pytest.raises(
+        ConfigError, match=r"clients: got 9, expected at most 8, .*trai"
+    ):
+        concept_tasks(spec(source("a", 2, train_each=8, test_each=9), 9, 0.5))
 
 
 # ---- what a client meets when

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from plans import draw
+from plans import by_task, draw
 
 import fcl_flower as fcl
 from fcl_flower.data.registry import registered
@@ -130,6 +130,9 @@ def test_shares_may_be_skewed_and_clients_without_a_class_learn_another_group():
             found.setdefault(task.group, set()).add((number, task.classes))
     assert all(len(meanings) == 1 for meanings in found.values())
     assert len(found) > 3
+    # Numbered task by task.
+    first, *_, last = (sorted({t.group for t in ts}) for ts in by_task(plan))
+    assert first[-1] < last[0]
 
 
 def refusals():
