@@ -49,7 +49,16 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
-        _check_header(header, keys, path)
+        if not header:
+            raise ConfigError(
+                f"{path}: line 1 is empty, expected the names of the columns"
+            )
+        if len(set(header)) < len(header):
+            twice = next(name for name in header if header.count(name) > 1)
+            raise ConfigError(
+                f"{path}: line 1 names column {twice!r} twice, expected different names"
+            )
+        _check_keys(header, keys, f"{path}: line 1")
         line = reader.line_num + 1
         for cells in reader:
             if cells and len(cells) != len(header):
@@ -61,17 +70,6 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
                 yield line, dict(zip(header, cells, strict=True))
             # A quoted cell may go over several lines.
             line = reader.line_num + 1
-
-
-def _check_header(header: Sequence[str], keys: Sequence[str], path: Path) -> None:
-    if not header:
-        raise ConfigError(f"{path}: line 1 is empty, expected the names of the columns")
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise ConfigError(
-            f"{path}: line 1 names column {twice!r} twice, expected different names"
-        )
-    _check_keys(header, keys, f"{path}: line 1")
 
 
 def _check_keys(row: Sequence[str], keys: Sequence[str], where: str) -> None:

@@ -229,11 +229,7 @@ class EncoderTokenizer:
         self._max_tokens = max_tokens
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Convert texts to token ids, shape (N, tokens of the longest).
-
-        The encoder's special tokens are in front and behind; a text that is too long
-        is cut.
-        """
+        """Cut texts that are too long; the encoder's special tokens are around them."""
         if not texts:
             return np.zeros((0, 0), np.int64)
         found = self._tokenizer(

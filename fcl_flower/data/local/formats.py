@@ -51,7 +51,7 @@ class FileSamples:
         codes: int64, shape (N,), index of each sample's label in ``names``.
         unit: what a sample is in the file, such as ``line``.
         locations: which of them each sample is.
-        columns: names of the numbers of a sample, sorted; empty where they have none.
+        columns: sorted names of a sample's numbers; empty where they have none.
     """
 
     where: str

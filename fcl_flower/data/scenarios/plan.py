@@ -260,11 +260,9 @@ class Scenario:
 
     def labels_until(self, task: int) -> tuple[int, ...]:
         """List the indices in a single head of all that clients learn by a task."""
+        until = chain.from_iterable(tasks[: task + 1] for tasks in self.clients)
         found = {
-            self.label_index(one.dataset, label)
-            for tasks in self.clients
-            for one in tasks[: task + 1]
-            for label in one.classes
+            self.label_index(t.dataset, label) for t in until for label in t.classes
         }
         return tuple(sorted(found))
 
@@ -303,27 +301,17 @@ class Scenario:
                 f"{self.name}: {len(self.clients)} clients with local data, "
                 f"{self.num_tasks} tasks of up to {self.classes_per_task} classes"
             )
-        shared = Counter(
-            group for tasks in self.clients for group in {task.group for task in tasks}
-        )
+        groups = ({task.group for task in tasks} for tasks in self.clients)
+        shared = Counter(chain.from_iterable(groups))
         rows = [["client", "task", "name", "clients", "train", "valid", "test", ""]]
         for client, tasks in enumerate(self.clients):
             for number, task in enumerate(tasks):
-                counts = (len(task.train), len(task.valid), len(task.test))
-                rows.append(
-                    [
-                        str(client),
-                        str(number),
-                        task.name,
-                        str(shared[task.group]),
-                        *map(str, counts),
-                        ", ".join(task.class_names),
-                    ]
-                )
+                sizes = map(len, (task.train, task.valid, task.test))
+                row = (client, number, task.name, shared[task.group], *sizes)
+                rows.append([*map(str, row), ", ".join(task.class_names)])
         for task in self.public:
-            count = f"{len(task.classes)} classes"
-            size = str(len(task.train))
-            rows.append(["server", "", task.name, "", size, "0", "0", count])
+            row = ("server", "", task.name, "", len(task.train), 0, 0)
+            rows.append([*map(str, row), f"{len(task.classes)} classes"])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
@@ -332,8 +320,8 @@ class Scenario:
             ).rstrip()
             for row in rows
         ]
-        sizes = {len(task.classes) for tasks in self.clients for task in tasks}
-        up_to = "up to " if len(sizes) > 1 else ""
+        equal = len({len(t.classes) for t in chain.from_iterable(self.clients)}) == 1
+        up_to = "" if equal else "up to "
         what = (
             f"{self.num_tasks} tasks of {up_to}{self.classes_per_task} classes"
             if self.stream is None
