@@ -1,11 +1,13 @@
 """Each benchmark at its smallest size: its rows are there, and the work was the same.
 
-How long anything takes is never asserted.
+How long anything takes is never asserted. Those that start many processes run on
+request: ``FCL_BENCHMARKS=1 pytest tests/project/test_benchmarks.py``.
 """
 
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +22,9 @@ from fcl_flower.data.registry import load_dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 COST = {"cpu", "wall", "memory", "load"}
+on_request = pytest.mark.skipif(
+    "FCL_BENCHMARKS" not in os.environ, reason="of minutes: set FCL_BENCHMARKS=1"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +151,7 @@ def test_pfl_does_the_same_work(results):
     check_visits(results, "pfl", lengths=(2,))
 
 
+@on_request
 @pytest.mark.process
 @pytest.mark.parametrize(
     "side", ["ours, in Flower's runtime", "Flower's FedAvg, in its runtime"]
@@ -264,6 +270,7 @@ def test_the_ports_first_step_is_equation_1_and_its_penalty(one_thread, monkeypa
 # ---------------------------------------------------------------- (c), (d), (e), (f)
 
 
+@on_request
 @pytest.mark.process
 def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
     module = importlib.import_module("many_clients")
@@ -277,6 +284,7 @@ def test_of_many_clients_a_cohort_takes_part_and_fills_the_disk(results):
     assert cells(module.report(results, size))["2"][0] == "fedweit"
 
 
+@on_request
 @pytest.mark.process
 def test_a_masked_round_does_the_work_of_one_without_masks(results):
     module = importlib.import_module("secure_sums")
@@ -327,6 +335,7 @@ def test_fewer_bytes_are_counted_beside_accuracy(results):
     assert rows[0][3] == "+0.000 (+0.000 to +0.000)"
 
 
+@on_request
 @pytest.mark.process
 def test_a_real_round_is_taken_apart(results):
     module = importlib.import_module("real_round")
@@ -350,6 +359,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@on_request
 @pytest.mark.process
 def test_the_command_writes_a_table_that_says_how_it_was_made(tmp_path):
     done = run("d", tmp_path, "--quick", "--repeats", "1")
@@ -378,6 +388,7 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, wrong, said):
     assert said in done.stderr
 
 
+@on_request
 @pytest.mark.process
 def test_where_the_time_goes_is_told_by_function(tmp_path):
     script = str(BENCHMARKS / "hot_spots.py")

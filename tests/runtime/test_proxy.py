@@ -113,7 +113,7 @@ def files(tmp_path_factory):
 def ask(port, method="POST", path="/v1/fleet/get-run", body=b"x", headers=None):
     # Closed even where the call is refused before all of it was sent.
     with contextlib.closing(
-        http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     ) as connection:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -211,6 +211,13 @@ def test_nothing_else_gets_in(superlink, door):
     assert superlink.seen == []
 
 
+@pytest.mark.process  # which waits for longer than it computes
+def test_an_answer_that_takes_long_is_waited_for(superlink):
+    superlink.pause = 6  # what httpx would not
+    with proxy(superlink.server_port, answer_seconds=60) as door:
+        assert status(door) == 418
+
+
 def test_an_answer_that_does_not_come_may_have_been_handled(superlink):
     superlink.pause = 1
     with proxy(superlink.server_port, answer_seconds=0.2) as door:
@@ -271,6 +278,18 @@ def test_a_call_of_two_lengths_is_refused(superlink, door):
     two = b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
     assert said_of(door, POST + two).startswith(b"HTTP/1.1 400 ")
     assert superlink.seen == []
+
+
+def test_a_websocket_is_refused_without_a_traceback(superlink, door, capfd):
+    upgrade = (
+        b"connection: upgrade, close\r\nupgrade: websocket\r\ncontent-length: 0\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    )
+    for head in (b"GET /ws HTTP/1.1\r\nhost: x\r\n", POST):
+        answer = said_of(door, head + upgrade)
+        assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 418"))
+    assert all("upgrade" not in map(str.lower, s[2]) for s in superlink.seen)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_call_that_is_too_long_is_cut_off(superlink):
