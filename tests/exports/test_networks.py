@@ -128,21 +128,19 @@ def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda logits: logits + 1,
         lambda logits: logits * (1 + 2e-3),
         lambda logits: logits[:, :1],
         lambda logits: logits[:, [0, 1, 0]],
         None,
     ],
-    ids=["others", "other digits", "fewer classes", "more classes", "no network"],
+    ids=["other digits", "fewer classes", "more classes", "no network"],
 )
 def test_what_a_network_alone_does_not_predict_is_refused(change, fedavg, monkeypatch):
     whole = LocalTraining.predict
 
     def predict(*given):
-        return (
-            torch.ones(len(given[-1]), 2) if change is None else change(whole(*given))
-        )
+        nothing = torch.ones(len(given[-1]), 2)
+        return nothing if change is None else change(whole(*given))
 
     monkeypatch.setattr(LocalTraining, "predict", predict)
     message = r"^strategy: got 'fedavg', expected one that predicts with a network alo"
@@ -158,17 +156,16 @@ def test_a_processor_may_round_a_last_bit_otherwise(fedavg, monkeypatch):
     trained(fedavg, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("client", "task", "message"),
-    [
+def test_a_client_or_task_or_run_that_is_not_there_is_refused(fedavg, tmp_path):
+    for client, task, message in (
         (2, 0, "^client: got 2, expected 0 to 1$"),
         (-1, 0, "^client: got -1, expected 0 to 1$"),
         (0, 2, "^task: got 2, expected 0 to 1$"),
-    ],
-)
-def test_a_client_or_task_that_is_not_there_is_refused(client, task, message, fedavg):
-    with pytest.raises(fcl.ConfigError, match=message):
-        trained(fedavg, client, task)
+    ):
+        with pytest.raises(fcl.ConfigError, match=message):
+            trained(fedavg, client, task)
+    with pytest.raises(fcl.ConfigError, match=r"^folder: got .*finished run$"):
+        trained(tmp_path, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -182,22 +179,13 @@ def test_a_client_or_task_that_is_not_there_is_refused(client, task, message, fe
         ({"scenario": "concepts", "tasks": 2}, "^scenario.name: got 'concepts', expec"),
     ],
 )
-def test_a_run_of_which_too_little_is_known_is_refused(settings, message, tmp_path):
+def test_a_run_of_which_too_little_is_known_is_refused(
+    settings, message, fedavg, tmp_path
+):
     given = SMALL | {"run": KEPT} | settings
     fcl.simulate("fedavg", output=tmp_path / "run", **given)
 
     with pytest.raises(fcl.ConfigError, match=message):
         trained(tmp_path / "run", 0, 0)
-
-
-def test_a_folder_without_a_finished_run_is_refused(tmp_path):
-    with pytest.raises(fcl.ConfigError, match=r"^folder: got .*finished run$"):
-        trained(tmp_path, 0, 0)
-
-
-def test_states_of_clients_stay_only_where_that_is_wanted(fedavg, tmp_path):
-    fcl.simulate("fedavg", output=tmp_path / "run", **SMALL)
-
-    assert not (tmp_path / "run" / ".flower").exists()
-    kept = sorted(path.name for path in (fedavg / ".flower" / "clients").iterdir())
-    assert kept == ["client-0", "client-1"]
+    states = tmp_path / "run" / ".flower"
+    assert states.exists() == bool(given["run"])  # they stay where that is wanted
