@@ -321,7 +321,7 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
         ("train_jsonl", "", r"train\.jsonl has no samples"),
         (
             "train_jsonl_gz",
-            gzip.compress(JSONL.encode())[:-9],
+            gzip.compress(JSONL.encode(), mtime=0)[:-9],
             r"train\.jsonl\.gz: cannot be read after",
         ),
     ],
