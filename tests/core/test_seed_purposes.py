@@ -58,7 +58,8 @@ def test_class_groups_are_drawn_and_learned_by_these_names(monkeypatch):
     orders = {f"scenario-order/{client}" for client in CLIENTS}
     known = TRAINING | orders | {"scenario-groups"}
     assert found >= known
-    assert purposes(found - known) == {"samples-share", "samples-valid"}
+    drawn_too = {"samples-share", "samples-valid", "scenario-train", "scenario-test"}
+    assert purposes(found - known) == drawn_too
 
 
 def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
@@ -73,7 +74,8 @@ def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
         *TRAINING,
     }
     assert found >= known
-    assert purposes(found - known) == {"stream-order"}
+    drawn_too = {"stream-order", "scenario-train", "scenario-test"}
+    assert purposes(found - known) == drawn_too
 
 
 def test_new_classes_are_drawn_replayed_and_sent_by_these_names(monkeypatch):
@@ -102,7 +104,8 @@ def test_new_classes_are_drawn_replayed_and_sent_by_these_names(monkeypatch):
         *TRAINING,
     }
     assert found >= known
-    assert purposes(found - known) == {"rounding", "rounding of the broadcast"}
+    drawn_too = {"rounding", "rounding of the broadcast", "scenario-test"}
+    assert purposes(found - known) == drawn_too
 
 
 def test_all_other_purposes_are_in_the_code_as_they_were():
@@ -113,7 +116,7 @@ def test_all_other_purposes_are_in_the_code_as_they_were():
         *("heads", "iid", "images", "kept-classes", "knowledge", "layer", "lorm"),
         *("local-max-test", "local-max-train", "member", "noise", "own-test"),
         *("perturbation", "pool", "privacy", "projection", "replay", "router"),
-        *("samples", "share", "sketch", "ss-il", "student", "subsets", "summary"),
+        *("samples", "sketch", "ss-il", "student", "subsets", "summary"),
         *("synthesis", "valid", "word", "word2vec"),
     }
     found = {
