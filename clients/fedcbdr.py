@@ -27,8 +27,8 @@ from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
+from strategies.analytic.sums import symmetric, upper_half
 from strategies.fedcbdr import BASE, GRAMS, SELECTION, FedCbdrParams
-from strategies.lorm import symmetric, upper_half
 
 OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 """What logits of old and of new classes are divided by."""

@@ -4,23 +4,22 @@ Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961. Symbols: B is ``NAME
 is ``NAME.down``, Gamma is a group of grams.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.adapters import LoraTransformer
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Fit, FitResult, Score, fit, score
 from fcl_flower.training.tensors import load, snapshot, to_torch
+from strategies.analytic.sums import upper_half
 from strategies.lorm import (
     ADAPTERS,
     BIAS,
@@ -32,16 +31,15 @@ from strategies.lorm import (
     WEIGHT,
     LormParams,
     adapted_layers,
-    damped,
     merged_layer,
     trained_factor,
-    upper_half,
 )
 
 NEVER = -1e4
 """The logit of a class that nobody has learned; finite, so that losses are."""
 HEAD_ALPHA = 0.5
-"""What the head's Gram matrix is multiplied by off its diagonal, in [0, 1]."""
+"""What the head's Gram matrix is multiplied by off its diagonal: below 1, so that it is
+regular if no feature is always 0."""
 _CHUNK = 64
 
 
@@ -71,21 +69,30 @@ class Lorm(ClientLearner[LormParams]):
         load(self.model, {**received[ADAPTERS], **received[HEADS]})
         classes = self._contrasted(received, data.train.y)
         x = frozen_features(self.model, data.train.x)
-        done = self._fit(factor, classes, Examples(x, data.train.y), data.valid, stage)
-        learned = snapshot(self.model, [layer + factor for layer in self._layers])
-        rows = snapshot(self.model, (WEIGHT, BIAS))
-        numbers = classes.cpu().numpy()
-        update = {
-            "adapters": learned,
-            "grams": self._grams(x),
-            "heads": {
-                "classes": numbers,
-                **{name: values[numbers] for name, values in rows.items()},
-            },
-        }
-        return {**state, **_finished(received)}, Update(
-            update, len(data.train.y), done.metrics()
+        seen = torch.isin(data.valid.y, classes)
+        held = frozen_features(self.model, data.valid.x)
+        trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
+        # The optimizer starts anew: what it has learned of one factor does not help
+        # the other. Rows of other classes are not sent.
+        done = fit_classes(
+            self.model,
+            {n: p for n, p in self.model.named_parameters() if n in trained},
+            classes,
+            Examples(x, data.train.y),
+            Examples(held[seen], data.valid.y[seen]),
+            self.context,
+            stage,
         )
+        places = classes.cpu().numpy()
+        rows = snapshot(self.model, (WEIGHT, BIAS))
+        update = {
+            "adapters": snapshot(self.model, [n + factor for n in self._layers]),
+            "grams": self._grams(x),
+            "heads": {"classes": places, **{n: rows[n][places] for n in rows}},
+        }
+        finished = {g: a for g, a in received.items() if g.split("/")[-1].isdigit()}
+        metrics = done.metrics()
+        return {**state, **finished}, Update(update, len(data.train.y), metrics)
 
     @override
     def predict(
@@ -95,27 +102,20 @@ class Lorm(ClientLearner[LormParams]):
 
         The task is not used. A class that nobody has learned has the logit `NEVER`.
         """
-        everything = {**state, **received}
+        everything, device = {**state, **received}, str(x.device)
         load(self.model, received[HEADS])
-        self.model.eval()
-        known = to_torch(received[KNOWN]["classes"], str(x.device)).bool()
+        known = to_torch(received[KNOWN]["classes"], device).bool()
         for layer, change in zip(self._layers, self._body.changes, strict=True):
-            found = merged_layer(everything, layer)
+            down, up = merged_layer(everything, layer)
             change.merged = (
-                to_torch(found.down.astype(np.float32), str(x.device)),
-                to_torch(found.up.astype(np.float32), str(x.device)),
+                to_torch(down.astype(np.float32), device),
+                to_torch(up.astype(np.float32), device),
             )
         try:
-            with torch.no_grad():
-                parts = [
-                    self.model(x[at : at + _CHUNK], 0)
-                    for at in range(0, len(x), _CHUNK)
-                ]
+            logits = predict_logits(self.model, x, _CHUNK)
         finally:
             for change in self._body.changes:
                 change.merged = None
-        shape = (0, len(known))
-        logits = torch.cat([*parts, torch.zeros(shape, device=x.device)])
         return logits.masked_fill(~known, NEVER)
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
@@ -127,44 +127,6 @@ class Lorm(ClientLearner[LormParams]):
         found: Tensor = torch.unique(both)
         return found
 
-    def _fit(
-        self,
-        factor: str,
-        classes: Tensor,
-        examples: Examples,
-        valid: Examples,
-        stage: TaskStage,
-    ) -> FitResult:
-        model = self.model
-        places = torch.full((int(classes.max()) + 1,), -1, device=classes.device)
-        places[classes] = torch.arange(len(classes), device=classes.device)
-        seen = torch.isin(valid.y, classes)
-        x = frozen_features(model, valid.x)
-        held = Examples(x[seen], places[valid.y[seen]]) if len(seen) else valid
-
-        def objective(x: Tensor, y: Tensor) -> Tensor:
-            model.train()
-            return cross_entropy(model(x, 0)[:, classes], y)
-
-        def validate() -> Score:
-            model.eval()
-            return score(lambda x: model(x, 0)[:, classes], held)
-
-        trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
-        # The optimizer starts anew: what it has learned of one factor does not help
-        # the other. Rows of other classes are not sent.
-        job = Fit(
-            parameters={n: p for n, p in model.named_parameters() if n in trained},
-            objective=objective,
-            examples=Examples(examples.x, places[examples.y]),
-            training=self.context.training,
-            seed=self.context.seed,
-            client=self.context.client,
-            round=stage.round,
-            validate=validate,
-        )
-        return fit(job)
-
     def _grams(self, x: Tensor) -> Arrays:
         self.model.eval()
         with torch.no_grad(), self._body.observed() as seen:
@@ -174,21 +136,13 @@ class Lorm(ClientLearner[LormParams]):
             ]
         features = torch.cat(parts).numpy()
         gram = features.T @ features / max(len(features), 1)
-        half = upper_half(damped(gram, HEAD_ALPHA))
-        means: Mapping[str, Array] = {
+        gram[~np.eye(len(gram), dtype=bool)] *= HEAD_ALPHA
+        means = {
             layer: (squares.numpy() / max(seen.tokens, 1)).astype(np.float32)
             for layer, squares in zip(self._layers, seen.squares, strict=True)
         }
         return {
             **means,
             TOKENS: np.asarray(seen.tokens, np.int64),
-            HEAD: half.astype(np.float32),
+            HEAD: upper_half(gram).astype(np.float32),
         }
-
-
-def _finished(received: Payload) -> Payload:
-    return {
-        group: arrays
-        for group, arrays in received.items()
-        if group.split("/")[-1].isdigit()
-    }

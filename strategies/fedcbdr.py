@@ -20,7 +20,7 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
-from strategies.lorm import symmetric
+from strategies.analytic.sums import symmetric
 
 BASE, GRAMS = "base", "grams"
 _SUMS, _COUNTS = "memory/grams", "memory/counts"

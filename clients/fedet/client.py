@@ -6,48 +6,30 @@ as the server knows it, H^t a temporary group, S the sample memory, U what is di
 on.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from clients.fedet.maths import augmented, label_loss, label_statistics
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.algorithms.exemplars import remember_fraction, replay_samples
+from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Fit, Score, fit, score
-from fcl_flower.training.tensors import load, snapshot
+from fcl_flower.training.tensors import load, snapshot, to_numpy
 from strategies.fedet import FedEtParams
 from strategies.fedet.trainer import Router
 
 KNOWN = "meta/known"
 NEVER = -1e4
 """The logit of a class that a group does not know; finite, so that losses are."""
-
-
-class EnhancerPool(NamedTuple):
-    """The Enhancer Groups that a client knows of.
-
-    Attributes:
-        groups: tensors by number; only of groups that know some class.
-        known: bool, shape (J, classes): which classes a group knows.
-        router: what sends a sample to a group.
-    """
-
-    groups: Mapping[int, Arrays]
-    known: Array
-    router: Router
 
 
 class FedEt(ClientLearner[FedEtParams]):
@@ -68,21 +50,24 @@ class FedEt(ClientLearner[FedEtParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        kept = {**state, **received}
-        pool = self._pool(kept)
+        kept, params = {**state, **received}, self.params
+        known, router = self._known(kept), self._router(kept)
         seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
-        share = self.params.buffer_fraction
         memory = remember_fraction(
-            kept.get("memory", {}), data.train, share, seed, task=stage.task
+            kept.get("memory", {}),
+            data.train,
+            params.buffer_fraction,
+            seed,
+            task=stage.task,
         )
         old = replay_samples(memory, self.context.device, without=stage.task)
         samples = replay_samples(memory, self.context.device)
-        scores = pool.router.scores(data.train.x)
+        scores = router.scores(data.train.x)
         routed = assign_group(scores, self._chosen(scores))
         # As a class was handed over, so are its samples in memory.
-        knows = torch.from_numpy(pool.known).T.to(routed.device, copy=True)
+        knows = known.T.to(routed.device, copy=True)
         knows[data.train.y, routed] = True
-        again = pool.router.scores(samples.x) if len(samples.y) else scores[:0]
+        again = router.scores(samples.x) if len(samples.y) else scores[:0]
         replayed_for = assign_group(again, knows[samples.y])
         payload: dict[str, Arrays] = {}
         metrics: dict[str, float] = {}
@@ -90,51 +75,36 @@ class FedEt(ClientLearner[FedEtParams]):
         for j in torch.unique(routed).tolist():
             part = _at(data.train, routed == j)
             new = torch.unique(part.y)
-            known = torch.from_numpy(np.flatnonzero(pool.known[j])).to(new.device)
-            kept_classes = known[~torch.isin(known, new)]
+            before = torch.nonzero(known[j])[:, 0].to(new.device)
+            before = before[~torch.isin(before, new)]
             mine = _at(samples, (replayed_for == j) & knows[samples.y, j])
-            start = pool.groups.get(j, {})
+            start = kept[f"enhancers/{j}"] if known[j].any() else {}
             load(self.model, start if start and self._warm else self._fresh)
             lesson = concat([part, _at(old, torch.isin(old.y, new))])
             valid = _at(data.valid, torch.isin(data.valid.y, new))
             scalars = self._learn(lesson, valid, new, stage)
-            if start and len(kept_classes):
-                used = self._distilled_on(
-                    mine, part, kept_classes, derive(seed, "u", j)
-                )
+            if start and len(before):
+                used = self._distilled_on(mine, part, before, derive(seed, "u", j))
                 order = derive(seed, "group", j)
-                error = self._consolidate(start, used, kept_classes, new, order)
+                error = self._consolidate(start, used, before, new, order)
                 scalars["distilled"] = error
             for name, value in scalars.items():
-                metrics[name] = metrics.get(name, 0.0) + value * len(part.y) / len(
-                    routed
-                )
+                share = value * len(part.y) / len(routed)
+                metrics[name] = metrics.get(name, 0.0) + share
             payload[f"enhancers/{j}"] = snapshot(self.model, self._fresh)
             payload[f"meta/{j}"] = label_statistics(
-                torch.cat([part.y, mine.y]).cpu().numpy(),
-                part.y.cpu().numpy(),
+                to_numpy(torch.cat([part.y, mine.y])),
+                to_numpy(part.y),
                 data.classes,
-                distribution=self.params.distribution,
-                entropy=self.params.entropy,
-                noise=self.params.noise,
-                rng=secret_generator(seed, "disclosed", j),
+                params,
+                secret_generator(seed, "disclosed", j),
             )
-            lost += self._label_loss(len(part.y) + len(mine.y), len(part.y))
+            lost += label_loss(len(part.y) + len(mine.y), len(part.y), params)
         if lost:
             kept[SPENT] = {"labels": np.asarray(lost)}
-            metrics["label_epsilon"] = gaussian_epsilon(
-                lost, self.context.privacy.delta
-            )
+            delta = self.context.privacy.delta
+            metrics["label_epsilon"] = gaussian_epsilon(lost, delta)
         return {**kept, "memory": memory}, Update(payload, len(data.train.y), metrics)
-
-    def _label_loss(self, trained: int, new: int) -> float:
-        return label_loss(
-            trained,
-            new,
-            distribution=self.params.distribution,
-            entropy=self.params.entropy,
-            noise=self.params.noise,
-        )
 
     @override
     def predict(
@@ -144,33 +114,29 @@ class FedEt(ClientLearner[FedEtParams]):
 
         A class that the group does not know has the logit `NEVER`.
         """
-        pool = self._pool({**state, **received})
-        shape = (len(x), pool.known.shape[1])
-        logits = torch.full(shape, NEVER, device=x.device)
-        if not pool.groups:
+        kept = {**state, **received}
+        known = self._known(kept).to(x.device)
+        logits = torch.full((len(x), known.shape[1]), NEVER, device=x.device)
+        if not known.any():
             return logits
-        learned = torch.from_numpy(pool.known.any(1)).to(x.device)
-        routed = assign_group(pool.router.scores(x), learned)
+        routed = assign_group(self._router(kept).scores(x), known.any(1))
         for j in torch.unique(routed).tolist():
             mine = torch.nonzero(routed == j)[:, 0]
-            load(self.model, pool.groups[j])
-            known = torch.from_numpy(pool.known[j]).to(x.device)
-            logits[mine] = predict_logits(self.model, x[mine]).masked_fill(
-                ~known, NEVER
-            )
+            load(self.model, kept[f"enhancers/{j}"])
+            answers = predict_logits(self.model, x[mine])
+            logits[mine] = answers.masked_fill(~known[j], NEVER)
         return logits
 
     @property
     def _warm(self) -> bool:
         return self.params.start == "group"
 
-    def _pool(self, kept: Payload) -> EnhancerPool:
-        known = np.asarray(kept[KNOWN]["classes"]).astype(bool)
-        groups = {
-            j: kept[f"enhancers/{j}"] for j in np.flatnonzero(known.any(1)).tolist()
-        }
-        router = Router(self.model, kept.get("router", {}), self.params.groups)
-        return EnhancerPool(groups, known, router)
+    def _known(self, kept: Payload) -> Tensor:
+        """Read which classes each group knows, bool, shape (J, classes)."""
+        return torch.from_numpy(np.asarray(kept[KNOWN]["classes"]).astype(bool))
+
+    def _router(self, kept: Payload) -> Router:
+        return Router(self.model, kept.get("router", {}), self.params.groups)
 
     def _chosen(self, scores: Tensor) -> Tensor:
         """Choose which groups learn from the task, bool, shape (J,); at least one.
@@ -185,32 +151,13 @@ class FedEt(ClientLearner[FedEtParams]):
         self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
     ) -> dict[str, float]:
         model = self.model
-        places = torch.zeros(int(new.max()) + 1, dtype=torch.int64, device=new.device)
-        places[new] = torch.arange(len(new), device=new.device)
-        inner, held = (
-            Examples(frozen_features(model, part.x), places[part.y])
+        lesson, held = (
+            Examples(frozen_features(model, part.x), part.y)
             for part in (examples, valid)
         )
-
-        def objective(x: Tensor, y: Tensor) -> Tensor:
-            model.train()
-            return cross_entropy(model(x, 0)[:, new], y)
-
-        def validate() -> Score:
-            model.eval()
-            return score(lambda x: model(x, 0)[:, new], held)
-
-        job = Fit(
-            parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
-            objective=objective,
-            examples=inner,
-            training=self.context.training,
-            seed=self.context.seed,
-            client=self.context.client,
-            round=stage.round,
-            validate=validate,
-        )
-        return fit(job).metrics()
+        leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        done = fit_classes(model, leaves, new, lesson, held, self.context, stage)
+        return done.metrics()
 
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int
@@ -230,10 +177,8 @@ class FedEt(ClientLearner[FedEtParams]):
         self, start: Arrays, used: Examples, old: Tensor, new: Tensor, seed: int
     ) -> float:
         x = frozen_features(self.model, used.x)
-        f_t, temporary = (
-            predict_logits(self.model, x),
-            snapshot(self.model, self._fresh),
-        )
+        f_t = predict_logits(self.model, x)
+        temporary = snapshot(self.model, self._fresh)
         load(self.model, start)
         targets = distillation_targets(predict_logits(self.model, x), f_t, old, new)
         if self._warm:

@@ -1,14 +1,11 @@
-"""Random variations of samples: FedET's data set U, made of a small memory.
+"""FedET's client: variations of samples, and statistics of labels with noise.
 
-Liu et al., IJCAI 2023, section 3.2, says that it "utilizes data augmentation", and not
-which; these are the plainest ones for each kind of data.
-
-Label statistics that a client sends to the server, exact or with noise.
-
-Liu et al., IJCAI 2023, section 3.2: the label distribution P_y and the information
-entropy H of the new classes. With noise on both, `label_loss` says how well a single
-label is hidden in these numbers; the set of classes and the trained tensors, which
-travel beside them, hide nothing.
+Liu et al., IJCAI 2023, section 3.2, says of the data set U that it "utilizes data
+augmentation", and not which; these are the plainest ones for each kind of data. Of its
+labels a client sends the distribution P_y and the information entropy H of the new
+classes. With noise on both, `label_loss` says how well a single label is hidden in
+these numbers; the set of classes and the trained tensors, which travel beside them,
+hide nothing.
 """
 
 import math
@@ -21,7 +18,7 @@ from torch import Tensor
 
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
-from strategies.fedet import LabelStatistics
+from strategies.fedet import FedEtParams
 
 DROPPED: Final = 0.1
 """Probability with which a word of a document is left out."""
@@ -110,22 +107,19 @@ def label_statistics(
     trained: Array,
     new: Array,
     classes: int,
-    *,
-    distribution: LabelStatistics,
-    entropy: LabelStatistics,
-    noise: float,
+    params: FedEtParams,
     rng: np.random.Generator,
 ) -> Arrays:
     """Collect what travels beside a group of classes.
 
     Args:
-        trained: labels of the samples that the group was trained and distilled on.
-        new: labels of those of the new classes.
+        trained: labels of the samples that the group was trained and distilled on,
+            whose shares are told.
+        new: labels of those of the new classes, whose entropy is told.
         classes: of the head.
-        distribution: how exactly the shares of ``trained`` are sent.
-        entropy: likewise for the entropy of ``new``.
-        noise: standard deviation of the Gaussian noise on each share, which is then cut
-            at 0 and brought to the sum 1, and on the entropy, cut at 0 as well.
+        params: how exactly they are sent, and the standard deviation of the Gaussian
+            noise on each share, which is then cut at 0 and brought to the sum 1, and on
+            the entropy, cut at 0 as well.
         rng: of the noise; secret, as who can repeat it can take it off again.
 
     Returns:
@@ -133,47 +127,32 @@ def label_statistics(
         ``distribution`` (float32, shape (classes,)) and ``entropy`` (float32, ()).
     """
     statistics = {"classes": np.unique(new).astype(np.int64)}
-    if distribution != "withheld":
+    if params.distribution != "withheld":
         known = class_frequencies(trained, classes)
-        if distribution == "noised":
-            known = np.maximum(known + rng.normal(0, noise, classes), 0)
-            known = (
-                known / known.sum() if known.any() else np.full(classes, 1 / classes)
-            )
+        if params.distribution == "noised":
+            known = np.maximum(known + rng.normal(0, params.noise, classes), 0)
+            even = np.full(classes, 1 / classes)
+            known = known / known.sum() if known.any() else even
         statistics["distribution"] = known.astype(np.float32)
-    if entropy != "withheld":
+    if params.entropy != "withheld":
         found = information_entropy(class_frequencies(new, classes))
-        if entropy == "noised":
-            found = max(0.0, found + float(rng.normal(0, noise)))
+        if params.entropy == "noised":
+            found = max(0.0, found + float(rng.normal(0, params.noise)))
         statistics["entropy"] = np.asarray(found, np.float32)
     return statistics
 
 
-def label_loss(
-    trained: int,
-    new: int,
-    *,
-    distribution: LabelStatistics,
-    entropy: LabelStatistics,
-    noise: float,
-) -> float:
+def label_loss(trained: int, new: int, params: FedEtParams) -> float:
     """Compute mu^2 of a group's statistics, for one label (`privacy.accounting`).
 
     Neighbours differ in the label of one sample, which is among the new ones and may be
-    once more in the buffer; numbers of samples are taken as known. The shares are then
-    2 sqrt(2) / n apart at most, and the entropy 2 max(1, ln n) / n: a count that goes
-    from 1 to 0 changes -p ln p by ln n / n, and no other step by more, or by 1 / n.
-    What is exact is no part of it.
-
-    Args:
-        trained: n of the shares, at least 1.
-        new: n of the entropy, at least 1.
-        distribution: how the shares are sent.
-        entropy: how the entropy is sent.
-        noise: standard deviation, above 0 where something is noised.
+    once more in the buffer; numbers of samples are taken as known. The shares of n =
+    ``trained`` labels are then 2 sqrt(2) / n apart at most, and the entropy of n =
+    ``new`` 2 max(1, ln n) / n: a count that goes from 1 to 0 changes -p ln p by ln n /
+    n, and no other step by more, or by 1 / n. What is exact is no part of it.
     """
     sensitivities = [
-        *[2 * math.sqrt(2) / trained] * (distribution == "noised"),
-        *[2 * max(1.0, math.log(new)) / new] * (entropy == "noised"),
+        *[2 * math.sqrt(2) / trained] * (params.distribution == "noised"),
+        *[2 * max(1.0, math.log(new)) / new] * (params.entropy == "noised"),
     ]
-    return sum((sensitivity / noise) ** 2 for sensitivity in sensitivities)
+    return sum((sensitivity / params.noise) ** 2 for sensitivity in sensitivities)

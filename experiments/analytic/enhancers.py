@@ -31,7 +31,7 @@ from fcl_flower.models.encoder import Transformer
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load
-from strategies.analytic.heads import Held, solve
+from strategies.analytic.heads import HeadSums, solve
 from strategies.analytic.sums import add_up, exact
 
 CHUNK = 64
@@ -92,8 +92,8 @@ def accuracies(folder: Path) -> list[float]:
             add_up([exact(h[s].astype(np.float64), y[s], size[0])], *size)
             for s in ("train", "valid")
         )
-        heads, *_ = solve({"head": Held(train, valid)}, "discriminant", 0.0)
-        logits = h["test"] @ heads["head"].weight.T + heads["head"].bias
+        (head,), *_ = solve([HeadSums(train, valid)], "discriminant", 0.0)
+        logits = h["test"] @ head.weight.T + head.bias
         found.append(float((logits.argmax(1) == y["test"]).mean()))
     return found
 

@@ -13,12 +13,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientLearner, P
+from fcl_flower.algorithms.base import ClientContext, ClientLearner, P
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.loop import Fit, Score, StepSize, Training, fit, score
+from fcl_flower.training.loop import (
+    Fit,
+    FitResult,
+    Score,
+    StepSize,
+    Training,
+    fit,
+    score,
+)
 from fcl_flower.training.private import fit_dp_sgd
 from fcl_flower.training.tensors import load, snapshot
 
@@ -198,3 +207,40 @@ class LocalTraining(ClientLearner[P]):
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
         )
+
+
+def fit_classes(
+    model: MultiHeadModel,
+    leaves: dict[str, nn.Parameter],
+    classes: Tensor,
+    examples: Examples,
+    valid: Examples,
+    context: ClientContext,
+    stage: TaskStage,
+) -> FitResult:
+    """Train ``leaves`` by the cross-entropy among some classes of a single head.
+
+    All labels are among ``classes``, which ascend. Inputs are what the frozen part of
+    the model makes of them. The optimizer starts anew.
+    """
+
+    def objective(x: Tensor, y: Tensor) -> Tensor:
+        model.train()
+        return cross_entropy(model(x, 0)[:, classes], y)
+
+    def validate() -> Score:
+        model.eval()
+        return score(lambda x: model(x, 0)[:, classes], held)
+
+    held = Examples(valid.x, torch.searchsorted(classes, valid.y))
+    job = Fit(
+        parameters=leaves,
+        objective=objective,
+        examples=Examples(examples.x, torch.searchsorted(classes, examples.y)),
+        training=context.training,
+        seed=context.seed,
+        client=context.client,
+        round=stage.round,
+        validate=validate,
+    )
+    return fit(job)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays, Payload, SparseArray, specs
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, specs
 
 _BLOCK = 2**15
 """Values whose double precision fits into a processor's cache."""
@@ -72,6 +72,23 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
             odd = sorted(arrays.keys() ^ expected[group].keys())
             raise WireError(f"{group}: tensors {odd} are missing or unknown")
         fits(group, arrays, expected[group], sparse=False)
+
+
+def head_places(group: str, arrays: Arrays, count: int) -> Array:
+    """Read a group's ``classes``: ascending places of a head of ``count`` classes."""
+    spec = specs(arrays).get("classes")
+    if (
+        spec is None
+        or spec.sparse
+        or spec.dtype != np.int64
+        or len(spec.shape) != 1
+        or not 0 < spec.shape[0] <= count
+    ):
+        raise WireError(f"{group}/classes: expected 1 to {count} integers")
+    places = np.asarray(arrays["classes"])
+    if places.min() < 0 or places.max() >= count or (np.diff(places) <= 0).any():
+        raise WireError(f"{group}/classes: expected ascending places of the head")
+    return places
 
 
 def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:

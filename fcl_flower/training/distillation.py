@@ -96,7 +96,8 @@ def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Te
     model.eval()
     numbers = torch.arange(len(x))
     found = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]
-    return torch.cat(found) if found else model(x, 0)
+    nothing = torch.zeros(0, model.classes, device=x.device)
+    return torch.cat(found) if found else nothing
 
 
 class Outputs(NamedTuple):

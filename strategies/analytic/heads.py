@@ -4,8 +4,8 @@ Both follow from `Sums` alone, so that the result does not depend on who had whi
 sample.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -16,18 +16,65 @@ from strategies.analytic.sums import Matrix, Sums, means_of, shrunk
 
 NEVER = -1e4
 """The logit of a class without samples; finite, so that losses are."""
+SHRINKAGES = (1e-5, 1e-4, 3e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
+PENALTIES = tuple(10 ** (k / 2) for k in range(-8, 5))
+UNKNOWN = 0.1
+"""The penalty where there are no validation samples to choose one by."""
+LEANING = 50
+"""Validation samples that the tasks of a client are worth when one chooses."""
 
 
 class Head(NamedTuple):
-    """Logits are ``h @ weight.T + bias``.
-
-    Attributes:
-        weight: shape (C, D).
-        bias: shape (C,).
-    """
+    """Logits are ``h @ weight.T + bias``: shapes (C, D) and (C,)."""
 
     weight: Matrix
     bias: Matrix
+
+
+class HeadSums(NamedTuple):
+    """The sums that one head is solved from; validation samples choose its penalty."""
+
+    train: Sums
+    valid: Sums
+
+
+def solve(
+    held: Sequence[HeadSums],
+    kind: HeadKind,
+    penalty: float,
+    *,
+    owners: Sequence[int] = (),
+    matching: bool = False,
+) -> tuple[list[Head], list[float], int]:
+    """Solve for every head, choosing penalties and joining equal classes.
+
+    The penalty is chosen on heads of the training samples; those that are returned are
+    of all samples, validation included.
+
+    Args:
+        held: what each is solved from.
+        kind: of the heads.
+        penalty: 0 for what suits the validation samples.
+        owners: which client each head belongs to; empty where one head is everybody's.
+        matching: learn classes of different heads that are the same from the samples of
+            all; of discriminants alone.
+
+    Returns:
+        The heads, their penalties, and the pairs of classes of two heads that are the
+        same.
+    """
+    owners = owners or [0] * len(held)
+    sums = [train + valid for train, valid in held]
+    same: Same = [{} for _ in sums]
+    if kind == "discriminant" and matching:
+        same = match_classes(sums)
+    penalties = [penalty] * len(held) if penalty else chosen(held, kind, owners, same)
+    if kind == "discriminant":
+        found = discriminants(sums, penalties, owners, same)
+    else:
+        found = ridges(sums, penalties)
+    joined = sum(len(pairs) for of_head in same for pairs in of_head.values()) // 2
+    return found, penalties, joined
 
 
 def discriminants(
@@ -47,27 +94,14 @@ def discriminants(
     under an inverse Wishart prior of D degrees (after Friedman, JASA 1989). So whoever
     has few samples leans on others, and nobody whose samples suffice is disturbed.
     """
-    return [
-        _discriminant(cross, inverse(covariance, shrinkage), mine.counts)
-        for mine, shrinkage, (cross, covariance) in zip(
-            sums, shrinkages, of_each(sums, owners, same), strict=True
-        )
-    ]
-
-
-def ridges(sums: Sequence[Sums], penalties: Sequence[float]) -> list[Head]:
-    """Compute ridge regressions onto one-hot labels, with an intercept.
-
-    ``W = (G_c + gamma I)^-1 Q_c``, the sums centred; the intercept is not penalised.
-    Scikit-learn's `Ridge` with ``alpha = gamma = penalty * trace(G_c) / D``.
-    """
     heads = []
-    for of_head, penalty in zip(sums, penalties, strict=True):
-        scatter, crossed = centred(of_head)
-        scatter[np.diag_indices(len(scatter))] += penalty * mean_eigenvalue(scatter)
-        weight = cho_solve(cho_factor(scatter), crossed).T
-        bias = of_head.counts / of_head.total - weight @ mean_of(of_head)
-        bias[of_head.counts == 0] = NEVER
+    of_heads = zip(sums, shrinkages, of_each(sums, owners, same), strict=True)
+    for mine, shrinkage, (cross, covariance) in of_heads:
+        means, known = means_of(cross), mine.counts > 0
+        weight = cho_solve(_factor(covariance, shrinkage), means.T).T
+        bias = np.full(len(means), NEVER)
+        shares = mine.counts[known] / mine.total
+        bias[known] = np.log(shares) - (means * weight).sum(1)[known] / 2
         heads.append(Head(weight, bias))
     return heads
 
@@ -79,7 +113,7 @@ def of_each(
 
     See `discriminants`; shapes (C, D + 1) and (D, D).
     """
-    everybody = _drawn(sums, covariance_of(sums))
+    everybody = _drawn(sums, _covariance(sums))
     towards = {
         owner: _drawn(
             [one for one, its in zip(sums, owners, strict=True) if its == owner],
@@ -96,38 +130,47 @@ def of_each(
         yield cross, _drawn(related, towards[owner])
 
 
-def inverse(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
-    """Factorise the shrunk covariance for `cho_solve`."""
-    drawn = shrunk(covariance, shrinkage, mean_eigenvalue(covariance))
+def ridges(sums: Sequence[Sums], penalties: Sequence[float]) -> list[Head]:
+    """Compute ridge regressions onto one-hot labels, with an intercept.
+
+    ``W = (G_c + gamma I)^-1 Q_c``, the sums centred; the intercept is not penalised.
+    Scikit-learn's `Ridge` with ``alpha = gamma = penalty * trace(G_c) / D``.
+    """
+    heads = []
+    for one, penalty in zip(sums, penalties, strict=True):
+        shares = one.counts / one.total
+        scatter, crossed = _centred(one, one.mean, shares)
+        scatter[np.diag_indices(len(scatter))] += penalty * _mean_eigenvalue(scatter)
+        weight = cho_solve(cho_factor(scatter), crossed).T
+        bias = np.where(one.counts == 0, NEVER, shares - weight @ one.mean)
+        heads.append(Head(weight, bias))
+    return heads
+
+
+def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
+    total = sum(one.total for one in sums)
+    trust = total / (total + len(prior))
+    return np.asarray(trust * _covariance(sums) + (1 - trust) * prior)
+
+
+def _covariance(sums: Sequence[Sums]) -> Matrix:
+    within = sum((one.within for one in sums), np.zeros_like(sums[0].gram))
+    return np.asarray(within / sum(one.total for one in sums))
+
+
+def _factor(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:
+    drawn = shrunk(covariance, shrinkage, _mean_eigenvalue(covariance))
     factor: tuple[Matrix, bool] = cho_factor(drawn)
     return factor
 
 
-def covariance_of(sums: Sequence[Sums]) -> Matrix:
-    """Compute the covariance of samples of some tasks about their classes, (D, D)."""
-    within = sum((of_head.within for of_head in sums), np.zeros_like(sums[0].gram))
-    covariance: Matrix = within / sum(of_head.total for of_head in sums)
-    return covariance
-
-
-def mean_eigenvalue(matrix: Matrix) -> float:
+def _mean_eigenvalue(matrix: Matrix) -> float:
     """Average the eigenvalues; 1 where all are 0, as of samples that do not differ."""
     mean = float(np.trace(matrix)) / len(matrix)
     return mean if mean > 1e-9 else 1.0
 
 
-def centred(sums: Sums) -> tuple[Matrix, Matrix]:
-    """Centre Gram matrix and class sums on the mean, of (D, D) and (D, C)."""
-    return centre_on(sums, mean_of(sums), sums.counts / sums.total)
-
-
-def mean_of(sums: Sums) -> Matrix:
-    """Compute the mean of all samples, shape (D,)."""
-    mean: Matrix = sums.cross[:, :-1].sum(0) / sums.total
-    return mean
-
-
-def centre_on(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
+def _centred(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]:
     """Compute ``sum (h - mean)(h - mean)'`` and ``sum (h - mean)(y - shares)'``."""
     whole = sums.cross[:, :-1].sum(0)
     count = sums.total
@@ -142,45 +185,11 @@ def centre_on(sums: Sums, mean: Matrix, shares: Matrix) -> tuple[Matrix, Matrix]
     return gram, crossed
 
 
-def _discriminant(cross: Matrix, factor: tuple[Matrix, bool], counts: Matrix) -> Head:
-    known = counts > 0
-    means = means_of(cross)
-    weight = cho_solve(factor, means.T).T
-    bias = np.full(len(means), NEVER)
-    shares = counts[known] / counts.sum()
-    bias[known] = np.log(shares) - (means * weight).sum(1)[known] / 2
-    return Head(weight, bias)
-
-
-def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
-    total = sum(one.total for one in sums)
-    trust = total / (total + len(prior))
-    drawn: Matrix = trust * covariance_of(sums) + (1 - trust) * prior
-    return drawn
-
-
-SHRINKAGES = (1e-5, 1e-4, 3e-4, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
-PENALTIES = tuple(10 ** (k / 2) for k in range(-8, 5))
-UNKNOWN = 0.1
-"""The penalty where there are no validation samples to choose one by."""
-LEANING = 50
-"""Validation samples that the tasks of a client are worth when one chooses."""
-
-
-class ValidationSums(NamedTuple):
-    """The sums that one head is solved from.
-
-    Attributes:
-        train: over training samples.
-        valid: over validation samples; of no sample where there are none.
-    """
-
-    train: Sums
-    valid: Sums
+# ---- which penalty
 
 
 def chosen(
-    held: Sequence[ValidationSums], kind: HeadKind, owners: Sequence[int], same: Same
+    held: Sequence[HeadSums], kind: HeadKind, owners: Sequence[int], same: Same
 ) -> list[float]:
     """Choose for each head the penalty that suits its validation samples.
 
@@ -193,22 +202,20 @@ def chosen(
     if kind == "discriminant" and len(held) == 1 and held[0].valid.total:
         return [SHRINKAGES[int(np.argmax(likelihoods(*held[0], SHRINKAGES)))]]
     candidates = SHRINKAGES if kind == "discriminant" else PENALTIES
+    samples = np.array([one.valid.total for one in held])
     lost = np.zeros((len(held), len(candidates)))
     if kind == "discriminant":
-        train = [one.train for one in held]
-        for place, (cross, covariance) in enumerate(of_each(train, owners, same)):
-            if held[place].valid.total:
-                lost[place] = unexplained(
-                    cross, covariance, held[place].valid, candidates
-                )
+        of_heads = of_each([one.train for one in held], owners, same)
+        for place, (cross, covariance) in enumerate(of_heads):
+            valid = held[place].valid
+            if samples[place]:
+                lost[place] = unexplained(cross, covariance, valid, candidates)
     else:
-        for place, one in enumerate(held):
-            if one.valid.total:
-                lost[place] = squared_errors(*one, candidates)
-    samples, of_client = np.array([one.valid.total for one in held]), np.array(owners)
+        for place in np.flatnonzero(samples).tolist():
+            lost[place] = squared_errors(*held[place], candidates)
     found = []
     for mine, owner, count in zip(lost, owners, samples, strict=True):
-        its = lost[(of_client == owner) & (samples > 0)]
+        its = lost[(np.array(owners) == owner) & (samples > 0)]
         if len(its):
             leaning = count * mine + LEANING * its.mean(0)
             found.append(candidates[int(np.argmin(leaning))])
@@ -222,9 +229,9 @@ def likelihoods(train: Sums, valid: Sums, shrinkages: Sequence[float]) -> list[f
 
     Up to a constant, that of a sample in the Gaussian of its own class.
     """
-    covariance = covariance_of([train])
+    covariance = _covariance([train])
     values, vectors = np.linalg.eigh(covariance)
-    values, mean = np.maximum(values, 0.0), mean_eigenvalue(covariance)
+    values, mean = np.maximum(values, 0.0), _mean_eigenvalue(covariance)
     means = train.means
     crossed = valid.cross[:, :-1].T @ means
     spread = valid.gram - crossed - crossed.T + (means.T * valid.counts) @ means
@@ -241,22 +248,18 @@ def unexplained(
     Where each task has a head, few samples stand for a class, and the likelihood, which
     looks at every direction, asks for a shrinkage that is too small to tell classes
     apart. This is ``1 - R^2`` of a regression of the one-hot labels on the logits, with
-    one slope for all classes: 0 to 1.
-
-    Args:
-        cross: by class the sum of the training samples, and their number behind it.
-        covariance: what is shrunk, shape (D, D).
-        valid: sums over validation samples, at least one.
-        shrinkages: to be compared, each in (0, 1].
+    one slope for all classes: 0 to 1. ``cross`` are the class sums of the training
+    samples; ``covariance``, shape (D, D), is what is shrunk.
     """
-    gram, target = centre_on(valid, mean_of(valid), valid.counts / valid.total)
-    spread = float((valid.counts * (1 - valid.counts / valid.total)).sum())
+    shares = valid.counts / valid.total
+    gram, target = _centred(valid, valid.mean, shares)
+    spread = float((valid.counts * (1 - shares)).sum())
     known = cross[:, -1] > 0
     means = means_of(cross)
     away = np.where(known[:, None], means - means[known].mean(0), 0.0)
     missed = []
     for shrinkage in shrinkages:
-        weight = cho_solve(inverse(covariance, shrinkage), away.T)
+        weight = cho_solve(_factor(covariance, shrinkage), away.T)
         power = float(((gram @ weight) * weight).sum())
         shared = max(0.0, float((target * weight).sum()))
         missed.append(1 - (shared**2 / (power * spread) if power * spread > 0 else 0.0))
@@ -268,60 +271,18 @@ def squared_errors(train: Sums, valid: Sums, penalties: Sequence[float]) -> list
 
     Less a constant: the sum over classes, the mean over samples.
     """
-    scatter, crossed = centred(train)
+    mean, shares = train.mean, train.counts / train.total
+    scatter, crossed = _centred(train, mean, shares)
     values, vectors = np.linalg.eigh(scatter)
     values = np.maximum(values, 0.0)
-    gram, target = centre_on(valid, mean_of(train), train.counts / train.total)
+    gram, target = _centred(valid, mean, shares)
     # All of it in the eigenvectors' basis, where a penalty costs a division.
     gram, target = vectors.T @ gram @ vectors, vectors.T @ target
     crossed = vectors.T @ crossed
     errors = []
     for penalty in penalties:
-        gamma = penalty * mean_eigenvalue(scatter)
+        gamma = penalty * _mean_eigenvalue(scatter)
         weight = crossed / (values + gamma)[:, None]
         error = ((gram @ weight - 2 * target) * weight).sum()
         errors.append(float(error) / valid.total)
     return errors
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-def solve(
-    heads: Mapping[Key, ValidationSums],
-    kind: HeadKind,
-    penalty: float,
-    *,
-    owners: Sequence[int] = (),
-    matching: bool = False,
-) -> tuple[dict[Key, Head], list[float], int]:
-    """Solve for every head, choosing penalties and joining equal classes.
-
-    The penalty is chosen on heads of the training samples; those that are returned are
-    of all samples, validation included.
-
-    Args:
-        heads: what each is solved from.
-        kind: of the heads.
-        penalty: 0 for what suits the validation samples.
-        owners: which client each head belongs to; empty where one head is everybody's.
-        matching: learn classes of different heads that are the same from the samples of
-            all; of discriminants alone.
-
-    Returns:
-        The heads, their penalties, and the pairs of classes of two heads that are the
-        same.
-    """
-    held = list(heads.values())
-    owners = owners or [0] * len(held)
-    sums = [train + valid for train, valid in held]
-    same: Same = [{} for _ in sums]
-    if kind == "discriminant" and matching:
-        same = match_classes(sums)
-    penalties = [penalty] * len(held) if penalty else chosen(held, kind, owners, same)
-    if kind == "discriminant":
-        found = discriminants(sums, penalties, owners, same)
-    else:
-        found = ridges(sums, penalties)
-    joined = sum(len(pairs) for of_head in same for pairs in of_head.values()) // 2
-    return dict(zip(heads, found, strict=True)), penalties, joined

@@ -24,8 +24,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg import eigh
 from scipy.optimize import linear_sum_assignment
 from scipy.special import gammaln
 
@@ -34,11 +33,17 @@ from strategies.analytic.sums import Matrix, Sums, shrunk
 Same: TypeAlias = list[dict[int, list[tuple[int, int]]]]
 """For each task, by number of another, pairs of a class of its own and the other's."""
 
-Indices: TypeAlias = npt.NDArray[np.intp]
-
 _SHRINKAGE = 0.5
 """Of the covariance within classes, towards a sphere; on the safe side, since noise in
 a direction of little variance would look like another class."""
+_NEAREST = 0.5
+"""How far apart different classes of two tasks are at least, as a share of the variance
+between the classes of these tasks."""
+_NOTHING = 1e-12
+"""A variance below it is rounding: features are of length 1 at most."""
+_LEAST = 1e-6
+"""The least variance within classes, where that of the shrunk covariance is 1."""
+_NEVER = -1e9
 
 
 def match_classes(sums: Sequence[Sums]) -> Same:
@@ -49,13 +54,6 @@ def match_classes(sums: Sequence[Sums]) -> Same:
     beforehand is that of all other tasks one has classes in common with this one; each
     number of them is as likely, and so is each matching of that number. So classes that
     come together speak for each other, and a single one needs more evidence.
-
-    Args:
-        sums: of each task, over all of its samples.
-
-    Returns:
-        For each task, by number of another, pairs of a class of its own and the other's
-        that is the same; empty for what stands alone.
     """
     found: Same = [{} for _ in sums]
     space = _space(sums)
@@ -81,18 +79,12 @@ def match_classes(sums: Sequence[Sums]) -> Same:
     return found
 
 
-_NEAREST = 0.5
-"""How far apart different classes of two tasks are at least, as a share of the variance
-between the classes of these tasks."""
-_NOTHING = 1e-12
-"""A variance below it is rounding: features are of length 1 at most."""
-_LEAST = 1e-6
-"""The least variance within classes, where that of the shrunk covariance is 1."""
-_Means = tuple[Matrix, Matrix]
-_NEVER = -1e9
-
-
-def _evidence(one: _Means, other: _Means, within: Matrix, between: Matrix) -> Matrix:
+def _evidence(
+    one: tuple[Matrix, Matrix],
+    other: tuple[Matrix, Matrix],
+    within: Matrix,
+    between: Matrix,
+) -> Matrix:
     """Compute the log-likelihood ratio of each pair of classes, shape (C, C).
 
     ``within`` is the variance of a sample about its class, ``between`` that of classes
@@ -128,7 +120,15 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
     for at in np.argsort(-ceiling, kind="stable"):
         if ceiling[at] <= most:
             break
-        mine, its = _matched(evidence, int(numbers[at]))
+        # Whoever is not matched is matched with one that stands for nobody.
+        count, other = evidence.shape
+        size = count + other - int(numbers[at])
+        padded = np.zeros((size, size))
+        padded[:count, :other] = evidence
+        padded[count:, other:] = _NEVER
+        mine, its = linear_sum_assignment(padded, maximize=True)
+        pairs = (mine < count) & (its < other)
+        mine, its = mine[pairs], its[pairs]
         weight = evidence[mine, its].sum() + known_before[at]
         if weight > most:
             most = weight
@@ -136,23 +136,10 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
     return best
 
 
-def _matched(evidence: Matrix, number: int) -> tuple[Indices, Indices]:
-    count, other = evidence.shape
-    # Whoever is not matched is matched with one that stands for nobody.
-    size = count + other - number
-    padded = np.zeros((size, size))
-    padded[:count, :other] = evidence
-    padded[count:, other:] = _NEVER
-    rows, columns = linear_sum_assignment(padded, maximize=True)
-    pairs = (rows < count) & (columns < other)
-    return rows[pairs], columns[pairs]
-
-
 def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float]:
-    """Estimate how far the classes of a task are apart, without the means' own noise.
+    """Sum the squares by which a task's classes are apart, less the means' own noise.
 
-    Returns:
-        The sum of squares over all directions, and its degrees of freedom.
+    With it come the degrees of freedom.
     """
     known = counts > 0
     degrees = max(0, int(known.sum()) - 1)
@@ -164,19 +151,16 @@ def _spread(means: Matrix, counts: Matrix, within: Matrix) -> tuple[float, float
 
 
 def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
-    """Compute a basis, and the variances within and between classes along it.
+    """Compute a basis, (D, directions), and the variances within and between along it.
 
-    Returns:
-        Shapes (D, directions), (directions,) and (directions,); None where nothing is
-        known of one of the two variances.
+    None where nothing is known of one of the two variances.
     """
     tasks = [one for one in sums if (one.counts > 0).sum() > 1]
     free = sum(one.total - (one.counts > 0).sum() for one in sums)
     if len(sums) < 2 or not tasks or free < 1:
         return None
     covariance = sum((one.within for one in sums), np.zeros_like(sums[0].gram)) / free
-    width = len(covariance)
-    mean = np.trace(covariance) / width
+    mean = np.trace(covariance) / len(covariance)
     if mean < _NOTHING:
         return None
     scatter, chances, degrees = np.zeros_like(covariance), 0.0, 0.0
@@ -188,23 +172,19 @@ def _space(sums: Sequence[Sums]) -> tuple[Matrix, Matrix, Matrix] | None:
         degrees += len(means) - 1
         # What the means' own noise adds to it.
         chances += (len(means) - 1) * float(_rate(one.counts[known]).mean())
-    lower = cholesky(shrunk(covariance, _SHRINKAGE, mean), lower=True)
     chance = chances / degrees
-    noise = _whitened(covariance, lower)
-    white = _whitened(scatter / degrees, lower) - chance * noise
-    values, vectors = eigh(white)
+    # Both in units of the shrunk covariance, which is 1 along each direction.
+    unit = shrunk(covariance, _SHRINKAGE, mean)
+    values, basis = eigh(scatter / degrees - chance * covariance, unit)
+    noise = eigh(covariance, unit, eigvals_only=True)
     # Whoever sends classes that do not vary where nobody's do makes it 0.
-    within = np.maximum(np.einsum("ij,ij->j", vectors, noise @ vectors), _LEAST)
+    within = np.maximum(np.einsum("ij,ij->j", basis, covariance @ basis), _LEAST)
     # Directions in which means differ by more than the largest of pure noise would
     # (Marchenko and Pastur 1967, for as many independent directions as there are).
-    (largest,) = eigh(noise, eigvals_only=True, subset_by_index=(width - 1, width - 1))
-    directions = np.trace(noise) / largest
-    edge = chance * largest * (1 + np.sqrt(directions / degrees)) ** 2
+    directions = noise.sum() / noise[-1]
+    edge = chance * noise[-1] * (1 + np.sqrt(directions / degrees)) ** 2
     kept = values + chance * within > edge
-    if not kept.any():
-        return None
-    basis = solve_triangular(lower, vectors[:, kept], trans="T", lower=True)
-    return basis, within[kept], values[kept]
+    return (basis[:, kept], within[kept], values[kept]) if kept.any() else None
 
 
 def _rate(counts: Matrix) -> Matrix:
@@ -214,9 +194,3 @@ def _rate(counts: Matrix) -> Matrix:
     other classes than count, it is that of one: nobody makes everybody's noise large.
     """
     return 1 / np.maximum(counts, 1)
-
-
-def _whitened(matrix: Matrix, lower: Matrix) -> Matrix:
-    half = solve_triangular(lower, matrix, lower=True)
-    found: Matrix = solve_triangular(lower, half.T, lower=True)
-    return found

@@ -7,7 +7,7 @@ comes, and can be taken out again.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from typing_extensions import override
@@ -21,10 +21,17 @@ from fcl_flower.algorithms.base import (
 )
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
-from fcl_flower.core.update_checks import fits
+from fcl_flower.core.update_checks import fits, same_tensors
 from strategies.analytic import AnalyticParams
-from strategies.analytic.heads import Head, ValidationSums, solve
-from strategies.analytic.sums import Matrix, Sums, add_up, between, samples_in, square
+from strategies.analytic.heads import HeadSums, solve
+from strategies.analytic.sums import (
+    Matrix,
+    Sums,
+    add_up,
+    between,
+    samples_in,
+    symmetric,
+)
 
 _SLACK = 1e-6
 """How much longer than 1 a feature may be, which was rounded to float32."""
@@ -47,10 +54,7 @@ def check(
     An eigenvalue of N samples may be ``rounding`` N below zero.
     """
     expected = _expected(arrays, params, classes, features)
-    if arrays.keys() != expected.keys():
-        odd = sorted(arrays.keys() ^ expected.keys())
-        raise WireError(f"{group}: tensors {odd} are missing or unknown")
-    fits(group, arrays, expected, sparse=False)
+    same_tensors({group: arrays}, {group: expected})
     name = "parts" if params.form == "class-sums" else "cross"
     cross = np.asarray(arrays[name]).reshape(-1, features + 1)
     counts = cross[:, -1]
@@ -72,21 +76,13 @@ def check(
         _check_gram(f"{group}/gram", np.asarray(arrays["gram"]), cross, rounding)
 
 
-def gram_form(classes: int, features: int) -> Mapping[str, Matrix]:
-    """Lay out ``gram``: its names and shapes, without memory of their own."""
-    return {
-        "cross": _shaped(classes, features + 1),
-        "gram": _shaped(features * (features + 1) // 2),
-    }
-
-
 def _expected(
     arrays: Arrays, params: AnalyticParams, classes: int, features: int
-) -> Mapping[str, Matrix]:
+) -> Arrays:
     if params.form == "class-sums":
         return {"parts": _shaped(params.subsets, classes, features + 1)}
     if params.form == "gram" or (params.form == "exact" and "within" not in arrays):
-        return gram_form(classes, features)
+        return _gram_form(classes, features)
     factor = specs(arrays).get("within")
     rows = factor.shape[0] if factor is not None and factor.shape else 0
     most = params.rank if params.form == "low-rank" else features // 2
@@ -94,7 +90,13 @@ def _expected(
     return {"cross": _shaped(classes, features + 1), "within": within}
 
 
+def _gram_form(classes: int, features: int) -> Arrays:
+    half = features * (features + 1) // 2
+    return {"cross": _shaped(classes, features + 1), "gram": _shaped(half)}
+
+
 def _shaped(*shape: int) -> Matrix:
+    """Lay out a tensor without memory of its own."""
     return np.broadcast_to(np.zeros((), np.float64), shape)
 
 
@@ -106,12 +108,11 @@ def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> Non
     """
     if not np.isfinite(upper).all():
         raise WireError(f"{name}: holds NaN or infinite values")
-    features, total = cross.shape[1] - 1, cross[:, -1].sum()
-    full = square(upper, features)
+    full, total = symmetric(upper), cross[:, -1].sum()
     if not np.trace(full) <= (1 + _SLACK) * total:
         raise WireError(f"{name}: expected features of length 1 at most")
     within = full - between(cross)
-    within[np.diag_indices(features)] += rounding * total
+    within[np.diag_indices(len(within))] += rounding * total
     try:
         np.linalg.cholesky(within)
     except np.linalg.LinAlgError as error:
@@ -119,7 +120,10 @@ def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> Non
 
 
 SOLVED = "meta/solved"
-_KEY = re.compile(r"sums/(\d+)/(\d+)/([0-9a-f]{16})")
+_GROUPS = ("sums", "valid")
+_ALL = "all"
+_NOBODY = -1
+_KEY = re.compile(r"sums/((\d+)/(\d+)/[0-9a-f]{16})")
 
 
 class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
@@ -142,10 +146,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
         """Read how many classes and features there are."""
         super().__init__(params, context)
-        self._classes = context.model.classes
-        self._features = (
-            params.width if params.lift == "relu" else context.model.features
-        )
+        lifted = params.lift == "relu"
+        features = params.width if lifted else context.model.features
+        self._shape = (context.model.classes, features)
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -153,19 +156,16 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        if self.context.model.single_head:
-            sent = {"head": state["head"]} if "head" in state else {}
-        else:
-            mine = f"head/{client}/"
-            sent = {
-                f"head/{group.removeprefix(mine)}": arrays
-                for group, arrays in state.items()
-                if group.startswith(mine)
-            }
+        own = f"head/{client}/"
+        start = "head" if self.context.model.single_head else own
         # Kept in double precision, which predictions do not need.
         return {
-            group: {n: np.asarray(a).astype(np.float32) for n, a in arrays.items()}
-            for group, arrays in sent.items()
+            group.replace(own, "head/"): {
+                name: np.asarray(tensor).astype(np.float32)
+                for name, tensor in arrays.items()
+            }
+            for group, arrays in state.items()
+            if group.startswith(start)
         }
 
     @override
@@ -173,16 +173,15 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         payload = update.payload
         if not payload:
             return
-        groups = {"meta", "sums"} if self.params.penalty else {"meta", "sums", "valid"}
+        groups = {"meta", "sums"} if self.params.penalty else {"meta", *_GROUPS}
         if not {"meta", "sums"} <= payload.keys() <= groups:
             raise WireError(f"groups {sorted(payload)}: expected {sorted(groups)}")
         if payload["meta"].keys() != {"data"}:
             raise WireError(f"meta: got {sorted(payload['meta'])}, expected data alone")
         number = {"data": np.zeros((), np.uint64)}
         fits("meta", payload["meta"], number, sparse=False)
-        for group in groups & payload.keys() - {"meta"}:
-            arrays = payload[group]
-            check(group, arrays, self.params, self._classes, self._features)
+        for group in payload.keys() - {"meta"}:
+            check(group, payload[group], self.params, *self._shape)
 
     @override
     def aggregate_train(
@@ -190,18 +189,14 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     ) -> Payload:
         new: dict[str, Arrays] = {}
         for client, update in updates.items():
-            if not update.payload:
-                continue
             task = (update.stage or stage).task
-            data = int(np.asarray(update.payload["meta"]["data"]))
-            for group in _GROUPS:
-                if group in update.payload:
-                    key = f"{group}/{client}/{task}/{data:016x}"
-                    new[key] = update.payload[group]
+            for group in update.payload.keys() & {*_GROUPS}:
+                data = int(np.asarray(update.payload["meta"]["data"]))
+                new[f"{group}/{client}/{task}/{data:016x}"] = update.payload[group]
         if new.keys() <= state.keys():
             return state
         # What came before stays: the same data give the same sums.
-        return self._solved({**new, **_kept(state)})
+        return self._solved({**new, **state})
 
     @override
     def check_summable(self) -> None:
@@ -222,38 +217,40 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     @override
     def summands(self, state: Payload) -> Payload:
         groups = _GROUPS[:1] if self.params.penalty else _GROUPS
-        return dict.fromkeys(groups, gram_form(self._classes, self._features))
+        return dict.fromkeys(groups, _gram_form(*self._shape))
 
     @override
     def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
-        kept = _kept(state)
+        kept = dict(state)
         for group, arrays in total.payload.items():
             if not np.asarray(arrays["cross"])[:, -1].any():
                 continue  # of no sample: everybody has sent these data before
-            check(
-                *(group, arrays, self.params, self._classes, self._features),
-                rounding=QUANTISED,
-            )
-            before = kept.get(f"{group}/{_ALL}")
-            kept[f"{group}/{_ALL}"] = arrays if before is None else _sum(before, arrays)
+            check(group, arrays, self.params, *self._shape, rounding=QUANTISED)
+            before = kept.get(f"{group}/{_ALL}", {})
+            kept[f"{group}/{_ALL}"] = {
+                name: np.asarray(before[name]) + np.asarray(tensor)
+                if before
+                else tensor
+                for name, tensor in arrays.items()
+            }
         return self._solved(kept)
 
     @override
     def forget(self, state: Payload, client: int, task: int | None) -> Payload:
-        gone = [
-            (of_client, of_task, data)
-            for of_client, of_task, data in _keys(state)
-            if of_client == client and task in (None, of_task)
-        ]
+        sent = _keys(state)
+        gone = {
+            f"{group}/{key}"
+            for owner, of_task, key in sent
+            for group in _GROUPS
+            if owner == client and task in (None, of_task)
+        }
         if not gone:
             what = "client" if task is None else f"task {task} of client"
-            clients = sorted({key[0] for key in _keys(state)})
+            clients = sorted({owner for owner, *_ in sent})
             raise config_error(
                 what, client, f"one that has sent sums: clients {clients}"
             )
-        names = {f"{group}/{c}/{t}/{data}" for c, t, data in gone for group in _GROUPS}
-        left = {g: arrays for g, arrays in _kept(state).items() if g not in names}
-        return self._solved(left)
+        return self._solved({g: arrays for g, arrays in state.items() if g not in gone})
 
     @override
     def diagnostics(
@@ -266,38 +263,45 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     def remarks(self) -> Mapping[str, str]:
         return {"features": "the network's own, which is not trained"}
 
-    def _solved(self, kept: Payload) -> Payload:
-        keys = _keys(kept)
+    def _solved(self, state: Payload) -> Payload:
+        """Solve for the heads of the sums in a state; the next state has both."""
+        keys = _keys(state)
+        if f"sums/{_ALL}" in state:
+            keys = [(_NOBODY, 0, _ALL)]
+        if not keys:
+            return {}
+        shares = self._shares(state, keys)
         by_head: dict[str, list[str]] = {}
         owners: dict[str, int] = {}
-        if f"sums/{_ALL}" in kept:
-            by_head["head"], owners["head"] = [_ALL], _NOBODY
-        elif not keys:
-            return {}
-        for client, task, data in keys:
+        for client, task, key in keys:
             name = "head" if self.context.model.single_head else f"head/{client}/{task}"
-            by_head.setdefault(name, []).append(f"{client}/{task}/{data}")
+            by_head.setdefault(name, []).append(key)
             owners[name] = client
-        shares = self._shares(kept, keys)
-        held = {
-            name: ValidationSums(
-                *(self._sums(kept, group, of, shares) for group in ("sums", "valid"))
+
+        def added(group: str, of_head: list[str]) -> Sums:
+            there = [key for key in of_head if f"{group}/{key}" in state]
+            return add_up(
+                [state[f"{group}/{key}"] for key in there],
+                *self._shape,
+                [shares[key] for key in there],
             )
-            for name, of in by_head.items()
-        }
+
+        held = [
+            HeadSums(*(added(group, of_head) for group in _GROUPS))
+            for of_head in by_head.values()
+        ]
         heads, penalties, joined = solve(
             held,
             self.params.head,
             self.params.penalty,
-            owners=list(owners.values()),
+            owners=[*owners.values()],
             matching=self.params.matching == "tested",
         )
-        samples = sum(one.train.total + one.valid.total for one in held.values())
-        groups = [f"{group}/{c}/{t}/{data}" for group in _GROUPS for c, t, data in keys]
-        groups += [f"{group}/{_ALL}" for group in _GROUPS]
+        samples = sum(one.train.total + one.valid.total for one in held)
+        groups = [f"{group}/{key}" for group in _GROUPS for *_, key in keys]
         return {
-            **{group: kept[group] for group in groups if group in kept},
-            **{name: _arrays(head) for name, head in heads.items()},
+            **{group: state[group] for group in groups if group in state},
+            **{name: head._asdict() for name, head in zip(by_head, heads, strict=True)},
             SOLVED: {
                 "penalty": np.asarray(np.median(penalties)),
                 "samples": np.asarray(samples),
@@ -306,51 +310,20 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         }
 
     def _shares(
-        self, kept: Payload, keys: Sequence[tuple[int, int, str]]
-    ) -> dict[str, float]:
+        self, state: Payload, keys: list[tuple[int, int, str]]
+    ) -> Mapping[str, float]:
         totals: Counter[tuple[int, int]] = Counter()
-        for client, task, data in keys:
+        for client, task, key in keys:
             for group in _GROUPS:
-                if (name := f"{group}/{client}/{task}/{data}") in kept:
-                    totals[client, task] += int(samples_in(kept[name]))
-        limit = self.aggregation.examples_limit
+                if (name := f"{group}/{key}") in state:
+                    totals[client, task] += int(samples_in(state[name]))
+        limit = 0.0 if _ALL in keys[0] else self.aggregation.examples_limit
         shares = shares_counted([*totals.values()], limit)
         of_task = dict(zip(totals, shares, strict=True))
-        return {f"{c}/{t}/{data}": of_task[c, t] for c, t, data in keys} | {_ALL: 1.0}
-
-    def _sums(
-        self, kept: Payload, group: str, keys: Sequence[str], shares: dict[str, float]
-    ) -> Sums:
-        there = [key for key in keys if f"{group}/{key}" in kept]
-        return add_up(
-            [kept[f"{group}/{key}"] for key in there],
-            self._classes,
-            self._features,
-            [shares[key] for key in there],
-        )
-
-
-_GROUPS = ("sums", "valid")
-_ALL = "all"
-_NOBODY = -1
+        return {key: of_task[client, task] for client, task, key in keys}
 
 
 def _keys(state: Payload) -> list[tuple[int, int, str]]:
+    """List what sums are of: client, task and ``C/T/ID``, in ascending order."""
     found = [match for group in state if (match := _KEY.fullmatch(group))]
-    return sorted((int(m[1]), int(m[2]), m[3]) for m in found)
-
-
-def _kept(state: Payload) -> dict[str, Arrays]:
-    return {
-        group: arrays
-        for group, arrays in state.items()
-        if group.startswith(tuple(f"{name}/" for name in _GROUPS))
-    }
-
-
-def _sum(some: Arrays, more: Arrays) -> Arrays:
-    return {name: np.asarray(some[name]) + np.asarray(more[name]) for name in some}
-
-
-def _arrays(head: Head) -> Arrays:
-    return {"weight": head.weight, "bias": head.bias}
+    return sorted((int(m[2]), int(m[3]), m[1]) for m in found)

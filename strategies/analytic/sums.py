@@ -19,16 +19,14 @@ With ``cross`` comes one of ``gram`` and ``within``; ``parts`` come alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.types import Arrays
+from fcl_flower.core.types import Array, Arrays
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
-Labels: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +43,18 @@ class Sums:
 
     @property
     def counts(self) -> Matrix:
-        """Number of samples of each class, shape (C,)."""
+        """Samples of each class, shape (C,)."""
         return self.cross[:, -1]
 
     @property
     def total(self) -> float:
         """Number of all samples."""
         return float(self.counts.sum())
+
+    @property
+    def mean(self) -> Matrix:
+        """Mean of all samples, shape (D,)."""
+        return np.asarray(self.cross[:, :-1].sum(0) / self.total)
 
     @property
     def means(self) -> Matrix:
@@ -71,7 +74,7 @@ class Sums:
 # ---- what a client makes of its samples
 
 
-def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
+def exact(h: Matrix, y: Array, classes: int) -> Arrays:
     """Encode the smaller of two forms that lose nothing: ``gram`` and ``within``."""
     count, width = h.shape
     if 2 * count > width:
@@ -79,13 +82,12 @@ def exact(h: Matrix, y: Labels, classes: int) -> Arrays:
     return low_rank(h, y, classes, count)
 
 
-def gram(h: Matrix, y: Labels, classes: int) -> Arrays:
+def gram(h: Matrix, y: Array, classes: int) -> Arrays:
     """Encode ``gram``, which is of the same shape for all clients."""
-    upper = (h.T @ h)[_upper(h.shape[1])]
-    return {"cross": _by_class(h, y, classes), "gram": upper}
+    return {"cross": _by_class(h, y, classes), "gram": upper_half(h.T @ h)}
 
 
-def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
+def low_rank(h: Matrix, y: Array, classes: int, rank: int) -> Arrays:
     """Encode ``within`` from the ``rank`` largest eigenvalues of the scatter.
 
     FedRAN (arXiv:2606.11480) sends those of G. Here the means of the classes stay
@@ -101,7 +103,7 @@ def low_rank(h: Matrix, y: Labels, classes: int, rank: int) -> Arrays:
 
 
 def class_sums(
-    h: Matrix, y: Labels, classes: int, subsets: int, rng: np.random.Generator
+    h: Matrix, y: Array, classes: int, subsets: int, rng: np.random.Generator
 ) -> Arrays:
     """Encode ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
 
@@ -113,6 +115,12 @@ def class_sums(
         part[rng.permutation(mine)] = np.arange(len(mine)) % subsets
     found = [_by_class(h[part == s], y[part == s], classes) for s in range(subsets)]
     return {"parts": np.stack(found)}
+
+
+def _by_class(h: Matrix, y: Array, classes: int) -> Matrix:
+    found = np.zeros((classes, h.shape[1] + 1))
+    np.add.at(found, y, np.column_stack([h, np.ones(len(h))]))
+    return found
 
 
 # ---- what the server makes of them
@@ -128,39 +136,31 @@ def add_up(
 
     The order decides the last bits; ``shares``, in (0, 1], how much of each counts.
     """
-    total = np.zeros((features, features))
-    cross = np.zeros((classes, features + 1))
+    total = Sums(np.zeros((features, features)), np.zeros((classes, features + 1)))
     parts = []
-    shares = shares or [1.0] * len(received)
-    for arrays, share in zip(received, shares, strict=True):
-        if "parts" in arrays:
-            mine = np.asarray(arrays["parts"])
-            if share == 1:
-                parts.append(mine)
-                continue
-            one = _estimated(mine)  # by itself, as its samples count by less
-        else:
-            one = _sums(arrays, features)
-        total += share * one.gram
-        cross += share * one.cross
-    if parts:
-        estimated = _estimated(np.concatenate(parts))
-        total += estimated.gram
-        cross += estimated.cross
-    return Sums(total, cross)
-
-
-def _sums(arrays: Arrays, features: int) -> Sums:
-    cross = np.asarray(arrays["cross"])
-    if "gram" in arrays:
-        return Sums(square(np.asarray(arrays["gram"]), features), cross)
-    factor = np.asarray(arrays["within"])
-    return Sums(factor.T @ factor + between(cross), cross)
+    for arrays, share in zip(received, shares or [1.0] * len(received), strict=True):
+        if "parts" not in arrays:
+            one = _sums(arrays)
+        elif share == 1:
+            parts.append(np.asarray(arrays["parts"]))
+            continue
+        else:  # by itself, as its samples count by less
+            one = _estimated(np.asarray(arrays["parts"]))
+        total += Sums(share * one.gram, share * one.cross)
+    return total + _estimated(np.concatenate(parts)) if parts else total
 
 
 def samples_in(arrays: Arrays) -> float:
     """Count the samples behind what a client has sent, in any form."""
     return float(np.asarray(arrays.get("parts", arrays.get("cross")))[..., -1].sum())
+
+
+def _sums(arrays: Arrays) -> Sums:
+    cross = np.asarray(arrays["cross"])
+    if "gram" in arrays:
+        return Sums(symmetric(np.asarray(arrays["gram"])), cross)
+    factor = np.asarray(arrays["within"])
+    return Sums(factor.T @ factor + between(cross), cross)
 
 
 def _estimated(parts: Matrix) -> Sums:
@@ -192,14 +192,12 @@ def _estimated(parts: Matrix) -> Sums:
 def between(cross: Matrix) -> Matrix:
     """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D), of sums (C, D + 1)."""
     roots = cross[:, :-1] / np.sqrt(_divisors(cross))
-    product: Matrix = roots.T @ roots
-    return product
+    return np.asarray(roots.T @ roots)
 
 
 def means_of(cross: Matrix) -> Matrix:
     """Compute the mean of each class, shape (C, D); zeros of one without samples."""
-    means: Matrix = cross[:, :-1] / _divisors(cross)
-    return means
+    return np.asarray(cross[:, :-1] / _divisors(cross))
 
 
 def _divisors(cross: Matrix) -> Matrix:
@@ -209,24 +207,19 @@ def _divisors(cross: Matrix) -> Matrix:
 
 def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:
     """Shrink a covariance towards a sphere: ``(1 - s) V + s sphere I``."""
-    found: Matrix = (1 - shrinkage) * covariance
+    found = (1 - shrinkage) * covariance
     found[np.diag_indices(len(found))] += shrinkage * sphere
-    return found
+    return np.asarray(found)
 
 
-def _by_class(h: Matrix, y: Labels, classes: int) -> Matrix:
-    found = np.zeros((classes, h.shape[1] + 1))
-    np.add.at(found, y, np.column_stack([h, np.ones(len(h))]))
-    return found
+def upper_half(gram: Array) -> Array:
+    """Pack a symmetric matrix to its n (n + 1) / 2 numbers, row by row."""
+    return np.asarray(gram[np.triu_indices(len(gram))])
 
 
-def square(upper: Matrix, features: int) -> Matrix:
-    """Unpack the upper triangle, row by row, to the symmetric matrix, shape (D, D)."""
-    full = np.zeros((features, features))
-    full[_upper(features)] = upper
-    return full + np.triu(full, 1).T
-
-
-@lru_cache(maxsize=2)
-def _upper(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    return np.triu_indices(features)
+def symmetric(numbers: Array) -> Array:
+    """Unpack `upper_half` to the matrix."""
+    size = (int(np.sqrt(8 * len(numbers) + 1)) - 1) // 2
+    upper = np.zeros((size, size), numbers.dtype)
+    upper[np.triu_indices(size)] = numbers
+    return np.asarray(upper + np.triu(upper, 1).T)

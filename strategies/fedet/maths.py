@@ -1,41 +1,20 @@
-"""What several clients' versions of one Enhancer Group teach the server's.
+"""FedET's server on arrays alone: what uploads teach, and which classes are alike.
 
-Liu et al., IJCAI 2023, section 3.2, equations 6 to 8; on arrays alone.
-
-Dividing classes into domains by what a frozen encoder knows of public samples.
-
-FedET (Liu et al., IJCAI 2023, section 1) "first divides the entire label space into
-multiple domains", and does not say how. Nor does it have what tells them apart without
-training: scores that are linear in a feature x of length 1, for each public class.
+Liu et al., IJCAI 2023, section 3.2, equations 6 to 8. The paper "first divides the
+entire label space into multiple domains" (section 1), and does not say how. Nor does it
+have what tells them apart without training: scores ``weights x + offsets`` of a feature
+x of length 1 that a frozen encoder gives, for each class of the public samples.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Array, Arrays
 
 
-class GroupUpdate(NamedTuple):
-    """A group as one client returns it.
-
-    Attributes:
-        tensors: Enhancers and head.
-        classes: int64, the new ones, which the client has learned.
-        distribution: float64, shape (classes,), of its samples; None if withheld.
-        entropy: of its new classes, at least 0; None if withheld.
-    """
-
-    tensors: Arrays
-    classes: Array
-    distribution: Array | None
-    entropy: float | None
-
-
-def entropy_weights(entropies: Sequence[float | None]) -> npt.NDArray[np.float64]:
+def entropy_weights(entropies: Sequence[float | None]) -> Array:
     """Weigh uploads by H^k (only ratios matter); ones if all are unknown or 0."""
     known = np.array([0.0 if h is None else h for h in entropies])
     return known if known.any() else np.ones(len(known))
@@ -68,9 +47,7 @@ def distillation_targets(
     return targets
 
 
-def wanted_distribution(
-    uploads: Sequence[GroupUpdate], kept: Array, new: Array
-) -> Array:
+def wanted_distribution(told: Sequence[Array], kept: Array, new: Array) -> Array:
     """Spread auxiliary data over the classes, summing to 1.
 
     The mean of what the clients tell; even over the group's classes where it is
@@ -78,10 +55,7 @@ def wanted_distribution(
     as is their share among the classes.
     """
     even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
-    known = [u.distribution for u in uploads if u.distribution is not None]
-    if not known:
-        return even
-    spread = np.mean(known, axis=0)
+    spread = np.mean(told, axis=0) if told else np.zeros(1)
     if spread.sum() <= 0:
         return even
     old = np.where(kept, even, 0.0)
@@ -114,18 +88,6 @@ _LEAST_VARIANCE = 1e-8
 _LEAST_SHARE = 1e-3
 
 
-class Scores(NamedTuple):
-    """How a feature x is scored for each public class: ``weights x + offsets``.
-
-    Attributes:
-        weights: float32, shape (P, D).
-        offsets: float32, shape (P,).
-    """
-
-    weights: Array
-    offsets: Array
-
-
 def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
     """Cluster classes into groups of nearby ones, by k-means on their mean features."""
     number = int(classes.max(initial=-1)) + 1
@@ -140,18 +102,18 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
     # Imported here since it takes a second, and a single group does without.
     from sklearn.cluster import KMeans
 
-    means = nearest_mean(features, classes).weights
+    means = nearest_mean(features, classes)["weights"]
     found = KMeans(count, n_init=10, random_state=seed % 2**32).fit_predict(means)
     return np.asarray(found, np.int64)
 
 
-def nearest_mean(features: Array, classes: Array) -> Scores:
+def nearest_mean(features: Array, classes: Array) -> Arrays:
     """Score by the cosine with the mean feature of each class."""
-    weights = _unit(_means(_unit(features), classes)).astype(np.float32)
-    return Scores(weights, np.zeros(len(weights), np.float32))
+    weights = _unit(_means(_unit(features), classes))
+    return _scores(weights, np.zeros(len(weights)))
 
 
-def discriminant(features: Array, classes: Array) -> Scores:
+def discriminant(features: Array, classes: Array) -> Arrays:
     """Score by the log-density of each class, but for what all share.
 
     Linear discriminant analysis: a sample belongs to the nearest class mean by the
@@ -169,8 +131,14 @@ def discriminant(features: Array, classes: Array) -> Scores:
     covariance, _ = ledoit_wolf(within / spread, assume_centered=True)
     covariance += _LEAST_SHARE * np.eye(len(spread))
     weights = np.linalg.solve(covariance, (means / spread).T).T / spread
-    offsets = -0.5 * (means * weights).sum(1)
-    return Scores(weights.astype(np.float32), offsets.astype(np.float32))
+    return _scores(weights, -0.5 * (means * weights).sum(1))
+
+
+def _scores(weights: Array, offsets: Array) -> Arrays:
+    return {
+        "weights": weights.astype(np.float32),
+        "offsets": offsets.astype(np.float32),
+    }
 
 
 def _means(features: Array, classes: Array) -> Array:

@@ -5,7 +5,7 @@ waiting time": what arrives within ``--timeout`` is distilled together.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,19 +14,10 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import Group, ServerContext, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import (
-    AnyArray,
-    Array,
-    Arrays,
-    Payload,
-    TaskStage,
-    Update,
-    specs,
-)
-from fcl_flower.core.update_checks import fits
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.core.update_checks import head_places, same_tensors
 from strategies.fedet import FedEtParams
 from strategies.fedet.maths import (
-    GroupUpdate,
     auxiliary,
     discriminant,
     distillation_targets,
@@ -69,11 +60,9 @@ class FedEt(ServerStrategy[FedEtParams]):
     def init(self, model: Arrays) -> Payload:
         count = self.params.groups
         classes = len(np.asarray(model["heads.0.bias"]))
-        state: dict[str, Arrays] = {f"enhancers/{j}": model for j in range(count)}
-        if count > 1:
-            state["router"] = self._router()
         return {
-            **state,
+            **{f"enhancers/{j}": model for j in range(count)},
+            **({"router": self._router()} if count > 1 else {}),
             KNOWN: {"classes": np.zeros((count, classes), np.uint8)},
             CHANGED: {"round": np.zeros(count, np.int64)},
             HELD: {},
@@ -81,17 +70,12 @@ class FedEt(ServerStrategy[FedEtParams]):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        held = (
-            np.asarray(state[HELD][str(client)]) if str(client) in state[HELD] else None
-        )
-        since = 0 if held is None else int(held)
+        held = state[HELD].get(str(client))
+        since = 0 if held is None else int(np.asarray(held))
         changed = np.asarray(state[CHANGED]["round"])
-        sent = {
-            f"enhancers/{j}": state[f"enhancers/{j}"]
-            for j in range(self.params.groups)
-            # In that round it had what the rounds before had changed.
-            if changed[j] > 0 and changed[j] >= since
-        }
+        # In that round it had what the rounds before had changed.
+        news = np.flatnonzero((changed > 0) & (changed >= since)).tolist()
+        sent = {f"enhancers/{j}": state[f"enhancers/{j}"] for j in news}
         if held is None and "router" in state:
             sent["router"] = state["router"]
         return {**sent, KNOWN: state[KNOWN]}
@@ -113,11 +97,8 @@ class FedEt(ServerStrategy[FedEtParams]):
         if max(numbers) >= self.params.groups:
             raise WireError(f"enhancers/{max(numbers)}: unknown group")
         for j in sorted(numbers):
-            tensors, expected = payload[f"enhancers/{j}"], state[f"enhancers/{j}"]
-            if tensors.keys() != expected.keys():
-                odd = sorted(tensors.keys() ^ expected.keys())
-                raise WireError(f"enhancers/{j}: tensors {odd} are missing or unknown")
-            fits(f"enhancers/{j}", tensors, expected, sparse=False)
+            group = f"enhancers/{j}"
+            same_tensors({group: payload[group]}, {group: state[group]})
             self._check_statistics(f"meta/{j}", payload[f"meta/{j}"], classes)
 
     @override
@@ -128,25 +109,21 @@ class FedEt(ServerStrategy[FedEtParams]):
         changed = np.asarray(state[CHANGED]["round"]).copy()
         new: dict[str, Arrays] = {}
         for j in range(self.params.groups):
-            uploads = [
-                _upload(update.payload, j)
-                for update in updates.values()
-                if f"enhancers/{j}" in update.payload
-            ]
+            group = f"enhancers/{j}"
+            uploads = [u.payload for u in updates.values() if group in u.payload]
             if not uploads:
                 continue
-            new[f"enhancers/{j}"] = (
-                uploads[0].tensors
-                if len(uploads) < self.params.least_uploads
-                else self._consolidated(
-                    state[f"enhancers/{j}"],
-                    np.asarray(known[j], bool),
-                    uploads,
-                    stage,
-                    j,
-                )
-            )
-            known[j, np.concatenate([upload.classes for upload in uploads])] = True
+            sent = [payload[group] for payload in uploads]
+            told = [payload[f"meta/{j}"] for payload in uploads]
+            learned = np.zeros(known.shape[1], bool)
+            learned[np.concatenate([np.asarray(one["classes"]) for one in told])] = True
+            new[group] = sent[0]
+            if len(uploads) >= self.params.least_uploads:
+                seed = derive(self.context.seed, "auxiliary", stage.round, j)
+                kept = known[j] & ~learned
+                old = state[group]
+                new[group] = self._consolidated(old, sent, told, kept, learned, seed)
+            known[j] |= learned
             changed[j] = stage.round
         held = {str(client): np.asarray(stage.round) for client in updates}
         return {
@@ -166,10 +143,8 @@ class FedEt(ServerStrategy[FedEtParams]):
             why = "" if public else ", since there are no public data"
             found["consolidation"] = f"mean of the tensors, by entropy{why}"
         else:
-            and_labels = " and their labels" * (labelled and params.label_weight > 0)
-            found["consolidation"] = (
-                f"distillation on {public} public samples{and_labels}"
-            )
+            labels = " and their labels" * (labelled and params.label_weight > 0)
+            found["consolidation"] = f"distillation on {public} public samples{labels}"
             if params.distribution == "withheld":
                 found["distribution"] = "withheld: auxiliary data are drawn evenly"
             elif not labelled:
@@ -179,11 +154,8 @@ class FedEt(ServerStrategy[FedEtParams]):
         if params.distribution == "noised":
             found["distribution"] = "noised"
         if params.entropy != "exact":
-            found["entropy"] = (
-                "withheld: all clients weigh the same"
-                if params.entropy == "withheld"
-                else "noised"
-            )
+            withheld = "withheld: all clients weigh the same"
+            found["entropy"] = withheld if params.entropy == "withheld" else "noised"
         return found
 
     def _router(self) -> Arrays:
@@ -194,90 +166,68 @@ class FedEt(ServerStrategy[FedEtParams]):
         if self.params.router == "network":
             return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)
         linear = discriminant if self.params.router == "discriminant" else nearest_mean
-        return {**linear(features, trainer.classes)._asdict(), "groups": groups}
+        return {**linear(features, trainer.classes), "groups": groups}
 
     def _consolidated(
         self,
         old: Arrays,
-        known: Array,
-        uploads: list[GroupUpdate],
-        stage: TaskStage,
-        j: int,
+        sent: Sequence[Arrays],
+        told: Sequence[Arrays],
+        kept: Array,
+        learned: Array,
+        seed: int,
     ) -> Arrays:
-        weights = entropy_weights([upload.entropy for upload in uploads])
-        sent = [upload.tensors for upload in uploads]
-        averaged = self.aggregation.combine(sent, weights, old)
-        trainer = self.trainer
-        if self.params.consolidation == "mean" or not len(trainer.labels):
-            return averaged
-        learned = np.zeros(len(known), bool)
-        learned[np.concatenate([upload.classes for upload in uploads])] = True
-        kept = known & ~learned
-        seed = derive(self.context.seed, "auxiliary", stage.round, j)
-        chosen = auxiliary(
-            trainer.labels,
-            wanted_distribution(uploads, kept, learned),
-            self.params.auxiliary,
-            seed,
+        """Make one group of several; ``kept`` and ``learned`` say of which classes."""
+        entropies = [one.get("entropy") for one in told]
+        weights = entropy_weights(
+            [None if h is None else float(np.asarray(h)) for h in entropies]
         )
+        averaged = self.aggregation.combine(sent, weights, old)
+        trainer, params = self.trainer, self.params
+        if params.consolidation == "mean" or not len(trainer.labels):
+            return averaged
+        shares = [
+            np.asarray(one["distribution"]).astype(np.float64)
+            for one in told
+            if "distribution" in one
+        ]
+        wanted = wanted_distribution(shares, kept, learned)
+        chosen = auxiliary(trainer.labels, wanted, params.auxiliary, seed)
         f_old = trainer.logits(old, chosen)
         answers = [{"f": trainer.logits(tensors, chosen)} for tensors in sent]
         # In double precision, as the sum of equation 6.
         start = {"f": f_old.astype(np.float64)}
         f_new = self.aggregation.combine(answers, weights, start)["f"]
-        targets = distillation_targets(f_old, f_new, kept, learned)
-        classes = np.flatnonzero(kept | learned)
         return trainer.distill(
             averaged,
             chosen,
-            targets,
-            classes,
-            self.params.server_epochs,
-            self.params.label_weight,
+            distillation_targets(f_old, f_new, kept, learned),
+            np.flatnonzero(kept | learned),
+            params.server_epochs,
+            params.label_weight,
         )
 
-    def _check_statistics(self, group: str, statistics: Arrays, classes: int) -> None:
-        expected: dict[str, AnyArray] = {"classes": np.zeros(0, np.int64)}
-        if self.params.distribution != "withheld":
-            expected["distribution"] = np.zeros(classes, np.float32)
-        if self.params.entropy != "withheld":
+    def _check_statistics(self, group: str, statistics: Arrays, count: int) -> None:
+        params = self.params
+        expected: dict[str, Array] = {"classes": np.zeros(1, np.int64)}
+        if "classes" in statistics:
+            expected["classes"] = head_places(group, statistics, count)
+        if params.distribution != "withheld":
+            expected["distribution"] = np.zeros(count, np.float32)
+        if params.entropy != "withheld":
             expected["entropy"] = np.zeros((), np.float32)
-        if statistics.keys() != expected.keys():
-            odd = sorted(statistics.keys() ^ expected.keys())
-            raise WireError(f"{group}: tensors {odd} are missing or unknown")
-        spec = specs(statistics)["classes"]
-        integers = spec.dtype == np.int64 and not spec.sparse
-        if not integers or len(spec.shape) != 1 or not 0 < spec.shape[0] <= classes:
-            raise WireError(f"{group}/classes: expected 1 to {classes} integers")
-        expected["classes"] = np.zeros(spec.shape, np.int64)
-        fits(group, statistics, expected, sparse=False)
-        values = np.asarray(statistics["classes"])
-        if values.min() < 0 or values.max() >= classes or (np.diff(values) <= 0).any():
-            raise WireError(f"{group}/classes: expected ascending places of the head")
+        same_tensors({group: statistics}, {group: expected})
         if "distribution" in statistics:
             shares = np.asarray(statistics["distribution"])
             if not (shares >= 0).all() or not abs(float(shares.sum()) - 1) < 1e-3:
                 raise WireError(f"{group}/distribution: expected shares that sum to 1")
         if "entropy" in statistics:
-            self._check_entropy(group, float(np.asarray(statistics["entropy"])), values)
-
-    def _check_entropy(self, group: str, entropy: float, classes: Array) -> None:
-        noised = self.params.entropy == "noised"
-        most = np.log(classes.size) + (_NOISE * self.params.noise if noised else 0.0)
-        if not 0 <= entropy <= most + _ROUNDING:
-            raise WireError(
-                f"{group}/entropy: expected 0 to {most:.4g} for {classes.size} "
-                f"classes, got {entropy:.4g}"
-            )
-
-
-def _upload(payload: Payload, j: int) -> GroupUpdate:
-    statistics = payload[f"meta/{j}"]
-    distribution = statistics.get("distribution")
-    entropy = statistics.get("entropy")
-    return GroupUpdate(
-        payload[f"enhancers/{j}"],
-        np.asarray(statistics["classes"]),
-        None if distribution is None else np.asarray(distribution).astype(np.float64),
-        None if entropy is None else float(np.asarray(entropy)),
-    )
+            entropy = float(np.asarray(statistics["entropy"]))
+            size = len(expected["classes"])
+            noise = _NOISE * params.noise if params.entropy == "noised" else 0.0
+            most = np.log(size) + noise
+            if not 0 <= entropy <= most + _ROUNDING:
+                raise WireError(
+                    f"{group}/entropy: expected 0 to {most:.4g} for {size} classes, "
+                    f"got {entropy:.4g}"
+                )

@@ -106,11 +106,10 @@ class RouterNetwork(nn.Module):
         super().__init__()
         body = model.body
         # Not registered as a part: it is the model's, and stays as it is.
-        self._body = [body]
-        self.text = isinstance(body, Transformer) and body.text
+        self._encoder = [body] if isinstance(body, Transformer) and body.text else []
         with seeded(derive(seed, "router")):
-            if isinstance(body, Transformer) and body.text:
-                self.network: nn.Module = TextRcnn(body.features, groups)
+            if self._encoder:
+                self.network: nn.Module = TextRcnn(model.features, groups)
             elif model.input_shape == (3, 32, 32):
                 features = EfficientNet()
                 self.network = nn.Sequential(features, nn.Linear(256, groups))
@@ -123,14 +122,13 @@ class RouterNetwork(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Compute logits, shape (batch, groups), of inputs as the model takes them."""
-        if self.text:
-            longest = int((x > 0).sum(1).max())
-            x = x[:, :longest]
-            words = self._body[0].words(x).detach()  # type: ignore[operator]
+        for encoder in self._encoder:
+            x = x[:, : int((x > 0).sum(1).max())]
+            words = encoder.words(x).detach()
             found: Tensor = self.network(words, (x > 0).float())
-        else:
-            found = self.network(x)
-        return found
+            return found
+        logits: Tensor = self.network(x)
+        return logits
 
 
 class Router:
@@ -148,20 +146,18 @@ class Router:
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Rate how well each group suits each sample, shape (N, groups)."""
-        if not self._arrays:
+        if not self._arrays or not len(x):
             return x.new_zeros(len(x), self._groups, dtype=torch.float32)
         parts = [self._scored(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
-        return torch.cat(parts) if parts else torch.zeros(0, self._groups)
+        return torch.cat(parts)
 
     def _scored(self, x: Tensor) -> Tensor:
         if self._network is not None:
-            self._network.to(x.device)
-            found: Tensor = self._network(x)
+            found: Tensor = self._network.to(x.device)(x)
             return found
-        device = str(x.device)
+        names = ("weights", "offsets", "groups")
         weights, offsets, groups = (
-            to_torch(self._arrays[name], device)
-            for name in ("weights", "offsets", "groups")
+            to_torch(self._arrays[name], str(x.device)) for name in names
         )
         features = nn.functional.normalize(self._model.embed(x))
         of_classes = features @ weights.T + offsets

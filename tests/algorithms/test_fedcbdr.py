@@ -30,10 +30,10 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
+from strategies.analytic.sums import upper_half
 from strategies.fedavg import FedAvg
 from strategies.fedcbdr import FedCbdr as Server
 from strategies.fedcbdr import FedCbdrParams, evenly, in_proportion, quotas
-from strategies.lorm import upper_half
 
 
 def learner(client=0, where=None, **params):

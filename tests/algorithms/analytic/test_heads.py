@@ -12,7 +12,7 @@ from strategies.analytic.heads import (
     PENALTIES,
     SHRINKAGES,
     UNKNOWN,
-    ValidationSums,
+    HeadSums,
     discriminants,
     likelihoods,
     ridges,
@@ -69,17 +69,6 @@ def test_a_class_without_samples_is_never_predicted():
         assert ((h @ head.weight.T + head.bias).argmax(1) != 2).all()
 
 
-def test_one_sample_is_enough_for_a_head():
-    h, y = samples(1)
-    for kind in ("discriminant", "ridge"):
-        heads, *_ = solve(
-            {"head": ValidationSums(sums(h, y), sums(h[:0], y[:0]))}, kind, 0.0
-        )
-        logits = h @ heads["head"].weight.T + heads["head"].bias
-        assert logits.argmax() == y[0]
-        assert np.isfinite(logits).all()
-
-
 def test_the_likelihood_is_that_of_the_validation_samples_in_the_gaussians():
     (h, y), (v, z) = samples(60), samples(30, seed=1)
     train = sums(h, y)
@@ -123,31 +112,31 @@ def test_the_penalty_is_the_candidate_that_validation_samples_like_best(
 ):
     (h, y), (v, z) = samples(20), samples(200, seed=1)
     stretch = np.array([1, 1, 0.5, 0.5, 0.1, 0.1])
-    held = ValidationSums(sums(h * stretch, y), sums(v * stretch, z))
-    _, (penalty,), _ = solve({"head": held}, kind, 0.0)
+    held = HeadSums(sums(h * stretch, y), sums(v * stretch, z))
+    _, (penalty,), _ = solve([held], kind, 0.0)
     scores = judge(held, candidates)
     assert penalty == candidates[int(np.argmin(scores))]
     # Neither end: there is something to choose.
     assert candidates[0] < penalty < candidates[-1]
 
 
+def test_a_given_penalty_is_taken_and_without_validation_samples_a_usual_one():
+    h, y = samples(40)
+    held = HeadSums(sums(h, y), sums(h[:0], y[:0]))
+    assert solve([held], "ridge", 0.25)[1] == [0.25]
+    assert solve([held], "ridge", 0.0)[1] == [UNKNOWN]
+
+
 @pytest.mark.parametrize("kind", ["discriminant", "ridge"])
 def test_the_head_is_of_validation_samples_too_once_the_penalty_is_chosen(kind):
     (h, y), (v, z) = samples(40), samples(40, seed=1)
-    held = ValidationSums(sums(h, y), sums(v, z))
-    heads, (penalty,), _ = solve({"head": held}, kind, 0.0)
+    held = HeadSums(sums(h, y), sums(v, z))
+    (head,), (penalty,), _ = solve([held], kind, 0.0)
     both = sums(np.concatenate([h, v]), np.concatenate([y, z]))
     expected = (
         alone(both, penalty) if kind == "discriminant" else ridges([both], [penalty])[0]
     )
-    np.testing.assert_allclose(heads["head"].weight, expected.weight, rtol=1e-9)
-
-
-def test_a_given_penalty_is_taken_and_without_validation_samples_a_usual_one():
-    h, y = samples(40)
-    held = ValidationSums(sums(h, y), sums(h[:0], y[:0]))
-    assert solve({"head": held}, "ridge", 0.25)[1] == [0.25]
-    assert solve({"head": held}, "ridge", 0.0)[1] == [UNKNOWN]
+    np.testing.assert_allclose(head.weight, expected.weight, rtol=1e-9)
 
 
 def test_a_covariance_is_drawn_towards_the_clients_and_that_towards_everybodys():
@@ -167,12 +156,3 @@ def test_a_covariance_is_drawn_towards_the_clients_and_that_towards_everybodys()
         shares = np.log(held[place].counts / sizes[place])
         bias = shares - (held[place].means * weight).sum(1) / 2
         np.testing.assert_allclose(heads[place].bias, bias, rtol=1e-9)
-
-
-def test_ridge_regressions_of_several_heads_know_nothing_of_each_other():
-    (h, y), (v, z) = samples(40), samples(12, seed=1)
-    together, apart = (
-        ridges([sums(h, y), sums(v, z)], [0.1, 0.1]),
-        ridges([sums(v, z)], [0.1]),
-    )
-    np.testing.assert_array_equal(together[1].weight, apart[0].weight)

@@ -13,12 +13,9 @@ from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import TaskStage, Update
 from strategies.fedet import FedEtParams
 from strategies.fedet.maths import (
-    GroupUpdate,
     auxiliary,
     discriminant,
-    distillation_targets,
     domains,
-    entropy_weights,
     nearest_mean,
     wanted_distribution,
 )
@@ -82,13 +79,6 @@ def stage(number):
 
 
 # ---- what is sent
-
-
-def test_a_group_that_nobody_changed_is_never_sent():
-    server = strategy(groups=1)
-    sent = server.configure_train(server.init(model()), stage(1), client=0)
-
-    assert set(sent) == {"meta/known"}
 
 
 def test_a_client_is_sent_what_changed_since_it_took_part():
@@ -216,24 +206,6 @@ def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(param
     assert not trainer.lessons
 
 
-def test_uploads_weigh_by_entropy_and_alike_where_there_is_none():
-    np.testing.assert_array_equal(entropy_weights([3.0, 1.0, 0.0]), [3, 1, 0])
-    np.testing.assert_array_equal(entropy_weights([0.0, 0.0]), [1, 1])
-    np.testing.assert_array_equal(entropy_weights([None, None]), [1, 1])
-
-
-def test_equation_8_by_hand():
-    f_old = np.array([[4.0, 2.0, 100.0, 100.0]])
-    f_new = np.array([[50.0, 50.0, 7.0, 2.0]])
-    learned = np.array([0, 0, 1, 1], bool)
-    kept = np.array([1, 1, 0, 0], bool)
-
-    targets = distillation_targets(f_old, f_new, kept, learned)
-
-    # Old: 4 and 2 less 3. New: 7 and 2 less 4.5.
-    np.testing.assert_allclose(targets, [[1, -1, 2.5, -2.5]])
-
-
 # ---- auxiliary data
 
 
@@ -258,14 +230,10 @@ def test_public_samples_of_other_classes_are_drawn_evenly():
     assert sorted(chosen.tolist()) == [0, 1, 2, 3, 4, 5]
 
 
-def upload(distribution):
-    return GroupUpdate({}, np.array([2]), distribution, None)
-
-
 def test_old_classes_get_their_share_of_the_auxiliary_data():
     kept, new = np.array([1, 1, 1, 0], bool), np.array([0, 0, 0, 1], bool)
     found = wanted_distribution(
-        [upload(np.array([0, 0, 0, 1.0])), upload(np.array([0, 0, 0.5, 0.5]))],
+        [np.array([0, 0, 0, 1.0]), np.array([0, 0, 0.5, 0.5])],
         kept,
         new,
     )
@@ -276,7 +244,7 @@ def test_old_classes_get_their_share_of_the_auxiliary_data():
 
 def test_a_withheld_distribution_is_even():
     kept, new = np.array([1, 0, 0, 0], bool), np.array([0, 1, 1, 0], bool)
-    found = wanted_distribution([upload(None)], kept, new)
+    found = wanted_distribution([], kept, new)
     np.testing.assert_allclose(found, [1 / 3, 1 / 3, 1 / 3, 0])
 
 
@@ -297,9 +265,10 @@ def test_a_prototype_is_the_mean_of_what_a_class_points_at():
 
     found = nearest_mean(features, np.array([0, 0, 1]))
 
-    np.testing.assert_allclose(found.weights, [[0.5**0.5] * 2, [-0.6, 0.8]], atol=1e-6)
-    assert found.offsets.tolist() == [0, 0]
-    assert found.weights.dtype == found.offsets.dtype == np.float32
+    expected = [[0.5**0.5] * 2, [-0.6, 0.8]]
+    np.testing.assert_allclose(found["weights"], expected, atol=1e-6)
+    assert found["offsets"].tolist() == [0, 0]
+    assert found["weights"].dtype == found["offsets"].dtype == np.float32
 
 
 def elongated(count, classes, seed):
@@ -309,22 +278,6 @@ def elongated(count, classes, seed):
     x = rng.normal(size=(count, 6)) * [3, 2, 0.1, 0.1, 0.1, 0.1]
     x[:, 2:5] += np.eye(3)[y]
     return x / np.linalg.norm(x, axis=1, keepdims=True), y
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_discriminant_knows_which_differences_count(classes):
-    train, test = (elongated(60, classes, seed) for seed in range(2))
-
-    def right(scores):
-        found = test[0] @ scores.weights.T + scores.offsets
-        return (found.argmax(1) == test[1]).mean()
-
-    found = discriminant(7 * train[0], train[1])
-
-    assert right(found) > 0.9
-    assert right(nearest_mean(*train)) < 0.8
-    assert found.weights.shape == (classes, 6)
-    assert found.weights.dtype == found.offsets.dtype == np.float32
 
 
 def test_a_discriminant_is_the_nearest_mean_by_mahalanobis_distance():
@@ -340,20 +293,10 @@ def test_a_discriminant_is_the_nearest_mean_by_mahalanobis_distance():
 
     found = discriminant(7 * x, y)
 
-    scores = x @ found.weights.T + found.offsets
+    scores = x @ found["weights"].T + found["offsets"]
     # But for what all classes of a sample share; the least share is small.
     shared = (scores - expected).mean(1, keepdims=True)
     np.testing.assert_allclose(scores - shared, expected, rtol=0.01, atol=0.05)
-
-
-@pytest.mark.parametrize("each", [1, 2])
-def test_a_discriminant_of_very_few_samples_is_no_worse_than_the_means(each):
-    x, y = elongated(3 * each, 3, seed=0)
-
-    found = discriminant(x, y)
-
-    assert np.isfinite(found.weights).all()
-    assert ((x @ found.weights.T + found.offsets).argmax(1) == y).all()
 
 
 @pytest.mark.parametrize("router", ["prototype", "discriminant"])
@@ -366,8 +309,8 @@ def test_the_router_that_travels_is_linear(router):
     expected = (nearest_mean if router == "prototype" else discriminant)(
         x.astype(np.float32), y
     )
-    np.testing.assert_array_equal(found["weights"], expected.weights)
-    np.testing.assert_array_equal(found["offsets"], expected.offsets)
+    np.testing.assert_array_equal(found["weights"], expected["weights"])
+    np.testing.assert_array_equal(found["offsets"], expected["offsets"])
     assert sorted(set(found["groups"].tolist())) == [0, 1]
 
 
@@ -399,15 +342,6 @@ def test_notes_say_what_the_server_does_without_what_is_withheld():
     }
     noised = strategy(trainer, distribution="noised", entropy="noised").remarks()
     assert noised["distribution"] == noised["entropy"] == "noised"
-
-
-@pytest.mark.parametrize(
-    ("labels", "weight"), [([0, 1], 0.0), ([-1, -1], 1.0)], ids=["unweighted", "none"]
-)
-def test_notes_name_labels_only_where_the_server_uses_them(labels, weight):
-    notes = strategy(FakeTrainer(labels, [0, 1]), label_weight=weight).remarks()
-
-    assert notes["consolidation"] == "distillation on 2 public samples"
 
 
 def test_withheld_values_are_neither_needed_nor_taken():
@@ -495,17 +429,3 @@ def test_one_hostile_upload_moves_neither_tensors_nor_targets(rule):
     np.testing.assert_allclose(start["w"], [2, 2, 2, 4], atol=0.5)
     # Of the first sample: less the mean, which is 2.5.
     np.testing.assert_allclose(targets[0], [-0.5, -0.5, -0.5, 1.5], atol=0.5)
-
-
-def test_what_uploads_answer_counts_by_their_entropy():
-    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
-    server = strategy(trainer)
-    uploads = {
-        0: update(model(8, 0, 0, 0), told([0, 1, 2, 3], entropy=0.9)),
-        1: update(model(0, 8, 0, 0), told([0, 1, 2, 3], entropy=0.3)),
-    }
-
-    server.aggregate_train(server.init(model()), stage(1), uploads)
-
-    ((_, _, targets, _, _, _),) = trainer.lessons
-    np.testing.assert_allclose(targets[0], [4, 0, -2, -2], atol=1e-6)
