@@ -79,6 +79,27 @@ def test_features_have_length_one_and_are_those_of_an_evaluating_body():
     assert h.dtype == np.float64
 
 
+def test_features_of_nothing_have_their_width():
+    assert learner().features(examples(0).x).shape == (0, WIDTH)
+
+
+def test_more_samples_than_go_through_the_body_at_once_are_all_there():
+    x = examples(600).x
+    made = learner()
+    np.testing.assert_allclose(made.features(x)[599:], made.features(x[599:]), 1e-6)
+
+
+def test_the_projection_is_the_same_for_all_clients_and_another_for_each_seed():
+    x, lifted = examples(9).x, {"lift": "relu", "width": 30}
+    first, second = (learner(client, **lifted).features(x) for client in (0, 1))
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == (9, 30)
+    assert (first >= 0).all()
+    assert (first == 0).any()
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1)
+    assert np.abs(learner(seed=1, **lifted).features(x) - first).max() > 0.1
+
+
 def test_the_projection_is_relu_of_gaussian_weights():
     x = examples(50).x
     made = learner(lift="relu", width=4000)
@@ -107,11 +128,27 @@ def test_the_sums_of_a_task_travel(form):
             np.testing.assert_allclose(found.gram, h.T @ h, atol=1e-12)
 
 
+def test_the_subsets_of_class_sums_follow_from_seed_client_and_data_alone():
+    given = data()
+
+    def parts(client=0, seed=0, of=given):
+        made = learner(client, seed, form="class-sums")
+        return sent(made, of).payload["sums"]["parts"]
+
+    np.testing.assert_array_equal(parts(), parts())
+    for other in (parts(client=1), parts(seed=1)):
+        assert np.abs(other - parts()).max() > 0.01
+
+
 def test_with_a_penalty_validation_samples_are_trained_on():
     made, given = learner(penalty=0.1, form="gram"), data()
     update = sent(made, given)
     assert update.payload.keys() == {"meta", "sums"}
     assert update.payload["sums"]["cross"][:, -1].sum() == 26
+
+
+def test_without_validation_samples_none_are_sent():
+    assert sent(learner(), data(valid=0)).payload.keys() == {"meta", "sums"}
 
 
 def test_a_task_is_sent_once_and_again_when_the_server_has_it_not():
@@ -121,6 +158,13 @@ def test_a_task_is_sent_once_and_again_when_the_server_has_it_not():
     assert nothing.payload == {}
     assert plain(later) == plain(state)
     _, again = made.train(state, {}, stage(number=2), given)
+    assert plain(again.payload) == plain(first.payload)
+
+
+def test_a_client_that_lost_its_state_sends_the_same_again():
+    made, given = learner(), data()
+    _, first = made.train({}, {}, stage(), given)
+    _, again = made.train({}, {}, stage(number=9, starts=False), given)
     assert plain(again.payload) == plain(first.payload)
 
 

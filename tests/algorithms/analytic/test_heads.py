@@ -156,3 +156,22 @@ def test_a_covariance_is_drawn_towards_the_clients_and_that_towards_everybodys()
         shares = np.log(held[place].counts / sizes[place])
         bias = shares - (held[place].means * weight).sum(1) / 2
         np.testing.assert_allclose(heads[place].bias, bias, rtol=1e-9)
+
+
+def test_one_sample_is_enough_for_a_head():
+    h, y = samples(1)
+    for kind in ("discriminant", "ridge"):
+        held = HeadSums(sums(h, y), sums(h[:0], y[:0]))
+        (head,), *_ = solve([held], kind, 0.0)
+        logits = h @ head.weight.T + head.bias
+        assert logits.argmax() == y[0]
+        assert np.isfinite(logits).all()
+
+
+def test_ridge_regressions_of_several_heads_know_nothing_of_each_other():
+    (h, y), (v, z) = samples(40), samples(12, seed=1)
+    together, apart = (
+        ridges([sums(h, y), sums(v, z)], [0.1, 0.1]),
+        ridges([sums(v, z)], [0.1]),
+    )
+    np.testing.assert_array_equal(together[1].weight, apart[0].weight)

@@ -7,11 +7,13 @@ from analytic_cases import C, D, draw, sums
 from strategies.analytic import heads as module
 from strategies.analytic.heads import (
     LEANING,
+    PENALTIES,
     SHRINKAGES,
     UNKNOWN,
     HeadSums,
     chosen,
     of_each,
+    squared_errors,
     unexplained,
 )
 
@@ -116,3 +118,24 @@ def test_joined_classes_are_judged_by_the_samples_of_all():
     np.testing.assert_allclose(apart[1], joined[1], rtol=1e-12)
     found = chosen(TASKS, "discriminant", [0, 1, 2], same)
     assert found == [SHRINKAGES[int(np.argmin(row))] for row in joined]
+
+
+def test_a_class_without_samples_has_no_say_in_the_middle():
+    h, y = draw((0, 1, 2))
+    two = sums(h[y < 2], y[y < 2])
+    valid = sums(h[y < 2][::5], y[y < 2][::5])
+    padded = np.concatenate([two.cross[:2], np.zeros((1, D + 1))])
+    assert two.cross == pytest.approx(padded)
+    (found,) = unexplained(two.cross, np.eye(D), valid, [0.3])
+    moved = two.cross.copy()
+    moved[:2, :-1] += 5 * moved[:2, -1:]  # a shift of all classes changes nothing
+    assert unexplained(moved, np.eye(D), valid, [0.3]) == [pytest.approx(found)]
+
+
+def test_ridge_regressions_of_several_tasks_choose_as_discriminants_do():
+    table = np.array([squared_errors(*one, PENALTIES) for one in TASKS])
+    expected = [
+        PENALTIES[int(np.argmin(27 * own + LEANING * table.mean(0)))] for own in table
+    ]
+    assert chosen(TASKS, "ridge", [0, 0, 0], ALONE) == expected
+    assert len(set(expected)) > 1 or expected[0] not in (PENALTIES[0], PENALTIES[-1])

@@ -9,7 +9,7 @@ from fakes import rounds_of, run_in_process, summary_of
 from scipy.stats import norm
 
 from strategies.analytic import match_classes as module
-from strategies.analytic.heads import discriminants
+from strategies.analytic.heads import HeadSums, discriminants, solve
 from strategies.analytic.match_classes import match_classes
 from strategies.analytic.sums import Sums, between
 
@@ -261,3 +261,59 @@ def test_a_task_learns_from_those_that_others_finish_later(tmp_path):
     assert [row["diagnostics"]["same_classes"] for row in rows] == [0, 0]
     # It is the server's business: the same messages go up.
     assert tested["bytes_up"] == none["bytes_up"]
+
+
+def test_classes_that_come_together_speak_for_each_other():
+    evidence = np.where(np.eye(3), 4.5, -5.0)
+    assert module._matching(evidence, 50) == [(0, 0), (1, 1), (2, 2)]
+    alone = np.where(np.arange(3)[:, None] == 0, evidence, -5.0)
+    assert module._matching(alone, 50) == []
+
+
+def test_classes_without_samples_do_not_count_among_the_candidates():
+    evidence = np.full((3, 3), module._NEVER)
+    evidence[1, 2] = np.log(2 * 7) + 0.01  # either none or the one; of seven tasks
+    assert module._matching(evidence, 7) == [(1, 2)]
+    evidence[1, 2] -= 0.02
+    assert module._matching(evidence, 7) == []
+
+
+def test_variances_are_those_that_the_samples_were_drawn_with():
+    """In its directions within is measured as it is, between without the noise."""
+    rng = np.random.default_rng(1)
+    of_task = []
+    spread = np.where(np.arange(D) < 2, 3.0, 0.0)  # classes differ in two directions
+    for _ in range(300):
+        y = np.repeat(np.arange(C), 10)
+        means = spread * rng.standard_normal((C, D))
+        of_task.append(sums(means[y] + rng.standard_normal((len(y), D)), y))
+    basis, within, between = module._space(of_task)
+    lengths = np.square(basis).sum(0)
+    np.testing.assert_allclose(within / lengths, 1.0, rtol=0.1)
+    order = np.argsort(between)[::-1]
+    np.testing.assert_allclose((between / lengths)[order[:2]], 9.0, rtol=0.15)
+    # What is left of the others is the accident of the sample: nothing, on average.
+    assert (between / lengths)[order[2:]].max(initial=0) < 0.05
+
+
+def test_more_samples_of_the_same_classes_make_a_better_head():
+    """Averaged over draws: eight samples a class alone, and with those of others."""
+    right = {True: [], False: []}
+    for seed in range(20):
+        of_task = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5)]
+        held = [
+            HeadSums(sums(*draw(one, 8, 100 * seed + place, 1.4)), sums(*draw(one, 0)))
+            for place, one in enumerate(of_task)
+        ]
+        v, z = draw((0, 1, 2), each=100, seed=seed + 5000, noise=1.4)
+        for matching in right:
+            heads, _, joined = solve(held, "discriminant", 0.3, matching=matching)
+            logits = v @ heads[0].weight.T + heads[0].bias
+            right[matching].append(float((logits.argmax(1) == z).mean()))
+            assert matching or not joined
+    assert np.mean(right[True]) > np.mean(right[False]) + 0.01
+
+
+def test_a_ridge_regression_joins_nothing(tmp_path):
+    run_in_process(overlapped(tmp_path, **{"strategy.head": "ridge"}))
+    assert rounds_of(tmp_path)[-1]["diagnostics"]["same_classes"] == 0

@@ -90,11 +90,31 @@ def test_the_head_is_that_of_all_samples_whoever_has_them(data, owners, kind):
     assert plain(state) == plain(state_of(made, sent))
 
 
+def test_clients_of_one_round_count_as_those_of_several():
+    made, parts = server(**TRAIN), [samples(12, seed) for seed in range(3)]
+    sent = {client: update(*part) for client, part in enumerate(parts)}
+    together = made.aggregate_train({}, stage(), sent)
+    assert plain(together) == plain(
+        state_of(made, [(c, 0, u) for c, u in sent.items()])
+    )
+
+
 def test_an_update_counts_for_the_task_that_was_asked_for():
     made, one = server(**TRAIN), update(*samples(12))
     late = Update(one.payload, 12, stage=stage(task=1))
     state = made.aggregate_train({}, stage(task=4), {0: late})
     assert f"sums/0/1/{1:016x}" in state
+
+
+def test_other_data_of_the_same_task_are_added():
+    made, (h, y) = server(**TRAIN), samples(30)
+    state = state_of(
+        made, [(0, 0, update(h[:14], y[:14], 1)), (0, 0, update(h[14:], y[14:], 2))]
+    )
+    whole = state_of(made, [(0, 0, update(h, y, 1))])
+    np.testing.assert_allclose(
+        state["head"]["weight"], whole["head"]["weight"], rtol=1e-9
+    )
 
 
 def claimed(times, **limit):
@@ -146,6 +166,18 @@ def test_an_update_without_news_leaves_the_state_as_it_is():
     state = state_of(made, [(0, 0, update(*samples(12)))])
     assert made.aggregate_train(state, stage(), {0: Update({}, 12)}) is state
     made.check_update(state, Update({}, 12))
+
+
+def test_validation_samples_choose_and_then_count():
+    made, train, valid = server(), samples(30), samples(40, 1)
+    state = state_of(made, [(0, 0, update(*train, valid=valid))])
+    assert float(state["meta/solved"]["samples"]) == 70
+    fixed = server(penalty=float(state["meta/solved"]["penalty"]))
+    h, y = (np.concatenate(pair) for pair in zip(train, valid, strict=True))
+    same = state_of(fixed, [(0, 0, update(h, y))])
+    np.testing.assert_allclose(
+        state["head"]["weight"], same["head"]["weight"], rtol=1e-9
+    )
 
 
 def test_what_travels_down_is_the_head_alone_in_single_precision():
@@ -224,6 +256,14 @@ def test_what_is_forgotten_was_never_there(params, task):
     assert not any(g.startswith(f"sums/1/{task or 0}/") for g in left)
 
 
+def test_all_can_be_forgotten():
+    made = server(**TRAIN)
+    state = state_of(made, CONTRIBUTIONS)
+    for client in range(3):
+        state = made.forget(state, client, None)
+    assert state == {}
+
+
 def test_what_is_not_there_cannot_be_forgotten():
     made = server(**TRAIN)
     state = state_of(made, CONTRIBUTIONS)
@@ -241,3 +281,16 @@ def test_forged_validation_sums_are_refused():
     forged = update(h, y, valid=(h * 9, y), form=gram)
     with pytest.raises(WireError, match="valid/"):
         server().check_update({}, forged)
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ({"penalty": 2.0}, "strategy.penalty: got 2.0, expected 0, or 1e-06 to 1"),
+        ({"penalty": 1e-9}, "strategy.penalty: got 1e-09"),
+        ({"penalty": 1e9, "head": "ridge"}, "expected 0, or 1e-06 to 1e"),
+    ],
+)
+def test_a_penalty_out_of_range_is_refused(params, complaint):
+    with pytest.raises(ValueError, match=complaint.replace("+", r"\+")):
+        AnalyticParams(**params)

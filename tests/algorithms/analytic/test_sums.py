@@ -64,9 +64,25 @@ def test_sums_that_count_in_part_are_added_up_in_part(form):
     assert [samples_in(sent) for sent in (few, many)] == [9, 300]
 
 
+def test_the_means_of_less_than_one_sample_are_those_of_all():
+    h, y = samples(40)
+    whole, part = (
+        add_up([gram(h, y, CLASSES)], CLASSES, WIDTH, [s]) for s in (1, 0.01)
+    )
+    assert part.counts.max() < 1
+    np.testing.assert_allclose(part.means, whole.means)
+    np.testing.assert_allclose(part.within, 0.01 * whole.within, atol=1e-12)
+
+
 def test_few_samples_travel_as_a_factor_and_many_as_a_triangle():
     assert exact(*samples(WIDTH // 2), CLASSES).keys() == {"cross", "within"}
     assert exact(*samples(WIDTH // 2 + 1), CLASSES).keys() == {"cross", "gram"}
+
+
+def test_the_smaller_form_is_chosen_and_the_triangle_has_its_size():
+    few, many = exact(*samples(3), CLASSES), exact(*samples(50), CLASSES)
+    assert few["within"].size <= WIDTH * (WIDTH + 1) // 2
+    assert many["gram"].shape == (WIDTH * (WIDTH + 1) // 2,)
 
 
 def test_the_scatter_within_classes_is_that_about_their_means():
@@ -77,6 +93,13 @@ def test_the_scatter_within_classes_is_that_about_their_means():
         for label in range(CLASSES)
     )
     np.testing.assert_allclose(found.within, expected, atol=1e-12)
+
+
+def test_a_factor_of_full_rank_loses_nothing():
+    h, y = samples(40)
+    total, _ = by_hand(h, y)
+    found = add_up([low_rank(h, y, CLASSES, WIDTH)], CLASSES, WIDTH)
+    np.testing.assert_allclose(found.gram, total, atol=1e-12)
 
 
 def test_a_factor_of_low_rank_keeps_the_largest_eigenvalues_of_the_scatter():
@@ -100,6 +123,16 @@ def test_samples_that_do_not_differ_within_a_class_have_a_factor_without_rows():
 
 
 # ---------------------------------------------------------------- class sums
+
+
+def test_subsets_of_one_sample_each_are_exact():
+    h, y = samples(5)
+    y[:] = 1
+    sent = class_sums(h, y, CLASSES, 5, np.random.default_rng(0))
+    found = add_up([sent], CLASSES, WIDTH)
+    total, cross = by_hand(h, y)
+    np.testing.assert_allclose(found.gram, total, atol=1e-12)
+    np.testing.assert_allclose(found.cross, cross, atol=1e-12)
 
 
 def test_the_estimate_is_unbiased_where_clients_have_random_samples():
@@ -144,6 +177,14 @@ def test_a_class_in_one_subset_is_known_by_its_mean_alone():
     np.testing.assert_allclose(found.gram, np.outer(h.sum(0), h.sum(0)) / 2)
 
 
+def test_subsets_are_of_nearly_equal_size_in_each_class():
+    h, y = samples(50)
+    parts = class_sums(h, y, CLASSES, 4, np.random.default_rng(0))["parts"]
+    counts = parts[:, :, -1]
+    assert (counts.max(0) - counts.min(0) <= 1).all()
+    np.testing.assert_array_equal(counts.sum(0), np.bincount(y, minlength=CLASSES))
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -160,6 +201,12 @@ def judged(form, arrays):
 @settings(max_examples=30, deadline=None)
 def test_what_samples_have_made_is_let_in(form, count, seed):
     judged(form, encoded(form, *samples(count, seed)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_features_rounded_to_single_precision_are_let_in(form):
+    h, y = samples(30)
+    judged(form, encoded(form, h.astype(np.float32).astype(np.float64), y))
 
 
 def forged(form, **changes):

@@ -30,6 +30,19 @@ def test_the_samples_come_first_and_then_every_copy_of_all(x):
     assert torch.equal(augmented(labelled(x), 0, 0).x, x)
 
 
+@pytest.mark.parametrize("x", [torch.ones(400, 9).long(), torch.rand(9, 1, 8, 8)])
+def test_the_seed_alone_says_what_varies(x):
+    one, same, other = (augmented(labelled(x), 1, seed).x for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_copies_differ_from_each_other():
+    x = torch.rand(9, 1, 8, 8)
+    found = augmented(labelled(x), 2, 0).x
+    assert not torch.equal(found[9:18], found[18:])
+
+
 # ---- documents
 
 
@@ -52,6 +65,16 @@ def test_a_tenth_of_the_inner_words_is_left_out():
     # Binomial(10, 0.1): mean 1 and variance 0.9.
     assert float(dropped.float().mean()) == pytest.approx(1.0, abs=0.07)
     assert float(dropped.float().var()) == pytest.approx(0.9, abs=0.1)
+
+
+def test_a_document_without_inner_words_stays_as_it_is():
+    x = torch.tensor([[101, 102, 0], [7, 0, 0], [0, 0, 0]])
+    assert torch.equal(augmented(labelled(x), 20, 0).x, x.repeat(21, 1))
+
+
+def test_no_documents_give_none():
+    x = torch.empty(0, 5, dtype=torch.int64)
+    assert augmented(labelled(x), 3, 0).x.shape == (0, 5)
 
 
 # ---- images

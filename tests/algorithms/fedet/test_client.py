@@ -1,6 +1,7 @@
 """FedET, client half: classes on a circle, groups of a toy network, sums by hand."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,15 +10,18 @@ from fakes import exact
 from torch import nn
 
 from clients.fedet import client
-from clients.fedet.client import KNOWN, NEVER, FedEt
-from fcl_flower.algorithms.base import ClientContext
+from clients.fedet.client import KNOWN, NEVER, FedEt, distillation_targets
+from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.types import TaskStage
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, PublicExamples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedet import FedEtParams
+from strategies.fedet.server import FedEt as Server
+from strategies.fedet.trainer import FedEtTrainer
 
 CLASSES = 8
 RIGHT, LEFT = 0, 1
@@ -406,3 +410,209 @@ def test_what_noised_statistics_cost_a_label_adds_up_and_their_noise_is_secret()
     assert 0 < one[0].metrics["label_epsilon"] == twice[0] < twice[1]
     exact, _ = learner().train({}, sent(), FIRST, task(0, 7, count=10))
     assert "privacy" not in exact
+
+
+def test_each_half_of_the_targets_is_less_its_own_mean():
+    f_old = torch.tensor([[1.0, 50.0, 4.0, 60.0, 70.0]])
+    f_t = torch.tensor([[80.0, -1.0, 90.0, 3.0, 70.0]])
+
+    found = distillation_targets(
+        f_old, f_t, old=torch.tensor([2, 0]), new=torch.tensor([1, 3])
+    )
+
+    # Old: 1 and 4, less 2.5. New: -1 and 3, less 1. The last is of neither.
+    assert found.tolist() == [[-1.5, -2.0, 1.5, 2.0, 0.0]]
+
+
+def test_a_class_alone_in_its_half_is_taught_zero_whatever_was_learned():
+    f_old, f_t = torch.randn(2, 5, 3)
+
+    found = distillation_targets(
+        f_old, f_t, old=torch.tensor([1]), new=torch.tensor([2])
+    )
+
+    assert not found.any()
+
+
+def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
+    params = {"label_weight": 0.25, "start": "fresh", "distil_on": "memory"}
+    found, lessons = learner(groups=1, **params), []
+    _, one = found.train({}, sent(1), FIRST, task(0, 2))
+    received = served(sent(1), one)
+    # The temporary group, as training left it.
+    learn, temporary = found._learn, {}
+
+    def watched(*given):
+        done = learn(*given)
+        temporary.update(snapshot(found.model, found._fresh))
+        return done
+
+    def noted(model, lesson, training, epochs, seed):
+        lessons.append((snapshot(model, one.payload["enhancers/0"]), lesson, epochs))
+        return 0.5
+
+    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(client, "distill", noted)
+    state, two = found.train({}, received, SECOND, task(5, 3))
+
+    ((start, lesson, epochs),) = lessons
+    assert exact({"": start}) == exact({"": one.payload["enhancers/0"]})
+    assert lesson.classes.tolist() == [0, 2, 3, 5]
+    assert (lesson.weight, epochs) == (0.25, 60)
+    # S, which holds nothing of the old classes.
+    assert len(state["memory"]["y"]) == 12
+    np.testing.assert_array_equal(lesson.x, state["memory"]["x"])
+    assert lesson.labels.tolist() == state["memory"]["y"].tolist()
+    expected = np.zeros((12, CLASSES))
+    for tensors, classes in ((start, [0, 2]), (temporary, [3, 5])):
+        load(found.model, tensors)
+        part = predict_logits(found.model, lesson.x).numpy()[:, classes]
+        expected[:, classes] = part - part.mean(1, keepdims=True)
+    np.testing.assert_allclose(lesson.targets, expected, atol=1e-5)
+    assert two.metrics["distilled"] == 0.5
+
+
+def test_the_task_is_distilled_on_as_well_if_asked_for(monkeypatch):
+    found, seen = learner(groups=1, distil_on="task", copies=2), []
+    state, one = found.train({}, sent(1), FIRST, task(0, 2))
+    monkeypatch.setattr(
+        client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
+    )
+
+    state, _ = found.train(state, served(sent(1), one), SECOND, task(3, 5))
+
+    old = [label for label in state["memory"]["y"].tolist() if label in (0, 2)]
+    assert len(old) == 12  # and two variations of each, for 60 samples of new classes
+    assert sorted(seen[0].labels.tolist()) == sorted([3] * 30 + [5] * 30 + old * 3)
+
+
+def test_a_group_is_validated_on_the_validation_samples_of_its_new_classes():
+    found = learner({"epochs": 2})
+    data = task(0, 7, n2=20, n3=10)
+    _, update = found.train({}, sent(), FIRST, data)
+
+    assert told(update) == {RIGHT: [0, 7], LEFT: [2, 3]}
+    loss, hits = 0.0, 0.0
+    for j, classes, share in ((RIGHT, [0, 7], 60 / 90), (LEFT, [2, 3], 30 / 90)):
+        load(found.model, update.payload[f"enhancers/{j}"])
+        mine = torch.isin(data.valid.y, torch.tensor(classes))
+        logits = predict_logits(found.model, data.valid.x[mine])[:, classes].detach()
+        y = (data.valid.y[mine] == classes[1]).long()
+        loss += share * float(nn.functional.cross_entropy(logits, y))
+        hits += share * float((logits.argmax(1) == y).float().mean())
+    assert update.metrics["valid_loss"] == pytest.approx(loss, rel=1e-5)
+    assert update.metrics["valid_accuracy"] == pytest.approx(hits)
+
+
+def test_only_groups_that_learn_travel():
+    found = learner()
+    _, update = found.train({}, sent(), FIRST, task(0, 7))
+    assert set(update.payload) == {"enhancers/0", "meta/0"}
+
+    _, update = found.train({}, sent(), FIRST, task(3, 7))
+    assert told(update) == {RIGHT: [7], LEFT: [3]}
+
+
+def test_what_no_group_knows_is_not_distilled_on(distilled_on):
+    """The server had no use for what the client learned of classes 0 and 4."""
+    found = learner(groups=1)
+    state, _ = found.train({}, sent(1), FIRST, task(0, 4))
+    _, update = found.train({}, sent(1), FIRST, task(2, 3))
+
+    found.train(state, served(sent(1), update), SECOND, task(1, 5))
+
+    assert distilled_on == [{1, 5}]
+
+
+def test_there_is_always_a_group_that_learns():
+    _, update = learner(least_share=0.9).train({}, sent(), FIRST, task(0, 4))
+    assert sorted(told(update).values()) in ([[0, 4]], [[0], [4]])
+
+
+def test_a_sample_is_answered_by_its_group_alone():
+    received = {
+        **{"enhancers/0": constant(1, 2, 3), "enhancers/1": constant(4, 5, 6)},
+        **{KNOWN: known([0, 2], [1]), "router": router()},
+    }
+
+    found = learner().predict({}, received, 0, X)
+
+    rest = [NEVER] * 5
+    right, left = [1, NEVER, 3, *rest], [NEVER, 5, NEVER, *rest]
+    assert found.tolist() == [right, left, right]
+
+
+def test_where_nobody_knows_anything_all_classes_are_equal():
+    found = learner().predict({}, sent(), 0, X)
+    assert found.tolist() == [[NEVER] * CLASSES] * 3
+
+
+def test_a_client_that_lost_its_memory_works_with_what_it_is_sent():
+    found, two = learner(), task(6, 5)
+    _, update = found.train({}, sent(), FIRST, task(0, 3))
+    received = served(sent(), update)
+
+    state, update = found.train(found.init(), received, SECOND, two)
+
+    assert told(update) == {RIGHT: [6], LEFT: [5]}
+    assert set(state["memory"]["task"]) == {1}
+    assert set(state["memory"]["y"].tolist()) == {5, 6}
+    # It was distilled from what was sent, of which the client has no sample.
+    assert update.metrics["distilled"] > 0
+
+
+def test_the_buffer_stays_within_its_fraction_and_a_round_adds_nothing():
+    found = learner({"epochs": 1}, classes=20, buffer_fraction=0.05, distil_epochs=1)
+    state, received, seen = {}, sent(classes=20), 0
+    for n in range(10):
+        data = task(2 * n, 2 * n + 1, classes=20)
+        seen += len(data.train.y)
+        before = None
+        for first in (True, False):
+            stage = TaskStage(
+                2 * n + 2 - first, n, starts_task=first, ends_task=not first
+            )
+            state, update = found.train(state, received, stage, data)
+            received = served(received, update)
+            assert before is None or exact(state)["memory"] == before
+            before = exact(state)["memory"]
+        classes = state["memory"]["y"].tolist()
+        assert len(classes) <= max(0.05 * seen, len(set(classes)))
+        assert set(classes) == set(range(2 * n + 2))
+    assert len(classes) == 30
+
+
+def test_nothing_is_changed_in_place_and_the_same_call_gives_the_same():
+    found, one, two = learner({"epochs": 2}, distil_epochs=2), task(0, 2), task(1, 4)
+    state, update = found.train({}, sent(), FIRST, one)
+    received = served(sent(), update)
+    before = exact(state), exact(received), two.train.x.clone()
+
+    after, first = found.train(state, received, SECOND, two)
+    logits = found.predict(after, served(received, first), 0, X)
+    found.train({}, sent(), FIRST, task(5, 6, 7))
+    again, second = found.train(state, received, SECOND, two)
+
+    assert (exact(state), exact(received)) == before[:2]
+    assert torch.equal(two.train.x, before[2])
+    assert exact(after) == exact(again)
+    assert exact(first.payload) == exact(second.payload)
+    assert first.metrics == second.metrics
+    assert torch.equal(found.predict(again, served(received, second), 0, X), logits)
+
+
+def test_an_isolated_client_learns_by_itself():
+    half = learner(groups=1, label_weight=30.0)
+    none = torch.empty(0, dtype=torch.int64)
+    public = PublicExamples(torch.empty(0, 0), none, none)
+    trainer = partial(FedEtTrainer, half.model, public, half.context.training, seed=0)
+    server = Server(FedEtParams(groups=1), ServerContext(0, trainer=trainer))
+    found, tasks = LocalOnlyLearner(half, server), [task(0, 2), task(1, 4)]
+    state = found.init()
+
+    for stage, data in zip((FIRST, SECOND), tasks, strict=True):
+        state, update = found.train(state, {}, stage, data)
+        assert not update.payload
+
+    for data in tasks:
+        assert accuracy(found, {}, data.test, state) > 0.9

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from clients.fedet.maths import (
+    class_frequencies,
     information_entropy,
     label_loss,
     label_statistics,
 )
+from fcl_flower.core.schedule import derive
+from fcl_flower.privacy.mechanism import secret_generator, simulated
 from strategies.fedet import FedEtParams
 
 TRAINED = np.array([0, 0, 0, 2, 2, 3])
@@ -100,3 +103,79 @@ def test_the_loss_falls_with_noise_and_is_none_of_what_is_exact():
         (2 * math.sqrt(2) / 40 / 0.1) ** 2 + (2 * math.log(10) / 10 / 0.1) ** 2
     )
     assert label_loss(9, 9, FedEtParams(entropy="withheld")) == 0
+
+
+def test_a_share_is_a_fraction_of_the_samples():
+    assert class_frequencies(np.array([1, 1, 3, 1]), 5).tolist() == [
+        0,
+        0.75,
+        0,
+        0.25,
+        0,
+    ]
+    assert class_frequencies(np.array([], np.int64), 3).tolist() == [0, 0, 0]
+
+
+def test_the_entropy_is_in_nats():
+    assert information_entropy(np.array([0.5, 0, 0.5])) == pytest.approx(math.log(2))
+    assert information_entropy(np.full(8, 1 / 8)) == pytest.approx(math.log(8))
+    expected = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
+    assert information_entropy(np.array([0.9, 0.1])) == pytest.approx(expected)
+    assert information_entropy(np.array([0.0, 1.0])) == 0
+
+
+def test_noise_depends_on_the_seed_alone_and_on_its_size():
+    noised = {"distribution": "noised", "entropy": "noised"}
+    one, same, other = (told(**noised, seed=seed) for seed in (1, 1, 2))
+    for name in ("distribution", "entropy"):
+        np.testing.assert_array_equal(one[name], same[name])
+        assert not np.array_equal(one[name], other[name])
+    less = told(**noised, noise=1e-9)
+    np.testing.assert_allclose(less["distribution"], told()["distribution"], atol=1e-6)
+    assert float(less["entropy"]) == pytest.approx(float(told()["entropy"]), abs=1e-6)
+
+
+def denoised(statistics, rng, noise):
+    """Return shares and entropy as a server finds them that can repeat the noise.
+
+    Shares that are cut at 0 are taken as 0: those of classes that the client has not.
+    """
+    told, drawn = np.float64(statistics["distribution"]), rng.normal(0, noise, 5)
+    kept = told > 0
+    total = 1 + drawn[kept].sum()  # by which the noised shares were divided
+    shares = np.where(kept, told * total - drawn, 0)
+    return shares, float(statistics["entropy"]) - rng.normal(0, noise)
+
+
+def recovered(rng_of_client):
+    """Return whether the server finds all statistics of a client, round by round."""
+    found = []
+    for number in range(20):
+        seed = derive(derive(7, "fedet", 3, number), "disclosed", 1)
+        noised = {"distribution": "noised", "entropy": "noised", "noise": 0.02}
+        sent = told(**noised, rng=rng_of_client(derive(7, "fedet", 3, number)))
+        shares, entropy = denoised(sent, np.random.default_rng(seed), 0.02)
+        exact = np.float64(told()["distribution"])
+        counts = np.rint(shares * len(TRAINED)) / len(TRAINED)
+        found.append(
+            np.allclose(counts, exact, atol=1e-6)
+            and np.allclose(shares, exact, atol=1e-5)
+            and math.isclose(entropy, float(told()["entropy"]), abs_tol=1e-5)
+        )
+    return found
+
+
+def test_noise_from_the_runs_seed_is_taken_off_exactly_by_whoever_knows_the_seed():
+    def of_the_seed(seed):
+        return np.random.default_rng(derive(seed, "disclosed", 1))
+
+    assert all(recovered(of_the_seed))
+
+
+def test_noise_of_a_federation_is_not():
+    def of_the_client(seed):
+        return secret_generator(seed, "disclosed", 1)
+
+    assert not any(recovered(of_the_client))
+    with simulated():
+        assert all(recovered(of_the_client))

@@ -15,7 +15,9 @@ from strategies.fedet import FedEtParams
 from strategies.fedet.maths import (
     auxiliary,
     discriminant,
+    distillation_targets,
     domains,
+    entropy_weights,
     nearest_mean,
     wanted_distribution,
 )
@@ -429,3 +431,68 @@ def test_one_hostile_upload_moves_neither_tensors_nor_targets(rule):
     np.testing.assert_allclose(start["w"], [2, 2, 2, 4], atol=0.5)
     # Of the first sample: less the mean, which is 2.5.
     np.testing.assert_allclose(targets[0], [-0.5, -0.5, -0.5, 1.5], atol=0.5)
+
+
+def test_a_group_that_nobody_changed_is_never_sent():
+    server = strategy(groups=1)
+    sent = server.configure_train(server.init(model()), stage(1), client=0)
+
+    assert set(sent) == {"meta/known"}
+
+
+def test_uploads_weigh_by_entropy_and_alike_where_there_is_none():
+    np.testing.assert_array_equal(entropy_weights([3.0, 1.0, 0.0]), [3, 1, 0])
+    np.testing.assert_array_equal(entropy_weights([0.0, 0.0]), [1, 1])
+    np.testing.assert_array_equal(entropy_weights([None, None]), [1, 1])
+
+
+def test_equation_8_by_hand():
+    f_old = np.array([[4.0, 2.0, 100.0, 100.0]])
+    f_new = np.array([[50.0, 50.0, 7.0, 2.0]])
+    learned = np.array([0, 0, 1, 1], bool)
+    kept = np.array([1, 1, 0, 0], bool)
+
+    targets = distillation_targets(f_old, f_new, kept, learned)
+
+    # Old: 4 and 2 less 3. New: 7 and 2 less 4.5.
+    np.testing.assert_allclose(targets, [[1, -1, 2.5, -2.5]])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_discriminant_knows_which_differences_count(classes):
+    train, test = (elongated(60, classes, seed) for seed in range(2))
+
+    def right(scores):
+        found = test[0] @ scores["weights"].T + scores["offsets"]
+        return (found.argmax(1) == test[1]).mean()
+
+    found = discriminant(7 * train[0], train[1])
+
+    assert right(found) > 0.9
+    assert right(nearest_mean(*train)) < 0.8
+    assert found["weights"].shape == (classes, 6)
+    assert found["weights"].dtype == found["offsets"].dtype == np.float32
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_discriminant_of_very_few_samples_is_no_worse_than_the_means(each):
+    x, y = elongated(3 * each, 3, seed=0)
+
+    found = discriminant(x, y)
+
+    assert np.isfinite(found["weights"]).all()
+    assert ((x @ found["weights"].T + found["offsets"]).argmax(1) == y).all()
+
+
+def test_what_uploads_answer_counts_by_their_entropy():
+    trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
+    server = strategy(trainer)
+    uploads = {
+        0: update(model(8, 0, 0, 0), told([0, 1, 2, 3], entropy=0.9)),
+        1: update(model(0, 8, 0, 0), told([0, 1, 2, 3], entropy=0.3)),
+    }
+
+    server.aggregate_train(server.init(model()), stage(1), uploads)
+
+    ((_, _, targets, _, _, _),) = trainer.lessons
+    np.testing.assert_allclose(targets[0], [4, 0, -2, -2], atol=1e-6)

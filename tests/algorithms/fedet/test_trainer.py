@@ -57,6 +57,19 @@ def after_travel(arrays):
 # ---------------------------------------------------------------- text-RCNN
 
 
+def test_padding_has_no_influence_whatever_stands_there():
+    network, lengths = rcnn(), (2, 5, 1, 7)
+    texts = [torch.randn(length, DEPTH) for length in lengths]
+    words, mask = torch.full((4, 9, DEPTH), 50.0), torch.zeros(4, 9)
+    for row, text in enumerate(texts):
+        words[row, : len(text)] = text
+        mask[row, : len(text)] = 1
+
+    alone = [network(text[None], torch.ones(1, len(text)))[0] for text in texts]
+
+    torch.testing.assert_close(network(words, mask), torch.stack(alone))
+
+
 def test_each_word_is_read_with_both_sides_and_the_largest_counts():
     network, words = rcnn(), torch.randn(4, DEPTH)
     latent = []
@@ -90,14 +103,6 @@ def linear(weights, offsets, groups):
     return {name: torch.as_tensor(given).numpy() for name, given in arrays.items()}
 
 
-def train(network, x, y, steps):
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-
-
 def test_a_group_scores_what_its_best_class_does():
     arrays = linear(
         [[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0]], [0.5, 0.0, 1.0], groups=[0, 2, 2]
@@ -110,6 +115,17 @@ def test_a_group_scores_what_its_best_class_does():
     none = -math.inf
     expected = [[2.5, none, 0.0], [0.5, none, 1.0], [-1.1, none, 3.0]]
     torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_many_samples_score_what_each_scores_alone(monkeypatch):
+    monkeypatch.setattr("strategies.fedet.trainer._CHUNK", 3)
+    arrays = linear(torch.randn(4, 2), torch.randn(4), [1, 0, 2, 0])
+    router, x = Router(plane(), arrays, GROUPS), torch.randn(8, 2)
+
+    alone = torch.cat([router.scores(row[None]) for row in x])
+
+    torch.testing.assert_close(router.scores(x), alone)
+    assert router.scores(x[:0]).shape == (0, GROUPS)
 
 
 def test_learned_enhancers_send_no_sample_elsewhere(backbone):
@@ -125,7 +141,22 @@ def test_learned_enhancers_send_no_sample_elsewhere(backbone):
     assert before.argmax(1).tolist() == [0, 1]
 
 
+def test_without_a_router_all_groups_are_equal():
+    found = Router(plane(), {}, GROUPS).scores(torch.randn(4, 2))
+
+    assert (found == found[0, 0]).all()
+    assert (found.shape, found.dtype) == ((4, GROUPS), torch.float32)
+
+
 # ---------------------------------------------------------------- networks
+
+
+def train(network, x, y, steps):
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
 
 
 def texts(count, seed):
@@ -162,6 +193,28 @@ def test_a_trained_network_tells_groups_apart_where_it_has_arrived(backbone, kin
     assert found.argmax(1).tolist() == y.tolist()
     torch.testing.assert_close(found, network(x))
     assert not found.requires_grad
+
+
+def test_the_encoder_stays_at_home_and_is_not_trained(backbone):
+    whole = model(backbone("bert"), "transformer")
+    network = RouterNetwork(whole, 2, seed=1)
+
+    network(texts(4, seed=0)[0]).sum().backward()
+
+    assert {name.partition(".")[0] for name in network.state_dict()} == {"network"}
+    assert all(p.grad is None for p in whole.parameters())
+
+
+def test_a_network_depends_on_its_seed_alone_and_disturbs_nobody():
+    torch.manual_seed(9)
+    expected = torch.randn(3)
+    torch.manual_seed(9)
+    first, again, other = (RouterNetwork(images(), 2, seed) for seed in (1, 1, 2))
+
+    assert torch.equal(torch.randn(3), expected)
+    weights = [network.network[1].weight for network in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
 
 
 def test_other_inputs_have_no_network():

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from encoders import CLASSES, lora_model, plain
+from fakes import exact
 from torch import nn
 
 from clients.lorm import NEVER, Lorm
 from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -292,3 +294,54 @@ def test_a_model_without_lora_is_refused(learner):
     model.body = named
     with pytest.raises(ContractError, match="got body ModuleDict, expected LoraTr"):
         Lorm(LormParams(), model, context)
+
+
+def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
+    made, state = server
+    state, _ = taught(learner(), made, state, data=task(1, 3), ends=False)
+    received = made.configure_train(state, stage(2), 0)
+    found = learner()
+
+    _, one = found.train({}, received, stage(2), task(1, 3))
+    _, two = found.train({}, received, stage(2), task(1, 3))
+
+    assert exact(one.payload) == exact(two.payload)
+
+
+def test_classes_of_an_earlier_task_are_not_among_them(learner, server):
+    made, state = server
+    state, own = taught(learner(), made, state, data=task(0, 4))
+    received = made.configure_train(state, stage(2), 0)
+
+    _, update = learner().train(own, received, stage(2), task(1, 3))
+
+    assert update.payload["heads"]["classes"].tolist() == [1, 3]
+
+
+def test_before_anything_is_learned_the_encoder_is_as_it_was(learner, server, backbone):
+    made, state = server
+    x = texts(1, 3).x
+    known = {**state, "meta/known": {"classes": np.ones(CLASSES, np.uint8)}}
+
+    found = learner().predict({}, made.configure_train(known, stage(), 0), 0, x)
+
+    head = state["heads"]
+    features = plain(backbone("bert"))(x).detach().numpy()
+    expected = features @ head["heads.0.weight"].T + head["heads.0.bias"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    nothing = learner().predict({}, made.configure_train(state, stage(), 0), 0, x)
+    assert (nothing == NEVER).all()
+
+
+def test_local_only_both_sides_are_in_the_client(learner, server):
+    found = learner(epochs=5, rate=0.02)
+    alone = LocalOnlyLearner(found, Server(LormParams(), ServerContext(0)))
+    data, state = task(1, 3), alone.init()
+
+    for number in (1, 2):
+        now = stage(number, number == 2)
+        state, update = alone.train(state, {}, now, data)
+        assert update.payload == {}
+
+    answers = alone.predict(state, {}, 0, data.test.x).argmax(1)
+    assert float((answers == data.test.y).float().mean()) > 0.9

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from strategies.analytic.sums import symmetric, upper_half
 from strategies.lorm import (
     merged_change,
     merged_up,
@@ -137,3 +138,53 @@ def test_sums_are_in_double_precision():
 
     assert regmean([big, small], grams).dtype == np.float64
     assert regmean([big, small], grams)[0, 0] == (2**24 + 1) / 2
+
+
+def test_a_client_counts_as_much_as_its_inputs_are_large():
+    found = regmean(
+        [np.array([[1.0, 5.0]]), np.array([[3.0, 9.0]])],
+        [np.array([1.0, 3.0]), np.array([3.0, 1.0])],
+    )
+
+    # (1 * 1 + 3 * 3) / 4 and (5 * 3 + 9 * 1) / 4.
+    np.testing.assert_allclose(found, [[2.5, 6.0]])
+
+
+def test_the_second_factor_counts_inputs_as_the_first_sees_them():
+    down = np.array([[1.0, 2.0]])
+    found = merged_up(
+        [np.array([[1.0]]), np.array([[4.0]])],
+        down,
+        [np.array([2.0, 0.0]), np.array([0.0, 1.0])],
+    )
+
+    # A Gamma A^T is 2 and 4: (1 * 2 + 4 * 4) / 6.
+    np.testing.assert_allclose(found, [[3.0]])
+
+
+def test_half_a_matrix_holds_all_of_it():
+    gram = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0], [3.0, 5.0, 6.0]])
+
+    assert upper_half(gram).tolist() == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_array_equal(symmetric(upper_half(gram)), gram)
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_of_one_client_its_own_weights_come_back(diagonal):
+    _, (gram,) = clients(0, 1)
+    gram = np.diag(gram) if diagonal else gram
+    weight, up, down = drawn(1, (OUTPUTS, INPUTS), (OUTPUTS, RANK), (RANK, INPUTS))
+
+    np.testing.assert_array_equal(regmean([weight], [gram]), weight)
+    np.testing.assert_array_equal(merged_up([up], down, [gram]), up)
+    found = merged_change([down], [up], [gram])
+    np.testing.assert_allclose(found[0], down, rtol=1e-9)
+    np.testing.assert_array_equal(found[1], up)
+
+
+def test_more_inputs_than_tokens_still_leave_the_answers_right():
+    (weight, x) = drawn(0, (OUTPUTS, INPUTS), (INPUTS, 3))
+
+    found = regmean([weight], [x @ x.T])
+
+    np.testing.assert_allclose(found @ x, weight @ x, rtol=1e-8)

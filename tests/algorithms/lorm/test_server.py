@@ -316,3 +316,92 @@ def test_a_gram_matrix_of_few_samples_is_taken():
     server.check_update(
         server.init(model()), update(grams={"head": np.zeros(3, np.float32)})
     )
+
+
+def test_fresh_factors_follow_from_seed_and_task():
+    def drawn(seed, tasks):
+        ends = [({0: update()}, True)] * tasks
+        return played(strategy(seed), *ends)["adapters/now"][f"{LAYER}.down"]
+
+    np.testing.assert_array_equal(drawn(0, 1), drawn(0, 1))
+    assert (drawn(0, 1) != drawn(0, 0)).all()
+    assert (drawn(0, 1) != drawn(1, 1)).all()
+
+
+def test_each_task_starts_with_the_second_factor():
+    # A task of one round, so that turns counted over the run would be wrong.
+    state = played(strategy(), ({0: update()}, True))
+
+    assert trained_factor(state) == ".up"
+    assert int(state["meta/task"]["finished"]) == 1
+    assert not state["adapters/now"][f"{LAYER}.up"].any()
+    assert not state["meta/task"]["classes"].any()
+    assert int(state["grams/now"]["tokens"]) == 0
+
+
+def test_a_client_is_told_whose_turn_it_is_by_the_state_alone():
+    server = strategy()
+    state = played(server, ({0: update()}, False))
+
+    # The same round again, or a later one, of which the client missed some.
+    for number in (2, 2, 9):
+        sent = server.configure_train(state, stage(number), client=3)
+        assert trained_factor(sent) == ".down"
+
+
+def test_rounds_are_counted_that_were_aggregated_and_not_those_of_the_run():
+    server = strategy()
+    state, turns = server.init(model()), []
+    for number, factor in ((2, ".up"), (4, ".down"), (6, ".up")):
+        turns.append(trained_factor(state))
+        state = server.aggregate_train(state, stage(number), {0: update(factor)})
+
+    assert turns == [".up", ".down", ".up"]
+
+
+def test_of_one_client_all_comes_back():
+    sent = update(values=0.3, classes=(1, 3))
+    sent.payload["adapters"][f"{LAYER}.up"][:] = [[0.1], [-7]]
+
+    state = played(strategy(), ({0: sent}, False))
+
+    for name, values in sent.payload["adapters"].items():
+        np.testing.assert_array_equal(state["adapters/now"][name], values)
+    heads = state["heads"]
+    np.testing.assert_array_equal(heads["heads.0.bias"], f32(0.5, 0.3, 0.5, 0.3))
+    np.testing.assert_array_equal(
+        heads["heads.0.weight"][:, 0], f32(0.5, 0.3, 0.5, 0.3)
+    )
+    for layer in (LAYER, OTHER):
+        found, grams = state["grams/now"][layer], sent.payload["grams"][layer]
+        np.testing.assert_allclose(found, grams, rtol=1e-6)
+
+
+def test_the_order_of_clients_does_not_matter():
+    one, two, three = (
+        update(values=v, classes=c, examples=n, seed=n)
+        for v, c, n in ((1, (0, 1), 5), (-2, (1, 2), 7), (9, (0, 2, 3), 1))
+    )
+
+    found = [
+        played(strategy(), (dict(enumerate(order)), True))
+        for order in ([one, two, three], [three, one, two])
+    ]
+
+    for group in ("adapters/0", "grams/0", "heads", "meta/known"):
+        for name, tensor in found[0][group].items():
+            np.testing.assert_allclose(tensor, found[1][group][name], rtol=1e-5)
+
+
+def test_what_the_server_remembers_of_clients_is_not_sent():
+    server = strategy()
+    state = played(server, ({0: update()}, False))
+
+    assert set(server.configure_train(state, stage(2), 0)) == {
+        *("adapters/now", "grams/now", "heads", "meta/known", "meta/task")
+    }
+
+
+def test_a_whole_update_is_taken():
+    server = strategy()
+    server.check_update(server.init(model()), update())
