@@ -28,3 +28,16 @@ def test_without_rounds_each_update_counts_as_it_comes(tmp_path, name):
 
     assert not any(row["failed"] for row in rounds_of(tmp_path))
     assert summary_of(tmp_path)["average_accuracy"] > 0.6
+
+
+def test_ewc_without_federation_holds_a_client_to_its_own_old_tasks(tmp_path):
+    def scores(**strategy):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run_in_process(
+            tiny(folder, strategy={**strategy, "local_only": True}, rounds=2)
+        )
+        return summary_of(folder)["client_accuracy"]
+
+    alone = scores(name="fedavg")
+    assert scores(name="ewc", strength=0.0) == alone
+    assert scores(name="ewc", strength=1e4) != alone

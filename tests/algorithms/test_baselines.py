@@ -226,3 +226,16 @@ def test_local_goes_on_from_its_own_model_and_sends_nothing():
     load(learner.model, again["base"])
     load(learner.model, again["heads"])
     torch.testing.assert_close(logits, learner.model(data().test.x, 0))
+
+
+def test_single_task_learning_starts_afresh_and_keeps_each_model():
+    learner = SingleTask(StlParams(), model(), place(epochs=4))
+    state, _ = learner.train(learner.init(), {}, FIRST, data())
+    before = learner.predict(state, {}, 0, data().test.x)
+    second = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
+    state, _ = learner.train(state, {}, second, data(seed=5))
+    assert torch.equal(learner.predict(state, {}, 0, data().test.x), before)
+    fresh = SingleTask(StlParams(), model(), place(epochs=4))
+    alone, _ = fresh.train(fresh.init(), {}, second, data(seed=5))
+    for name in alone["base/1"]:
+        np.testing.assert_array_equal(alone["base/1"][name], state["base/1"][name])

@@ -10,6 +10,7 @@ from class_streams import (
     THIRD,
     check_loss,
     data,
+    five_and_five,
     logits_of,
     model,
     moved,
@@ -22,7 +23,8 @@ from class_streams import (
 from fakes import exact
 
 from clients.bic import Bic, fold_bias, hold_out
-from fcl_flower.algorithms.base import ModelShape, ServerContext
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
@@ -110,6 +112,17 @@ def test_the_old_model_speaks_as_it_is_corrected():
     np.testing.assert_allclose(one._taught.logits.numpy(), z, atol=1e-5)
 
 
+def test_the_first_task_is_plain_training_among_the_classes_so_far():
+    one, other = learner(), LocalTraining(Params(), model(), place())
+    other.model.restrict_head([0, 1])
+    state, found = one.train({}, plain(), FIRST, data(0))
+    _, expected = other.train({}, start(), FIRST, data(0))
+    assert same(found.payload, expected.payload)
+    assert found.payload["bias"]["scale"].tolist() == [1] * 6
+    assert found.payload["bias"]["shift"].tolist() == [0] * 6
+    assert sorted(state["memory"]["y"].tolist()) == [0] * 6 + [1] * 6
+
+
 # ---- held out
 
 
@@ -125,6 +138,22 @@ def test_some_of_each_class_are_held_out_and_one_stays():
     everything, none = hold_out(given, 0, np.random.default_rng(0))
     assert len(everything.y) == 8
     assert len(none.y) == 0
+
+
+@pytest.mark.parametrize(
+    ("fraction", "count"), [(0.01, 1), (0.1, 1), (0.3, 3), (0.9, 9)]
+)
+def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
+    one = learner(20, held_out=fraction)
+    state, update = one.train({}, plain(), FIRST, data(0, 40))
+    assert update.num_examples == 40
+    during, update = one.train(state, plain(), SECOND, data(1, 40))
+    held = one._held
+    assert np.bincount(held.y).tolist() == [count] * 4
+    assert update.num_examples == 60 - 4 * count
+    # The same in each round of the task.
+    one.train(during, plain(moved(start())), THIRD, data(1, 40))
+    assert torch.equal(one._held.x, held.x)
 
 
 # ---- second stage
@@ -155,6 +184,16 @@ def test_without_a_second_stage_or_a_memory_nothing_is_corrected():
         _, update = one.train(state, plain(), THIRD, data(1))
         assert update.payload["bias"]["scale"].tolist() == [1] * 6
         assert update.payload["bias"]["shift"].tolist() == [0] * 6
+
+
+def test_the_network_is_not_moved_by_the_second_stage():
+    updates = []
+    for epochs in (0, 50):
+        one = learner(20, bias_epochs=epochs)
+        state, _ = one.train({}, plain(), FIRST, data(0))
+        updates.append(one.train(state, plain(), THIRD, data(1))[1].payload)
+    assert same(*updates)
+    assert updates[1]["bias"]["scale"][2] != 1
 
 
 def test_a_prediction_is_corrected():
@@ -190,3 +229,19 @@ def test_both_are_averaged_by_examples():
         np.testing.assert_allclose(new["base"][name], mean, rtol=1e-5)
     nothing = {0: Update(sent[0].payload, 0)}
     assert exact(one.aggregate_train(state, FIRST, nothing)) == exact(state)
+
+
+# ---- runs
+
+
+def test_new_digits_are_no_longer_preferred(tmp_path):
+    as_learned, corrected = (
+        five_and_five(
+            tmp_path / str(epochs),
+            "bic",
+            **{"strategy.memory_samples": 20, "strategy.bias_epochs": epochs},
+        )
+        for epochs in (0, 100)
+    )
+    assert corrected[0] > as_learned[0] + 0.02
+    assert corrected.mean() > as_learned.mean()

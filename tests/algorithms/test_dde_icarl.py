@@ -26,6 +26,7 @@ from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
 from strategies.dde_icarl import DdeIcarlParams
 from strategies.icarl import IcarlParams
@@ -57,9 +58,22 @@ def test_neighbours_are_the_nearest_in_direction_among_those_that_may_be():
     among = torch.arange(600) % 3 > 0
     found = neighbours(features, among, 5)
     assert found.tolist() == nearest_by_hand(features.numpy(), among.numpy(), 5)
-    few = torch.arange(600) < 2
-    assert neighbours(features, few, 5).shape == (600, 1)
-    assert neighbours(features, torch.arange(600) < 1, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("among", "count", "expected"),
+    [(5, 9, 4), (5, 4, 4), (1, 3, 0), (0, 3, 0), (5, 0, 0)],
+)
+def test_there_are_no_more_neighbours_than_other_samples(among, count, expected):
+    features = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    found = neighbours(features, torch.arange(7) < among, count)
+    if not expected:
+        assert found is None
+        return
+    assert found.shape == (7, expected)
+    for own, row in enumerate(found.tolist()):
+        assert own not in row
+        assert len({*row}) == expected
 
 
 # ---- the loss
@@ -181,6 +195,30 @@ def test_the_head_classifies_without_the_part_along_the_momentum():
     np.testing.assert_allclose(found - usual, part @ weight.T, atol=1e-5)
 
 
+def test_the_nearest_mean_is_that_of_what_is_left():
+    one, state, received = after_a_task()
+    x = data(1).test.x
+    with torch.no_grad():
+        found = one.predict(state, received, 0, x).numpy()
+    left = unit(without_momentum(features_of(received["base"], x), 0.7))
+    kept = state["exemplars"]
+    known = unit(features_of(received["base"], kept["x"]))
+    for label in (0, 1):
+        mean = unit(known[kept["y"] == label].mean(0))
+        expected = -np.linalg.norm(left - mean, axis=1)
+        np.testing.assert_allclose(found[:, label], expected, atol=1e-5)
+
+
+def test_a_client_without_samples_keeps_its_momentum():
+    one = learner()
+    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(state, start(), SECOND, data(1))
+    state = {**state, "momentum": {"before": BEFORE, "now": NOW}, "exemplars": {}}
+    none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+    after, _ = one.train(state, start(), THIRD, TaskData(none, none, none, 6))
+    np.testing.assert_array_equal(after["momentum"]["now"], NOW)
+
+
 def test_a_task_whose_first_reply_was_lost_is_summed_once():
     one = learner()
     state, _ = one.train({}, start(), FIRST, data(0))
@@ -192,6 +230,18 @@ def test_a_task_whose_first_reply_was_lost_is_summed_once():
     now = [after["momentum"]["now"] for after in (lost, retried)]
     assert now[0].any()
     np.testing.assert_allclose(*now, atol=1e-5)
+
+
+def test_the_momentum_is_summed_without_distillation_too():
+    sums = []
+    for distillation in (True, False):
+        one = learner(distillation=distillation, neighbours=0)
+        state, _ = one.train({}, start(), FIRST, data(0))
+        assert not state["momentum"]["now"].any()
+        state, _ = one.train(state, start(), SECOND, data(1))
+        sums.append(state["momentum"]["now"])
+    assert sums[0].any()
+    np.testing.assert_allclose(*sums, atol=1e-5)
 
 
 # ---- runs

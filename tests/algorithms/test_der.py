@@ -17,9 +17,12 @@ from class_streams import (
     start,
 )
 
-from clients.der import Der
+from clients.der import Der, logit_error
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.heads import CLOSED
+from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.training.tensors import load
 from strategies.der import DerParams
 
@@ -65,6 +68,17 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
     check_loss(one, batch.x, batch.y, rows, by_hand)
 
 
+def test_an_old_logit_that_there_was_not_says_nothing():
+    stored = torch.tensor([[1.0, CLOSED, 3.0], [CLOSED, CLOSED, -1.0]])
+    logits = torch.tensor([[2.0, 7.0, 3.0], [5.0, 7.0, 1.0]], requires_grad=True)
+    found = logit_error(logits, stored)
+    found.backward()
+    assert float(found.detach()) == pytest.approx((1 + 0 + 4) / 3)
+    np.testing.assert_allclose(
+        logits.grad, [[2 / 3, 0, 0], [0, 0, 4 / 3]], rtol=1e-6, atol=0
+    )
+
+
 @pytest.mark.parametrize(("samples", "stage"), [(8, FIRST), (0, SECOND)])
 def test_without_stored_samples_it_is_fedavg(samples, stage):
     one, plain = learner(samples), LocalTraining(Params(), model(), place())
@@ -79,6 +93,34 @@ def test_without_stored_samples_it_is_fedavg(samples, stage):
 
 
 # ---- draws
+
+
+def drawn(client=0, stage=SECOND, times=3):
+    one = learner(12, place(client=client), replay_batch=5)
+    with simulated():
+        state, _ = one.train({}, start(), FIRST, data(0, 40))
+        one.train(
+            state,
+            start(),
+            stage,
+            TaskData(
+                *[Examples(*(tensor[:0] for tensor in data(1).train))] * 3, classes=6
+            ),
+        )
+    return [one._drawn().tolist() for _ in range(times)]
+
+
+def test_each_term_has_different_samples_of_its_own_in_every_step():
+    found = drawn()
+    assert [len({*places}) for places in found] == [5, 5, 5]
+    assert all(0 <= place < 12 for places in found for place in places)
+    assert len({*map(tuple, found)}) == 3
+
+
+def test_draws_follow_from_client_and_round_alone():
+    assert drawn() == drawn()
+    assert drawn() != drawn(client=1)
+    assert drawn() != drawn(stage=THIRD)
 
 
 def test_a_step_has_no_more_samples_than_it_may(monkeypatch):
@@ -113,3 +155,14 @@ def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
         memory["logits"][~new], state["memory"]["logits"][old]
     )
     assert memory["logits"].dtype == np.float32
+
+
+def test_samples_chosen_by_their_features_have_their_own_logits():
+    one = learner(4, memory_policy="herding")
+    state, update = one.train({}, start(), FIRST, data(0))
+    memory = state["memory"]
+    expected = logits_of(update.payload["base"], memory["x"])
+    np.testing.assert_allclose(memory["logits"], expected, atol=1e-5)
+
+
+# ---- runs

@@ -81,6 +81,21 @@ def test_a_task_counts_once_whatever_is_repeated(policy):
     assert remember(second, examples({2: 9}, start=50), chosen, 2, task=1) is second
 
 
+def test_samples_that_lost_a_task_of_theirs_lose_it_again():
+    # None of a later task may have stayed in a reservoir: asking again changes nothing.
+    chosen = params(1, "reservoir")
+    memory = remember({}, examples({0: 500}), chosen, 1, task=0)
+    for seed in range(5):
+        after = remember(memory, examples({1: 1}, start=900), chosen, seed, task=1)
+        if 1 in after["task"]:
+            continue
+        again = remember(after, examples({1: 1}, start=900), chosen, seed, task=1)
+        assert drawn(again) == drawn(after) == drawn(memory)
+        break
+    else:
+        raise AssertionError("no draw in which the newcomer is not chosen")
+
+
 def test_nothing_stays_of_nothing():
     none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
     assert remember({}, none, params(), 1, task=0) == {}
@@ -129,6 +144,12 @@ def test_what_is_kept_of_a_sample_stays_with_it():
 
 
 # ---- policies
+
+
+def test_the_draw_of_a_balanced_memory_depends_on_the_seed_alone():
+    given = examples({0: 50, 1: 50})
+    one, same, other = (remember({}, given, params(), s, task=0) for s in (3, 3, 4))
+    assert drawn(one) == drawn(same) != drawn(other)
 
 
 @pytest.mark.parametrize("policy", ["balanced", "herding"])
@@ -200,6 +221,26 @@ def test_herding_is_that_of_the_paper():
     assert sorted(herding_order(np.zeros((4, 2)), 9)) == [0, 1, 2, 3]
 
 
+def test_a_herded_memory_keeps_the_first_of_each_class():
+    given = examples({0: 20, 1: 20})
+    features = np.random.default_rng(1).normal(size=(40, 4)) + 1
+    memory = remember({}, given, params(10, "herding"), 0, task=0, features=features)
+    expected = herded(features[:20], 5) + [20 + i for i in herded(features[20:], 5)]
+    assert sorted(drawn(memory)) == sorted(expected)
+    more = np.random.default_rng(2).normal(size=(9, 4))
+    later = remember(
+        memory,
+        examples({2: 9}, start=100),
+        params(6, "herding"),
+        0,
+        task=1,
+        features=more,
+    )
+    kept = herded(features[:20], 2) + [20 + i for i in herded(features[20:], 2)]
+    kept += [100 + i for i in herded(more, 2)]
+    assert sorted(drawn(later)) == sorted(kept)
+
+
 @pytest.mark.parametrize("policy", ["herding", "leverage"])
 def test_a_policy_that_looks_at_features_needs_some(policy):
     assert params(5, policy).looks_at_features
@@ -260,6 +301,16 @@ def test_a_share_of_the_samples_stays_and_classes_are_balanced():
     assert sorted(classes(memory).values()) == [3, 4, 4]
 
 
+def test_every_class_leaves_at_least_one_sample():
+    memory = remember_fraction({}, examples({3: 2, 5: 4, 8: 1}), 0.03, 0, task=0)
+    assert classes(memory) == {3: 1, 5: 1, 8: 1}
+
+
+def test_a_class_with_too_few_samples_leaves_its_room_to_the_others():
+    memory = remember_fraction({}, examples({0: 2, 1: 9, 2: 9}), 0.5, 0, task=0)
+    assert classes(memory) == {0: 2, 1: 4, 2: 4}
+
+
 def test_a_class_that_comes_again_gets_a_further_share():
     memory = remember_fraction({}, examples({0: 20, 1: 20}), 0.1, 0, task=0)
     memory = remember_fraction(
@@ -313,6 +364,13 @@ def test_the_type_grows_with_what_is_added():
     assert memory["x"].dtype == memory["task"].dtype == "uint16"
     assert replay_samples(memory, "cpu").x.tolist() == [[1, 255], [30000, 1]]
     assert memory["task"].tolist() == [0, 300]
+
+
+def test_one_task_can_be_left_out():
+    memory = remember_fraction({}, words([[5, 6]]), 1.0, 0, task=0)
+    memory = remember_fraction(memory, words([[1, 2]]), 1.0, 0, task=1)
+    assert replay_samples(memory, "cpu", without=0).x.tolist() == [[1, 2]]
+    assert replay_samples(memory, "cpu", without=1).x.tolist() == [[5, 6]]
 
 
 def test_no_memory_joins_with_anything():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fakes import exact
+from fakes import exact, run_in_process, summary_of, tiny
 from torch.nn.functional import cross_entropy
 
 from clients.fedavg_ft import FedAvgFineTuned
@@ -19,6 +19,16 @@ from strategies.fedavg_ft import FedAvgFtParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=True)
+CONCEPTS = {
+    "dataset": "digits,relabelled-3:digits",
+    "model": "small",
+    "scenario": "concepts",
+    "scenario.merge_labels": "digits=relabelled-3:digits",
+    "scenario.window": 64,
+    "classes_per_task": 0,
+    "rounds": 3,
+    "lr_patience": 0,
+}
 
 
 def learner(kind=FedAvgFineTuned, *, single=False, hidden=False, **params):
@@ -69,6 +79,20 @@ def test_a_task_is_answered_by_the_network_that_its_training_ended_with():
         load(one.model, state["heads"])
         one.model.eval()
         torch.testing.assert_close(found, one.model(x, number), rtol=0, atol=0)
+
+
+def test_a_task_without_training_is_answered_by_what_is_received():
+    one = learner()
+    received = base_of(one)
+    found = one.predict({}, received, 1, examples(6).x)
+    expected = learner(LocalTraining).predict({}, received, 1, examples(6).x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_where_concepts_are_hidden_nothing_tuned_is_kept():
+    one = learner(single=True, hidden=True)
+    state, _ = one.train({}, base_of(one), FIRST, task(1))
+    assert not [group for group in state if group.startswith("tuned")]
 
 
 def test_recent_samples_tune_the_received_model_for_one_evaluation():
@@ -142,3 +166,15 @@ def test_a_frozen_body_sees_the_recent_samples_once():
         optimizer.step()
     for name, value in found["base"].items():
         np.testing.assert_allclose(value, network.state_dict()[name], atol=1e-6)
+
+
+def test_tuning_tells_what_no_label_does(tmp_path):
+    """The same images have other labels in each concept: one network cannot know."""
+    found = {}
+    for name in ("fedavg", "fedavg-ft"):
+        folder = tmp_path / name
+        run_in_process(tiny(folder, strategy=name, **CONCEPTS))
+        found[name] = summary_of(folder)
+    assert found["fedavg-ft"]["average_accuracy"] > found["fedavg"]["average_accuracy"]
+    sent = {name: one["bytes_up"] for name, one in found.items()}
+    assert sent["fedavg"] == sent["fedavg-ft"]

@@ -20,7 +20,7 @@ from class_streams import (
     softmax,
     start,
 )
-from fakes import tiny
+from fakes import rounds_of, run_in_process, tiny
 from queries import hostile_and_absent
 
 from clients.fedcbdr import FedCbdr
@@ -126,6 +126,15 @@ def test_a_class_of_two_tasks_has_one_quota():
     # Those of either task that were drawn first; of equal ones the earlier task's.
     assert kept["task"].tolist() == [0] * 3 + [2] * 2
     assert sorted(kept["rank"]) == [0, 0, 1, 1, 2]
+
+
+def test_without_the_servers_word_nothing_of_a_task_is_stored():
+    one = learner()
+    state, _ = one.train({}, start(), FIRST, data(0))
+    assert state["memory"] == {}
+    state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
+    again, _ = one.train(state, start(), THIRD, data(1))
+    assert again["memory"] is state["memory"]
 
 
 def test_a_sample_is_stored_with_the_probability_of_its_leverage():
@@ -394,6 +403,14 @@ def settings(folder, **given):
     usual = {"strategy": "fedcbdr", "dataset": "digits", "model": "small", "rounds": 2}
     usual |= {"scenario": "classes", "head": "single", "epochs": 2}
     return tiny(folder, **{**usual, **given})
+
+
+def test_products_travel_once_a_task(tmp_path):
+    run_in_process(settings(tmp_path))
+    sent = ["grams" in row["bytes_up"] for row in rounds_of(tmp_path)]
+    told = ["selection" in row["bytes_down"] for row in rounds_of(tmp_path)]
+    assert sent == told == [False, True, False, True]
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
 
 
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):

@@ -1,8 +1,11 @@
 """FedCurv: sums against the penalty of each other client, and the server by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from fakes import run_in_process, summary_of, tiny
 from lone_learner import data, gradients, model, place, shared, stage
 from torch import nn
 
@@ -219,3 +222,39 @@ def test_an_update_that_does_not_fit_is_refused(payload, complaint):
         server.check_update(state, Update(payload, 1))
     server.check_update(state, Update(GOOD, 1))
     server.check_update(state, Update({**GOOD, FISHER: {}, WEIGHTED: {}}, 1))
+
+
+def test_a_client_without_examples_sends_zeros():
+    none = data()
+    none = replace(none, train=Examples(none.train.x[:0], none.train.y[:0]))
+    received = {**shared(model()), FISHER: {}, WEIGHTED: {}}
+    _, update = learner().train({}, received, NOW, none)
+    assert not any(values.any() for values in update.payload[FISHER].values())
+
+
+# ---- runs
+
+
+def test_a_run_carries_curvatures_and_they_change_what_is_learned(tmp_path):
+    def run(**more):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run_in_process(tiny(folder, rounds=2, **more))
+        return summary_of(folder)
+
+    few = {"name": "fedcurv", "fisher_examples": 10}
+    plain = run(strategy="fedavg")
+    off = run(strategy={**few, "strength": 0.0})
+    held = run(strategy={**few, "strength": 1000.0})
+    alone = run(strategy=few, local_only=True)
+
+    assert off["client_accuracy"] == plain["client_accuracy"]
+    assert held["client_accuracy"] != plain["client_accuracy"]
+    # Of nobody else there is a curvature.
+    assert alone["client_accuracy"] == run(strategy="local")["client_accuracy"]
+    # A model and two numbers for each of its parameters, zero where no neuron answers.
+    ratio = held["nominal_bytes_up"] / plain["nominal_bytes_up"]
+    assert 2 < ratio <= 3
+    kinds = held["bytes_by_kind"]
+    assert kinds["up"].keys() == kinds["down"].keys() == {"base", "curvature", "meta"}
+    # The server keeps what others must not lose, and sends the sums in each round.
+    assert held["model_bytes"] == plain["model_bytes"]

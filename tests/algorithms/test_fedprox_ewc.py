@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from fakes import run_in_process, summary_of, tiny
 from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.ewc import Ewc
@@ -10,6 +11,8 @@ from clients.fedprox import FedProx
 from clients.fedprox_ewc import FedProxEwc
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError
 from strategies.ewc import EwcParams
 from strategies.fedprox import FedProxParams
 from strategies.fedprox_ewc import FedProxEwcParams
@@ -82,3 +85,27 @@ def test_without_one_of_them_it_is_the_other(off, plain):
     _, expected = first_update(plain)
     for name, value in expected.payload["base"].items():
         np.testing.assert_array_equal(found.payload["base"][name], value)
+
+
+def test_the_parameters_are_those_of_both():
+    entry = algorithm("fedprox-ewc")
+    assert entry.params({}).model_dump() == {
+        **FedProxParams().model_dump(),
+        **EwcParams().model_dump(),
+    }
+    for key in ("mu", "strength"):
+        with pytest.raises(ConfigError, match=rf"strategy\.{key}: got -0\.1, expected"):
+            entry.params({key: -0.1})
+
+
+def test_a_run_feels_both_penalties(tmp_path):
+    def scores(**strategy):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run_in_process(tiny(folder, strategy=strategy, rounds=2))
+        return summary_of(folder)["client_accuracy"]
+
+    plain = scores(name="fedavg")
+    few = {"name": "fedprox-ewc", "fisher_examples": 10}
+    assert scores(**few, mu=0.0, strength=0.0) == plain
+    assert scores(**few, mu=5.0, strength=0.0) != plain
+    assert scores(**few, mu=0.0, strength=1e4) != plain

@@ -10,15 +10,18 @@ from torch import nn
 
 from clients.glfc import (
     Glfc,
+    compensated,
     compensation_weights,
     feature_spread,
     perturbed,
+    prototypes,
+    relation_distilled,
 )
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation import messages
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
@@ -156,6 +159,19 @@ def test_without_an_old_model_only_the_compensated_loss_counts_in_full():
         np.testing.assert_array_equal(values, found[1].payload["base"][name])
 
 
+def test_without_memory_and_old_model_samples_weigh_the_same():
+    made, plain = learner(memory_samples=0), model()
+    state = after_first(made)
+    assert len(state["memory"]["y"]) == 0
+    _, update = made.train(state, start(), SECOND, data(1))
+    examples = data(1).train
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
+    binary(plain(examples.x, 0), torch.eye(4)[examples.y]).mean().backward()
+    optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, plain.state_dict()[name], atol=1e-6)
+
+
 # ---- memory
 
 
@@ -239,7 +255,33 @@ def test_what_is_shown_are_gradients_of_a_sample_of_each_class():
         np.testing.assert_allclose(values, expected[name], atol=1e-6)
 
 
+LOGITS = torch.tensor(
+    [[2.0, -1.0, 0.5], [0.0, 1.0, -2.0], [-1.0, 0.3, 0.2], [1.0, 1.0, 3.0]]
+)
+LABELS = torch.tensor([0, 1, 1, 2])
+NEW = torch.tensor([True, True, False, False])
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-np.asarray(z, np.float64)))
+
+
+def entropies(logits, targets):
+    """Return binary cross-entropies by their definition."""
+    p = sigmoid(logits)
+    return -(targets * np.log(p) + (1 - targets) * np.log(1 - p))
+
+
 # ---- compensation
+
+
+def test_a_sample_weighs_by_its_gradient_over_the_mean_of_old_or_new_classes():
+    sizes = np.abs(sigmoid([2.0, 1.0, 0.3, 3.0]) - 1)
+    new, old = sizes[:2].mean(), sizes[2:].mean()
+
+    found = compensation_weights(LOGITS, LABELS, NEW)
+
+    np.testing.assert_allclose(found, sizes / np.array([new, new, old, old]), rtol=1e-5)
 
 
 def test_weights_have_no_gradient_and_survive_certainty():
@@ -253,7 +295,65 @@ def test_weights_have_no_gradient_and_survive_certainty():
     assert not found.requires_grad
 
 
+def test_the_compensated_loss_is_the_weighted_mean_of_binary_entropies():
+    weights = torch.tensor([0.5, 1.0, 2.0, 3.0])
+    expected = weights.numpy()[:, None] * entropies(LOGITS, np.eye(3)[LABELS])
+
+    found = compensated(LOGITS, LABELS, weights)
+
+    assert float(found) == pytest.approx(expected.mean(), rel=1e-5)
+
+
+# ---- distillation
+
+
+def test_old_classes_are_taught_by_the_old_model_and_others_by_the_label():
+    taught = torch.tensor([[0.9, 0.2, 0.6]]).repeat(4, 1)
+    targets = np.eye(3)[LABELS]
+    targets[:, 0], targets[:, 2] = 0.9, 0.6
+
+    found = relation_distilled(
+        LOGITS, LABELS, taught, torch.tensor([True, False, True])
+    )
+
+    assert float(found) == pytest.approx(entropies(LOGITS, targets).mean(), rel=1e-5)
+
+
+def test_a_class_that_the_head_has_not_yet_gives_no_gradient():
+    logits = LOGITS.clone()
+    logits[:, 2] = CLOSED
+    logits.requires_grad_()
+    labels, weights = torch.tensor([0, 1, 1, 0]), torch.ones(4)
+
+    loss = compensated(logits, labels, weights) + relation_distilled(
+        logits, labels, torch.zeros(4, 3), torch.tensor([True, False, False])
+    )
+    loss.backward()
+
+    assert torch.isfinite(logits.grad).all()
+    assert logits.grad[:, 2].tolist() == [0] * 4
+
+
 # ---- prototypes
+
+
+def test_the_prototype_is_the_sample_whose_direction_is_nearest_to_the_mean():
+    features = torch.tensor(
+        [[1.0, 0.0], [0.0, 5.0], [3.0, 2.0], [1.0, 1.0], [-1.0, 0.0], [2.0, 0.1]]
+    )
+    labels = torch.tensor([3, 3, 3, 0, 0, 0])
+
+    # Directions of class 3: 0, 90 and 34 degrees; of class 0: 45, 180 and 3.
+    assert prototypes(features, labels).tolist() == [3, 2]
+
+
+def test_lengths_of_features_do_not_choose_the_prototype():
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.7, 0.8]])
+    labels = torch.zeros(3, dtype=torch.int64)
+    scaled = features * torch.tensor([[100.0], [1.0], [0.01]])
+
+    assert prototypes(features, labels).tolist() == [2]
+    assert prototypes(scaled, labels).tolist() == [2]
 
 
 def test_the_spread_is_the_standard_deviation_within_a_class():
@@ -310,6 +410,34 @@ def test_a_prototype_moves_down_the_loss_of_noised_features(noise):
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = {"strategy": "glfc", "rounds": 2, "strategy.search_steps": 5}
+
+
+def learned(folder, **values):
+    """Return how much of the first task is left at the end, and the rounds."""
+    given = {"scenario": "class-incremental", "scenario.class_fraction": 1.0}
+    given |= {"epochs": 3, "learning_rate": 3e-3, "tasks": 3, "seed": 1}
+    given |= {"strategy.search_steps": 30, "dataset": "digits", "model": "small"}
+    run_in_process(tiny(folder, **{**SMALL, **given, **values}))
+    matrices = summary_of(folder)["client_accuracy"]
+    return np.mean([matrix[-1][0] for matrix in matrices]), rounds_of(folder)
+
+
+def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
+    found, rounds = {}, {}
+    for samples, weight in ((20, 0.5), (20, 0.0), (0, 2.0), (0, 0.0)):
+        values = {"memory_samples": samples, "distillation": weight}
+        found[samples, weight], rounds[samples, weight] = learned(
+            tmp_path / f"{samples}-{weight}",
+            **{f"strategy.{key}": value for key, value in values.items()},
+        )
+
+    assert found[20, 0.5] > found[20, 0.0] + 0.1
+    assert found[0, 2.0] > found[0, 0.0] + 0.2
+    accuracies = [row["diagnostics"]["proxy/accuracy"] for row in rounds[0, 2.0]]
+    assert {row["diagnostics"]["proxy/images"] for row in rounds[0, 2.0]} == {4}
+    # Within a task the best model never gets worse on its images.
+    assert all(accuracies[n] <= accuracies[n + 1] for n in (0, 2, 4))
+    assert len(set(accuracies)) > 1
 
 
 @pytest.mark.parametrize("value", [1e20, -1e20])

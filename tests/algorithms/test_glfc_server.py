@@ -73,6 +73,16 @@ def sent_old(server, state, task, starts=True):
     return float(sent["old"]["w"][0]), sent["meta/old"]["classes"].tolist()
 
 
+def test_models_are_averaged_by_their_examples():
+    server = strategy()
+    state = played(
+        server, (0, {0: update(1.0, examples=1), 1: update(4.0, examples=3)})
+    )
+    assert state["base"]["w"].tolist() == [3.25, 3.25]
+    assert state["base"]["w"].dtype == np.float32
+    assert server.diagnostics(state, stage(1, 0), {}) == {}
+
+
 def test_the_best_model_of_a_task_is_the_old_model_of_the_next():
     server = strategy()
     state = played(
@@ -92,6 +102,13 @@ def test_the_best_model_of_a_task_is_the_old_model_of_the_next():
     assert state["best"]["w"][0] == np.float32(0.2)
     assert sent_old(server, state, task=1) == (pytest.approx(0.9), [0, 1, 0, 0])
     assert sent_old(server, state, task=2) == (pytest.approx(0.2), [0, 1, 1, 1])
+
+
+def test_of_models_that_are_as_good_the_later_is_kept():
+    server = strategy()
+    server.trainer.accuracy = lambda tensors, x, labels, classes: 0.5
+    state = played(server, (0, {0: update(0.3, [[0, 1]])}), (0, {0: update(0.1)}))
+    assert state["best"]["w"][0] == np.float32(0.1)
 
 
 def test_models_are_compared_on_the_images_of_the_task_alone():
@@ -138,6 +155,14 @@ def test_a_client_that_is_told_gets_the_old_model_when_a_task_starts():
     ):
         state = played(server, *rounds)
         assert sent_old(server, state, task=1, starts=False) == expected
+
+
+def test_searches_are_as_long_as_set_and_each_has_a_seed_of_its_own():
+    server = strategy(search_steps=7)
+    played(server, (0, {0: update(0.3, [[0, 1]]), 1: update(0.3, [[0, 1]])}))
+    steps, seeds = zip(*server.trainer.searches, strict=True)
+    assert steps == (7, 7)
+    assert len(set(seeds)) == 2
 
 
 # ---- what is refused

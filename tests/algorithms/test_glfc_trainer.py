@@ -68,6 +68,23 @@ def test_the_server_finds_the_very_images_and_labels(trainer):
     np.testing.assert_allclose(found, X, atol=0.03)
 
 
+def test_few_steps_find_little_and_the_start_follows_from_the_seed(trainer):
+    sent = gradients()
+    one, again, other = (
+        trainer.reconstruct(sent, Y.numpy(), steps=1, seed=seed) for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert np.abs(one - X.numpy()).mean() > 0.3
+
+
+@pytest.mark.parametrize("value", [1e30, -3e38])
+def test_gradients_of_no_image_do_no_harm(trainer, value):
+    sent = {name: np.full_like(array, value) for name, array in gradients().items()}
+    found = trainer.reconstruct(sent, Y.numpy(), steps=5, seed=0)
+    assert found.shape == (3, 1, 8, 8)
+
+
 @pytest.mark.parametrize(
     "bias",
     [[0.5] * 10, [-1.0] * 10, [-1, 2, -1, *[0] * 7], [-0.5, 0.1, *[0] * 8]],

@@ -62,6 +62,21 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growi
     check_loss(one, x, y, rows, by_hand)
 
 
+def test_the_first_task_is_trained_by_a_sigmoid_for_each_of_its_classes():
+    one = learner()
+    _, update = one.train({}, start(), FIRST, data(0))
+    oracle, task = model(), data(0).train
+    optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
+    z = oracle(task.x, 0)[:, :2]
+    own = torch.nn.functional.one_hot(task.y, 2).double()
+    p = torch.sigmoid(z.double())
+    (-(own * p.log() + (1 - own) * (1 - p).log()).sum() / 20).backward()
+    optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, oracle.state_dict()[name], atol=1e-6)
+    assert update.num_examples == 20
+
+
 def test_a_class_that_comes_again_is_told_by_its_labels():
     one = learner()
     state, _ = one.train({}, start(), FIRST, data(0))
@@ -70,6 +85,36 @@ def test_a_class_that_comes_again_is_told_by_its_labels():
     one.train(state, start(), SECOND, TaskData(mixed, task.valid, task.test, 6))
     assert one._distilled.tolist() == [0]
     assert one.known.tolist() == [0, 1, 2]
+
+
+# ---- exemplars
+
+
+def herded(features, count):
+    features, chosen = unit(features), []
+    for k in range(1, count + 1):
+        distances = [
+            np.inf
+            if i in chosen
+            else np.linalg.norm(features.mean(0) - (features[[*chosen, i]].sum(0)) / k)
+            for i in range(len(features))
+        ]
+        chosen.append(int(np.argmin(distances)))
+    return chosen
+
+
+def test_exemplars_are_herded_by_the_features_that_the_client_has_learned():
+    one = learner(6)
+    state, update = one.train({}, start(), FIRST, data(0))
+    x, y = (part.numpy() for part in data(0).train)
+    features = features_of(update.payload["base"], x)
+    expected = []
+    for label in (0, 1):
+        places = np.flatnonzero(y == label)
+        expected += places[herded(features[places], 3)].tolist()
+    kept = state["exemplars"]
+    np.testing.assert_array_equal(kept["x"], x[sorted(expected)])
+    np.testing.assert_array_equal(kept["y"], y[sorted(expected)])
 
 
 # ---- predictions
@@ -94,6 +139,16 @@ def test_the_nearest_mean_of_exemplars_is_that_of_the_received_model():
     assert len(set(logits.argmax(1).tolist())) > 1
 
 
+def test_a_prediction_drops_nothing_out():
+    logits = []
+    for dropout in (0.0, 0.5):
+        one = Icarl(IcarlParams(), model(dropout), place())
+        state, _ = learner().train({}, start(), FIRST, data(0))
+        one.model.train()
+        logits.append(one.predict(state, start(), 0, data(0).test.x))
+    torch.testing.assert_close(*logits)
+
+
 def test_without_exemplars_nothing_is_known():
     logits = learner().predict({}, start(), 0, data(0).test.x)
     assert torch.isfinite(logits).all()
@@ -106,3 +161,6 @@ def test_the_head_may_predict_in_the_place_of_the_means():
     x = data(0).test.x
     logits = one.predict(state, start(), 0, x).detach().numpy()
     np.testing.assert_allclose(logits, logits_of(start()["base"], x), atol=1e-5)
+
+
+# ---- runs

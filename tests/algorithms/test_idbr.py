@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from encoders import inputs, plain, saved
+from fakes import run_in_process, summary_of, tiny
+from text_sets import encoded_topics
 from torch import nn
 from torch.nn.functional import one_hot
 
@@ -27,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
 THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
+ONLY = TaskStage(round=2, task=1, starts_task=True, ends_task=True)
+RETURN = TaskStage(round=3, task=0, starts_task=False, ends_task=True)
 COMES_LATER = TaskStage(round=0, task=2, starts_task=True, ends_task=True)
 
 
@@ -300,6 +304,13 @@ def test_the_sample_nearest_to_each_clusters_mean_is_kept():
     assert found.dtype == np.int64
 
 
+@pytest.mark.parametrize("count", [3, 9])
+def test_there_are_no_more_than_different_samples(count):
+    points = np.array([[0.0], [1.0], [1.0], [5.0]])
+    found = nearest_to_centres(points, count, seed=2**40)
+    assert points[found].ravel().tolist() == [0, 1, 5]
+
+
 # ---- spaces
 
 
@@ -330,9 +341,45 @@ def test_features_are_two_spaces_of_the_pooled_encoder(wide_encoder):
     assert all(parameter.requires_grad for parameter in body.parameters())
 
 
+def test_an_odd_width_gives_the_rest_to_the_specific_space(tmp_path):
+    odd = saved(tmp_path, "bert", hidden_size=9, num_attention_heads=3)
+    body = DisentangledTransformer(DisentangledParams(encoder=odd))
+    assert (body.width, body.specific.out_features) == (4, 5)
+    assert body(inputs("bert")).shape == (2, 9)
+
+
 def test_an_encoder_of_images_has_no_halves(tmp_path):
     images = saved(tmp_path, "vit")
     with pytest.raises(
         ConfigError, match=r"model\.encoder: got .*, expected an encoder"
     ):
         DisentangledTransformer(DisentangledParams(encoder=images))
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    found = encoded_topics(tmp_path_factory.mktemp("topics"), per_label=60)
+    return {"strategy": "idbr", "scenario": "class-incremental", **found}
+
+
+def first_task(folder, texts, **params):
+    """Return how much of the first task is left at the end."""
+    given = {"scenario.class_fraction": 1.0, "rounds": 2, "epochs": 12, "seed": 1}
+    given |= {"learning_rate": 5e-3, "batch_size": 16}
+    values = {f"strategy.{key}": value for key, value in params.items()}
+    run_in_process(tiny(folder, **{**texts, **given, **values}))
+    matrices = summary_of(folder)["client_accuracy"]
+    assert all(matrix[0][0] == 1 for matrix in matrices), "it was learned"
+    return np.mean([matrix[1][0] for matrix in matrices])
+
+
+def test_the_memory_holds_the_first_task(tmp_path, texts):
+    nothing = {"budget": "fixed", "memory_samples": 0}
+    blank = first_task(tmp_path / "blank", texts, **nothing)
+    whole = first_task(tmp_path / "whole", texts, buffer_fraction=0.5)
+
+    assert blank == 0
+    assert whole >= 0.5

@@ -16,6 +16,7 @@ from synthesis_cases import (
     network,
     softmax,
 )
+from torch import nn
 from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
@@ -103,6 +104,17 @@ def test_a_sample_enters_by_the_random_layer_of_its_ten():
         np.testing.assert_allclose(seen[0][row].detach(), expected, atol=1e-5)
 
 
+def test_random_layers_are_drawn_anew_with_variance_one():
+    made = AnchoredGenerator(300, 10, 50, 2, SHAPE)
+    made.layers[0].bias.data += 1
+    made.redraw(torch.Generator().manual_seed(1))
+    first = made.layers[0].weight.detach().clone()
+    assert float(first.std()) == pytest.approx(1, abs=0.02)
+    assert not made.layers[0].bias.any()
+    made.redraw(torch.Generator().manual_seed(2))
+    assert not torch.equal(made.layers[0].weight, first)
+
+
 # ---- losses of the synthesis
 
 
@@ -184,3 +196,25 @@ def test_samples_come_with_the_projected_features_of_the_model(encoder):
     assert exact({"": again}) == exact({"": found})
     other = made.synthesize_near(learned, LABELS, params, 1, anchors[::-1].copy())
     assert other["x"].tolist() != found["x"].tolist()
+
+
+def test_the_anchors_of_the_labels_are_those_that_are_used(monkeypatch):
+    none = torch.empty(0, dtype=torch.int64)
+    public = PublicExamples(torch.empty(0, 0), none, none)
+    made, seen = AnchoredTrainer(network(7), public, TRAINING, 5), []
+    forward = AnchoredGenerator.forward
+
+    def noted(self, anchors):
+        seen.append(anchors)
+        return forward(self, anchors)
+
+    monkeypatch.setattr(AnchoredGenerator, "forward", noted)
+    teacher = network(0)
+    projection(teacher, LAYER)
+    learned = snapshot(teacher, teacher.shared_names())
+    anchors = np.arange(12, dtype=np.float32).reshape(4, WIDTH)
+    made.synthesize_near(learned, LABELS, LanderParams(**SMALL), 1, anchors)
+
+    rows = {tuple(row) for row in torch.cat(seen).tolist()}
+    assert rows == {(3, 4, 5), (9, 10, 11)}
+    assert isinstance(teacher.projection, nn.Linear)

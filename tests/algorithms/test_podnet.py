@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from fakes import tiny
+from fakes import run_in_process, summary_of, tiny
 from torch import nn
 from torch.nn import functional
 
@@ -22,7 +22,7 @@ from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
@@ -30,6 +30,7 @@ from fcl_flower.training.tensors import snapshot
 from strategies.podnet import PodNetParams
 
 FIRST = TaskStage(round=1, task=0, starts_task=True, ends_task=True)
+THIRD = TaskStage(round=3, task=1, starts_task=False, ends_task=False)
 SECOND = TaskStage(round=2, task=1, starts_task=True, ends_task=False)
 LAST = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
 RATE = 0.01
@@ -340,3 +341,122 @@ def test_settings_reach_the_network(tmp_path):
     model = Built(run).model()
     assert model.heads[0].proxies.shape == (8, 3, 64)
     assert model.heads[0].scale.tolist() == [2.5]
+
+
+def test_over_the_rounds_of_a_task_the_old_network_stays_the_same():
+    one = learner(memory_samples=4)
+    state, _ = one.train({}, start(one), FIRST, data(0))
+    received = start(one, shift=0.1)
+    state, _ = one.train(state, received, SECOND, data(1))
+    now = start(one, shift=0.3)
+    state, update = one.train({**state, "optimizer": {}}, now, THIRD, data(1))
+    x, y = both(1, state["memory"])
+    given = {"factor": math.sqrt(2), "resting": (0, 1)}
+    old = leaves(received["base"])
+    expected = trained(now["base"], old, x, y, one.params, **given)
+    assert_same(update.payload["base"], expected)
+
+
+@pytest.mark.parametrize("flat", [0.0, 1.0])
+def test_a_body_without_maps_is_held_by_its_features_alone(flat):
+    params = PodNetParams(proxies=2, flat_strength=flat, spatial_strength=1e6)
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    model = MultiHeadModel(
+        body, features=3, input_shape=(3,), tasks=1, classes=4, single_head=True
+    )
+    PodNet.replace_heads(model, params)
+    where = ClientContext(0, 0, Training(epochs=1, batch_size=9, learning_rate=RATE))
+    one = PodNet(params, model, where)
+    x = torch.randn(8, 3)
+    one._x, one._maps, one._weight = x, [], 2.0
+    one._old_body = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).requires_grad_(False)
+    hidden = model.body(x).detach()
+    found = one.penalty(torch.arange(8), hidden)
+    cosines = functional.cosine_similarity(hidden, one._old_body(x))
+    assert float(found) == pytest.approx(2 * flat * float((1 - cosines).mean()))
+
+
+def by_hand(x, proxies, scale):
+    """Return eta * sum_k softmax(a)_k a_k, one sample and one class after the other."""
+    found = np.zeros((len(x), len(proxies)))
+    for place, class_ in np.ndindex(found.shape):
+        h = x[place] / np.sqrt((x[place] ** 2).sum())
+        cosines = [h @ theta / np.sqrt((theta**2).sum()) for theta in proxies[class_]]
+        weights = np.exp(cosines)
+        found[place, class_] = scale * (weights @ cosines) / weights.sum()
+    return found
+
+
+def test_a_logit_is_the_weighted_mean_of_the_cosines_of_its_classs_proxies():
+    layer, x = head(), torch.randn(5, 4)
+    with torch.no_grad():
+        found = layer(x)
+    expected = by_hand(x.double().numpy(), layer.proxies.detach().double().numpy(), 3.0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_proxies_start_with_length_1_in_the_mean_square_and_differ():
+    torch.manual_seed(0)
+    layer = LocalSimilarity(features=64, classes=50, proxies=10, scale=1.0)
+    assert layer.proxies.shape == (50, 10, 64)
+    assert float(layer.proxies.square().sum(2).mean().detach()) == pytest.approx(
+        1, abs=0.02
+    )
+    assert float(layer.proxies[0].std(0).min().detach()) > 0.01
+    assert layer.scale.tolist() == [1.0]
+
+
+def test_a_class_that_the_head_does_not_have_yet_is_closed():
+    model = MultiHeadModel(
+        torch.nn.Flatten(),
+        features=4,
+        input_shape=(4,),
+        tasks=1,
+        classes=3,
+        single_head=True,
+    )
+    x, layer = torch.randn(5, 4), head()
+    model.heads = torch.nn.ModuleList([layer])
+    before = model(x, 0)
+    model.restrict_head([0, 2])
+    assert (model(x, 0)[:, 1] == CLOSED).all()
+    assert torch.equal(model(x, 0)[:, [0, 2]], before[:, [0, 2]])
+
+
+def test_each_sample_is_cut_off_by_itself_and_has_no_gradient_then():
+    logits = torch.tensor(LOGITS, requires_grad=True)
+    margin_loss(logits, torch.tensor(LABELS), 0.6).backward()
+    assert not logits.grad[0].any()
+    # d/dz of log sum_{c != y} e^z_c - z_y, over three samples.
+    share = np.exp([0.0, 3.0]) / np.exp([0.0, 3.0]).sum()
+    np.testing.assert_allclose(logits.grad[1], [share[0] / 3, share[1] / 3, -1 / 3])
+
+
+def test_closed_classes_are_not_compared_with():
+    open_, closed = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0, CLOSED]])
+    label = torch.tensor([0])
+    assert margin_loss(closed, label, 0.5) == margin_loss(open_, label, 0.5)
+
+
+def test_a_class_alone_has_nothing_to_learn_and_no_undefined_gradient():
+    logits = torch.tensor([[1.0]], requires_grad=True)
+    loss = margin_loss(logits, torch.tensor([0]), 0.6)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert logits.grad.tolist() == [[0.0]]
+
+
+def test_distillation_and_tuning_each_forget_less_than_going_without(tmp_path):
+    found = {}
+    for name, params in (
+        ("whole", {}),
+        ("not held", {"spatial_strength": 0.0, "flat_strength": 0.0}),
+        ("not tuned", {"finetune_epochs": 0}),
+    ):
+        given = {f"strategy.{k}": v for k, v in {"memory_samples": 8, **params}.items()}
+        run_in_process(small(tmp_path / name, **given))
+        found[name] = summary_of(tmp_path / name)["average_accuracy"]
+    assert found["whole"] > found["not held"] + 0.02
+    assert found["whole"] > found["not tuned"] + 0.1
+    assert found["whole"] > 0.8

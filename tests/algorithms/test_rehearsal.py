@@ -8,6 +8,7 @@ import torch
 from class_streams import (
     AGAIN,
     FIRST,
+    FOURTH,
     NOTHING,
     SECOND,
     THIRD,
@@ -26,6 +27,7 @@ from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.algorithms.rehearsal import CLASSES, MODEL, Teacher
+from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import snapshot
 from strategies.lwf import LwfParams
 
@@ -99,6 +101,16 @@ def test_a_repeated_round_keeps_the_same_samples(name):
 
 
 @pytest.mark.parametrize("name", MEMORIES)
+def test_clients_draw_their_samples_by_themselves(name):
+    kept = []
+    for client in (0, 1):
+        one = learner(name, where=place(client))
+        state, _ = one.train({}, received(one), FIRST, data(0))
+        kept.append(memory(one, state)["x"].tolist())
+    assert kept[0] != kept[1]
+
+
+@pytest.mark.parametrize("name", MEMORIES)
 def test_a_task_without_samples_is_no_reason_to_fail(name):
     one = learner(name)
     sent = received(one)
@@ -168,6 +180,27 @@ def test_without_a_teacher_it_is_training_on_the_task_alone():
         assert same(found.payload, expected.payload)
 
 
+def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
+    one = lwf()
+    state, _ = one.train({}, start(), FIRST, data(0))
+    during, _ = one.train(state, moved(start()), SECOND, data(1))
+    one.train(during, moved(start(), 0.3), FOURTH, data(2))
+    assert one.old.tolist() == [0, 1, 2, 3]
+    x = data(2).train.x.double().numpy()
+    expected = logits_of(moved(start(), 0.3)["base"], x)
+    np.testing.assert_allclose(one._taught.logits, expected, atol=1e-5)
+
+
+def test_the_teacher_drops_nothing_out():
+    one = lwf(dropout=0.5)
+    state, _ = one.train({}, start(), FIRST, data(0))
+    one.model.train()
+    one.train(state, moved(start()), SECOND, data(1))
+    x = data(1).train.x.double().numpy()
+    expected = logits_of(moved(start())["base"], x)
+    np.testing.assert_allclose(one._taught.logits, expected, atol=1e-5)
+
+
 def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
     one = lwf()
     state, _ = one.train({}, start(), THIRD, data(1))
@@ -186,6 +219,16 @@ def test_a_growing_head_tells_which_classes_others_have_met():
     later = Teacher.of_task(teacher.kept(FIRST), base, SECOND, network, labels + 3)
     assert later.old.tolist() == [0, 1, 2]
     assert later.known.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_class_that_comes_again_is_learned_from_labels_and_from_the_teacher():
+    one = lwf()
+    state, _ = one.train({}, start(), FIRST, data(0))
+    task = data(1)
+    both = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
+    one.train(state, start(), SECOND, TaskData(both, task.valid, task.test, 6))
+    assert one.old.tolist() == [0, 1]
+    assert one.new.tolist() == [1, 2]
 
 
 def test_what_was_learned_of_a_task_is_not_old_when_a_reply_is_lost():

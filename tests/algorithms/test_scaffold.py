@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fakes import run_in_process, summary_of, tiny
 from lone_learner import data, gradients, model, place, shared, stage
 from torch import nn
 
@@ -14,8 +15,11 @@ from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.registry import algorithm
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples
+from fcl_flower.federation.messages import decode_payload
 from fcl_flower.training.tensors import load
 from strategies.scaffold import Scaffold, ScaffoldParams
 
@@ -139,6 +143,16 @@ def test_option_1_takes_the_gradient_at_the_received_model(monkeypatch):
     near(update.payload["control/change"], {n: expected[n] for n in moved}, 1e-6)
 
 
+def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
+    received = shared(model())
+    received["control"] = {n: np.full_like(v, 9) for n, v in received["base"].items()}
+    own = {n: np.zeros_like(v) for n, v in received["base"].items()}
+    _, update = learner(epochs=1).train({"control": own}, received, NOW, data())
+    network, seen = model(), data().train
+    loss = nn.functional.cross_entropy(network(seen.x, 0), seen.y)
+    assert update.metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
 def test_who_begins_late_corrects_nothing_in_its_first_round():
     received = shared(model())
     plain = LocalTraining(Params(), model(), place(epochs=STEPS))
@@ -162,6 +176,22 @@ def test_without_examples_nothing_is_learned_of_the_drift(variate):
 
     near(kept["control"], own, 0)
     assert not any(v.any() for v in update.payload["control/change"].values())
+
+
+def test_one_client_alone_has_no_drift():
+    server = Scaffold(ScaffoldParams(), ServerContext(0))
+    state, alone = server.init(shared(model())["base"]), {}
+    received, plain = shared(model()), {}
+    for number in (1, 2, 3):
+        now = stage(number, starts=number == 1, ends=False)
+        sent = server.configure_train(state, now, 0)
+        alone, update = learner().train(alone, sent, now, data())
+        state = server.aggregate_train(state, now, {0: update})
+        plain, update = LocalTraining(Params(), model(), place(epochs=STEPS)).train(
+            plain, received, now, data()
+        )
+        received = update.payload
+    near(state["base"], received["base"])
 
 
 # ---- the server
@@ -202,6 +232,21 @@ def test_the_server_by_hand():
     assert server.configure_evaluate(state, NOW, 7) == {"base": state["base"]}
 
 
+def test_who_is_tested_is_sent_no_variates(tmp_path):
+    asked = {"train": [], "evaluate": []}
+
+    def note(client, message, reply):
+        if message.metadata.message_type in asked:
+            groups = decode_payload(message.content)
+            asked[message.metadata.message_type].append(set(groups))
+        return reply
+
+    run_in_process(tiny(tmp_path, strategy="scaffold", tasks=1, rounds=2), tamper=note)
+
+    assert asked["evaluate"] == [{"base"}] * 2
+    assert asked["train"][-1] == {"base", "control"}
+
+
 def test_who_has_no_examples_does_not_count():
     server, start = server_and_state()
     nobody = {0: sent([9, 9], [9, 9], 0)}
@@ -237,6 +282,32 @@ def test_who_sends_no_variate_moves_none():
 
 
 # ---- runs
+
+
+def test_an_option_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match=r"strategy\.variate: got 'end', expected"):
+        algorithm("scaffold").params({"variate": "end"})
+
+
+def test_a_run_carries_variates_and_they_change_what_is_learned(tmp_path):
+    def run(name, **more):
+        run_in_process(tiny(tmp_path / name, rounds=2, **more))
+        return summary_of(tmp_path / name)
+
+    found = run("a", strategy="scaffold")
+    start = run("b", strategy={"name": "scaffold", "variate": "start"})
+    plain = run("c", strategy="fedavg")
+
+    assert found["client_accuracy"] != plain["client_accuracy"]
+    assert start["client_accuracy"] != found["client_accuracy"]
+    # A model and a variate of each of its parameters, zero where no neuron answers.
+    ratio = found["nominal_bytes_up"] / plain["nominal_bytes_up"]
+    assert 1.5 < ratio <= 2
+    kinds = found["bytes_by_kind"]
+    assert kinds["up"].keys() == kinds["down"].keys() == {"base", "control", "meta"}
+    # A client keeps its own variate over tasks, and the common one comes in each round.
+    ratio = found["model_bytes"] / plain["model_bytes"]
+    assert 1.5 < ratio <= 2
 
 
 def test_a_layer_that_forward_never_uses_has_no_gradient():

@@ -79,6 +79,18 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     check_loss(one, x, y, rows, by_hand)
 
 
+def test_the_first_task_has_a_softmax_over_its_own_classes():
+    one = learner()
+    _, update = one.train({}, start(), FIRST, data(0))
+    oracle, task = model(), data(0).train
+    optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
+    logits = oracle(task.x, 0)[:, :2]
+    torch.nn.functional.cross_entropy(logits, task.y).backward()
+    optimizer.step()
+    for name, values in update.payload["base"].items():
+        np.testing.assert_allclose(values, oracle.state_dict()[name], atol=1e-6)
+
+
 @pytest.mark.parametrize(("ratio", "drawn"), [(0.25, 5), (0.01, 1), (1.0, 8)])
 def test_a_step_has_samples_of_the_memory_in_one_ratio_to_new_ones(ratio, drawn):
     one = learner(8, replay_ratio=ratio)
@@ -91,6 +103,18 @@ def test_a_step_has_samples_of_the_memory_in_one_ratio_to_new_ones(ratio, drawn)
     # The teacher's answers to both, the step's two parts, the validation samples.
     assert sizes == [20, 8, 20, drawn, 20]
     assert update.num_examples == 20
+
+
+def test_the_draw_depends_on_client_and_round_alone():
+    def update(client, number):
+        one = learner(40, place(client, epochs=2, batch_size=4))
+        state, _ = one.train({}, start(), FIRST, data(0))
+        stage = TaskStage(number, 1, starts_task=True, ends_task=False)
+        one.train(state, start(), stage, data(1))
+        return one._draw.get_state().tolist()
+
+    assert update(0, 2) == update(0, 2)
+    assert len({str(update(c, r)) for c, r in ((0, 2), (1, 2), (0, 3))}) == 3
 
 
 def test_without_a_memory_only_the_old_model_speaks_for_old_classes():
@@ -125,3 +149,13 @@ def test_a_class_belongs_to_the_task_in_which_it_was_first_met():
 
 def task_rest(task):
     return task.valid, task.test, task.classes
+
+
+def test_a_growing_head_tells_of_classes_that_others_have_met():
+    one = learner()
+    one.model.restrict_head([0, 1, 2])
+    state, _ = one.train({}, start(), FIRST, data(0))
+    assert state["memory/tasks"]["first"].tolist() == [0, 0, 0, -1, -1, -1]
+
+
+# ---- runs

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fakes import run_in_process, summary_of, tiny
 from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.fedprox_ssgd import FedProxSsgd
@@ -110,3 +111,27 @@ def test_the_settings_are_those_of_the_authors_unless_others_are_given(tmp_path,
     changed = images(tmp_path, strategy=name, **own)
     assert changed.config.training.learning_rate == 0.2
     assert Entries(changed).model_params == LeNetParams(width=0.5, dropout=0.0)
+
+
+# ---- runs
+
+
+def accuracies(folder, **values):
+    run_in_process(tiny(folder, rounds=2, **values))
+    return summary_of(folder)["client_accuracy"]
+
+
+def test_with_one_rate_it_is_fedavg_by_sgd_and_with_a_falling_one_it_is_not(tmp_path):
+    same = {"optimizer": "sgd", "momentum": 0.8, "batch_size": 10}
+    plain = accuracies(
+        tmp_path / "a", strategy="fedavg", learning_rate=0.01, lr_patience=0, **same
+    )
+    steady, falling = (
+        accuracies(tmp_path / name, strategy={"name": "stable-sgd", "gamma": gamma})
+        for name, gamma in (("b", 1.0), ("c", 0.01))
+    )
+
+    assert steady == plain
+    assert falling != plain
+    # The first task is at the full rate in any case.
+    assert [rows[0] for rows in falling] == [rows[0] for rows in plain]

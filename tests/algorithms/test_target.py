@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from fakes import exact, run_in_process, summary_of, tiny
+from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 from torch import nn
 
 from clients.target import Target as Client
@@ -231,3 +231,28 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
         assert kept["x"].shape == (48, 1, 8, 8)
         plan = Built(resolve(config)).scenario
         assert kept["labels"].tolist() == list(plan.labels_until(0))
+
+
+@pytest.mark.parametrize(
+    "protection",
+    [
+        {"federation.secure_aggregation": True, "clients": 3},
+        {"privacy.unit": "client", "privacy.noise_multiplier": 0.01, "tasks": 2},
+    ],
+    ids=["secure aggregation", "noise"],
+)
+def test_samples_are_made_of_a_protected_mean(tmp_path, protection):
+    run_in_process(run(tmp_path, rounds=1, **protection))
+    assert summary_of(tmp_path)["bytes_by_kind"]["down"]["memory"] > 0
+    assert not any(row["failed"] for row in rounds_of(tmp_path))
+
+
+def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
+    given = {"scenario.name": "concepts", "scenario.reveal_ids": True, "rounds": 3}
+    given |= {"classes_per_task": 0, "clients": 3}
+    config = tiny(tmp_path, strategy="target", **SMALL, **given)
+    strategy = Built(resolve(config)).strategy()
+    assert strategy.context.classes.until == (tuple(range(10)),) * 2
+    run_in_process(config)
+    assert summary_of(tmp_path)["bytes_by_kind"]["down"]["memory"] > 0
+    assert not any(row["failed"] for row in rounds_of(tmp_path))

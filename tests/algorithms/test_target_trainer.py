@@ -249,3 +249,16 @@ def test_the_student_is_a_fresh_network_each_time(learned, monkeypatch):
     for number in (1, 2):
         made.synthesize(learned, LABELS, SynthesisParams(**SMALL), number)
     assert students == [of(network(7))] * 2
+
+
+def test_the_same_call_makes_the_same_and_another_number_or_seed_others(learned):
+    params, made = SynthesisParams(**SMALL), trainer()
+    assert len(made.labels) == 0
+
+    def images(maker, number):
+        return maker.synthesize(learned, LABELS, params, number)["x"].tolist()
+
+    one = images(made, 1)
+    assert images(made, 1) == one
+    assert images(made, 2) != one
+    assert images(trainer(seed=6), 1) != one
