@@ -35,11 +35,11 @@ static: $(INSTALLED) ## check format, lint, types, layers and the project's own 
 check: static test ## run static and test: what should hold before each commit
 
 # What is marked mostly waits for its processes: more of it runs than there are cores. A
-# group, such as all that share a federation, stays with one worker.
+# file stays with one worker, as its tests may share a federation.
 test-all: $(INSTALLED) ## run test with coverage, nine tenths of all lines, then processes, Ray, federations, browsers, fuzzing, encoders
 	mkdir -p build
 	$(MAKE) test N=2 MORE="--cov --cov-fail-under=90 --durations-file=build/durations.txt"
-	$(PYTEST) -m "$(MARKED)" -n 4 --dist loadgroup --no-loadscope-reorder \
+	$(PYTEST) -m "$(MARKED)" -n 4 --dist loadfile --no-loadscope-reorder \
 		--durations-file=build/durations-marked.txt
 
 format: $(INSTALLED) ## bring the code into the one format

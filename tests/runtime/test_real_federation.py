@@ -13,7 +13,7 @@ from local_federation import PATIENCE, LocalFederation
 
 from fcl_flower.runtime.processes import free_port
 
-pytestmark = [pytest.mark.deploy, pytest.mark.xdist_group("lab")]
+pytestmark = pytest.mark.deploy
 
 KEY = "clients/client-{}.key"
 FEDAVG = ("--strategy", "fedavg", "--classes-per-task", 2)

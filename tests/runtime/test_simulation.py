@@ -21,7 +21,7 @@ from fcl_flower.runtime import processes
 from fcl_flower.runtime.local_runs import Backend, Job, run_all
 from fcl_flower.setup.resolve import resolve
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # the machine may be busy
