@@ -84,7 +84,9 @@ def head_places(group: str, arrays: Arrays, count: int) -> Array:
         or len(spec.shape) != 1
         or not 0 < spec.shape[0] <= count
     ):
-        raise WireError(f"{group}/classes: expected 1 to {count} integers")
+        raise WireError(
+            f"{group}/classes: expected 1 to {count} integers, a dense tensor of int64"
+        )
     places = np.asarray(arrays["classes"])
     if places.min() < 0 or places.max() >= count or (np.diff(places) <= 0).any():
         raise WireError(f"{group}/classes: expected ascending places of the head")

@@ -58,8 +58,7 @@ def test_class_groups_are_drawn_and_learned_by_these_names(monkeypatch):
     orders = {f"scenario-order/{client}" for client in CLIENTS}
     known = TRAINING | orders | {"scenario-groups"}
     assert found >= known
-    drawn_too = {"samples-share", "samples-valid", "scenario-train", "scenario-test"}
-    assert purposes(found - known) == drawn_too
+    assert purposes(found - known) == {"samples-share", "samples-valid"}
 
 
 def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
@@ -74,8 +73,7 @@ def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
         *TRAINING,
     }
     assert found >= known
-    drawn_too = {"stream-order", "scenario-train", "scenario-test"}
-    assert purposes(found - known) == drawn_too
+    assert purposes(found - known) == {"stream-order"}
 
 
 def test_new_classes_are_drawn_replayed_and_sent_by_these_names(monkeypatch):
@@ -104,8 +102,7 @@ def test_new_classes_are_drawn_replayed_and_sent_by_these_names(monkeypatch):
         *TRAINING,
     }
     assert found >= known
-    drawn_too = {"rounding", "rounding of the broadcast", "scenario-test"}
-    assert purposes(found - known) == drawn_too
+    assert purposes(found - known) == {"rounding", "rounding of the broadcast"}
 
 
 def test_all_other_purposes_are_in_the_code_as_they_were():

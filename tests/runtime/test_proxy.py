@@ -110,10 +110,12 @@ def files(tmp_path_factory):
     return Certificates(folder)
 
 
-def ask(port, method="POST", path="/v1/fleet/get-run", body=b"x", headers=None):
+def ask(
+    port, method="POST", path="/v1/fleet/get-run", body=b"x", headers=None, seconds=5
+):
     # Closed even where the call is refused before all of it was sent.
     with contextlib.closing(
-        http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     ) as connection:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -215,7 +217,7 @@ def test_nothing_else_gets_in(superlink, door):
 def test_an_answer_that_takes_long_is_waited_for(superlink):
     superlink.pause = 6  # what httpx would not
     with proxy(superlink.server_port, answer_seconds=60) as door:
-        assert status(door) == 418
+        assert status(door, seconds=20) == 418
 
 
 def test_an_answer_that_does_not_come_may_have_been_handled(superlink):

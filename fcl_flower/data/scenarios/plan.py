@@ -61,20 +61,25 @@ class ScenarioSpec(Generic[P_co]):
         """Seed a generator for one purpose."""
         return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
 
+    def most_per_class(self, split: SampleSplit) -> int:
+        """Look up how many samples of each class are used; 0 for all there are."""
+        return self.max_train_per_class if split == "train" else self.max_test_per_class
+
     def shuffled_class(
         self, source: Dataset, split: SampleSplit, label: int
     ) -> Indices:
         """Draw the samples of a class that are used, in a shuffled order."""
-        most = self.max_train_per_class if split == "train" else self.max_test_per_class
         # By name, so that the samples are the same in whatever order data sets come.
         rng = self.rng(f"{split}/{source.name}", label)
         found = np.flatnonzero(source.split(split).y == label)
-        return rng.permutation(found)[: most or None]
+        return rng.permutation(found)[: self.most_per_class(split) or None]
 
     def samples(
         self, source: Dataset, split: SampleSplit, labels: Iterable[int]
     ) -> Indices:
         """Draw the samples of some classes that are used, ascending."""
+        if not self.most_per_class(split):  # nothing is left out: nothing is drawn
+            return np.flatnonzero(np.isin(source.split(split).y, list(labels)))
         found = [self.shuffled_class(source, split, label) for label in labels]
         return np.sort(np.concatenate(found))
 
