@@ -19,6 +19,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fcl_flower.cli.main import main as fcl
 from fcl_flower.config.run_config import RunConfig, refuse_attack
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.data.texts import load_stdlib_docs, words
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
 
@@ -53,8 +55,17 @@ def refusal(case: Mapping[str, Any]) -> str:
     """Tell with which sentence a case is refused; empty where it is not.
 
     What a TOML parser says is left out, as each version of Python says it otherwise.
+    ``{words}`` stands for the number of words in that version's own docstrings.
     """
-    return re.sub(r"(a TOML file|in TOML) \(.*\)", r"\1", sentence(case))
+    found = re.sub(r"(a TOML file|in TOML) \(.*\)", r"\1", sentence(case))
+    return found.replace(f" {words_of_docs()} words", " {words} words")
+
+
+@lru_cache
+def words_of_docs() -> int:
+    """Count the different words of ``stdlib-docs``."""
+    docs = load_stdlib_docs()
+    return len({word for text in docs.train.x + docs.test.x for word in words(text)})
 
 
 def sentence(case: Mapping[str, Any]) -> str:
