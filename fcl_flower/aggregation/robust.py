@@ -142,14 +142,18 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
     """
     count = len(products)
     hostile = count_hostile(count, fraction)
-    squares = np.diag(products)
-    apart = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
-    np.fill_diagonal(apart, np.inf)
-    near = np.sort(apart, axis=1)[:, : max(1, count - hostile - 2)]
-    chosen = np.argsort(near.sum(1), kind="stable")[: count - hostile]
+    chosen = np.argsort(_scores(products, hostile), kind="stable")[: count - hostile]
     weights = np.zeros(count)
     weights[chosen] = 1.0
     return weights
+
+
+def _scores(products: Matrix, hostile: int) -> Matrix:
+    squares = np.diag(products)
+    apart = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
+    np.fill_diagonal(apart, np.inf)
+    near = np.sort(apart, axis=1)[:, : max(1, len(products) - hostile - 2)]
+    return np.asarray(near.sum(1))
 
 
 def geometric_median_weights(products: Matrix) -> Matrix:
@@ -160,8 +164,13 @@ def geometric_median_weights(products: Matrix) -> Matrix:
     Weiszfeld, nu = 1e-6), with equal alpha and until nothing changes. Its points are
     means of updates, so that distances follow from their inner products (n, n).
     """
-    # Any start will do; from the mean, an update far away takes many steps to leave.
-    weights = krum_weights(products, 0.5)
+    # From the mean, an update far away takes many steps to leave: the start is the mean
+    # of what multi-Krum selects, with all of equal scores. Where the minimum is not
+    # unique the start decides, and must not depend on the order of the clients.
+    hostile = count_hostile(len(products), 0.5)
+    scores = _scores(products, hostile)
+    last = np.sort(scores)[len(products) - hostile - 1]
+    weights = (scores <= last * (1 + 1e-9)).astype(np.float64)
     weights /= weights.sum()
     for _ in range(_STEPS):
         to_mean = products @ weights

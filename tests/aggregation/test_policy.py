@@ -1,6 +1,7 @@
 """Means of many updates, against other libraries and plain loops."""
 
 import statistics
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -160,6 +161,17 @@ def test_the_geometric_median_does_not_depend_on_the_unit(scale):
     points = scale * np.array([0.0, 1.0, 5.0])
     weights = geometric_median_weights(np.outer(points, points))
     assert weights @ points == pytest.approx(scale, rel=2e-3)
+
+
+@pytest.mark.parametrize("points", [(0.0, 0.5, 1.0, 1.0), (-2.0, -2.0, 3.0, 3.0)])
+def test_the_order_does_not_choose_between_two_middle_updates(points):
+    """Each point between them has the least sum of distances; scores of Krum tie."""
+    found = [
+        geometric_median_weights(np.outer(order, order)) @ order
+        for order in map(np.array, permutations(points))
+    ]
+    np.testing.assert_allclose(found, found[0], atol=1e-9)
+    assert sorted(points)[1] <= found[0] <= sorted(points)[2]
 
 
 def plain_krum(vectors, hostile):
