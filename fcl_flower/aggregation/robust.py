@@ -170,7 +170,7 @@ def geometric_median_weights(products: Matrix) -> Matrix:
     hostile = count_hostile(len(products), 0.5)
     scores = _scores(products, hostile)
     last = np.sort(scores)[len(products) - hostile - 1]
-    weights = (scores <= last * (1 + 1e-9)).astype(np.float64)
+    weights: Matrix = (scores <= last * (1 + 1e-9)).astype(np.float64)
     weights /= weights.sum()
     for _ in range(_STEPS):
         to_mean = products @ weights
