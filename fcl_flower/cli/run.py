@@ -103,6 +103,8 @@ def simulate(
 def _print_summary(
     console: Console, config: "RunConfig", folder: Path, summary: Mapping[str, Any]
 ) -> None:
+    from fcl_flower.results.run_folder import CLIENTS, clients_bytes
+
     accuracy, forgetting = (
         "unknown" if summary[key] is None else f"{summary[key]:.3f}"
         for key in ("average_accuracy", "forgetting")
@@ -127,6 +129,18 @@ def _print_summary(
     for client, why in summary["left_out"].items():
         line = f"client {client} took part in no round: {why}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if (size := clients_bytes(folder)) > _WORTH_A_LINE:
+        console.print(
+            f"{folder / CLIENTS} keeps the clients' states, {size / 1e6:.0f} MB, for "
+            "fcl predict and fcl export-model; none with "
+            "--set run.keep_clients=false",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+_WORTH_A_LINE = 10 * 10**6
+"""Bytes on a disk."""
 
 
 def print_untrained(

@@ -7,7 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import Scalar, parse_inline
@@ -315,15 +321,21 @@ class RunSection(Section):
     """Resume the run in the output folder, after its last finished round."""
     client_state: str = "context"
     """Where clients keep their state: context (Flower's), or a folder."""
-    keep_clients: bool = False
-    """Keep the clients' states in the folder of a simulation that is over, for fcl
-    export-model."""
+    keep_clients: Literal["auto", "true", "false"] = "auto"
+    """Keep the clients' states in the folder of a simulation that is over, with which
+    fcl predict and fcl export-model work; auto: at most 256 MB, and none in a study."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
     while the run goes on; 0 for none."""
     track: str = ""
     """Who else gets the numbers of the run while it goes on, separated by commas:
     tensorboard, mlflow, wandb, or the tracker of another package; empty for nobody."""
+
+    @field_validator("keep_clients", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        # As everybody writes it, and as it was before there was a third value.
+        return str(value).lower() if isinstance(value, bool) else value
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def _run(folder: Path) -> Built:
     if not (folder / "summary.json").is_file():
         raise config_error("folder", str(folder), "one with a finished run")
     config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
-    if not (config.run.keep_clients and (folder / CLIENTS).is_dir()):
+    if not (folder / CLIENTS).is_dir():
         expected = "true for the simulation, as clients' states are removed otherwise"
         raise config_error("run.keep_clients", config.run.keep_clients, expected)
     run = Built(resolve(config.replace(device="cpu")))

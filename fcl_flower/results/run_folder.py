@@ -20,6 +20,8 @@ CHECKPOINT = "checkpoint"
 WORK = ".flower"
 """What a simulation needs to run and to be resumed: the states of its clients."""
 CLIENTS = f"{WORK}/clients"
+SMALL_STATES = 256 * 10**6
+"""Bytes that the states of all clients may take together to be kept unasked."""
 LOCAL_DATA = "local-data.json"
 """The checksum of each client's local data: of others it would be another run."""
 
@@ -111,8 +113,19 @@ def _checksums(config: RunConfig, local_data: Sequence[Path]) -> list[str]:
     return [checksum(path, config.scenario.tasks) for path in local_data]
 
 
-def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
+def clients_bytes(folder: Path) -> int:
+    """Count the bytes that the clients' states in a folder take; 0 for none."""
+    found = (folder / CLIENTS).rglob("*")
+    return sum(path.stat().st_size for path in found if path.is_file())
+
+
+def close_folder(folder: Path, *, keep_clients: str) -> dict[str, Any]:
     """Remove what only a running run needs; return its summary.
+
+    Args:
+        folder: of the run.
+        keep_clients: ``true``, ``false``, or ``auto`` to keep the clients' states if
+            they take at most `SMALL_STATES`.
 
     Raises:
         RoundError: there is no summary.
@@ -122,7 +135,8 @@ def close_folder(folder: Path, *, keep_clients: bool) -> dict[str, Any]:
         raise RoundError(
             f"the run did not finish; the reason stands in {folder / 'flower.log'}"
         )
-    if not keep_clients:
+    small = keep_clients == "auto" and clients_bytes(folder) <= SMALL_STATES
+    if keep_clients != "true" and not small:
         shutil.rmtree(folder / WORK, ignore_errors=True)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found

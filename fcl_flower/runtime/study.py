@@ -39,8 +39,15 @@ class Study:
         return with_local_only(self.rows) if self.counterparts else self.rows
 
     def runs(self) -> list[RunConfig]:
-        """List every run, seed by seed, so that early results are comparable."""
-        return [row.replace(seed=seed) for seed in self.seeds for row in self.variants]
+        """List every run, seed by seed, so that early results are comparable.
+
+        Clients' states are kept where a row says ``true``: many runs fill a disk.
+        """
+        rows = [
+            row.replace(keep_clients="false") if row.run.keep_clients == "auto" else row
+            for row in self.variants
+        ]
+        return [row.replace(seed=seed) for seed in self.seeds for row in rows]
 
     def mapped(self, change: Callable[[RunConfig], RunConfig]) -> Self:
         """Change the settings of all rows, whose titles stay."""

@@ -6,6 +6,9 @@ import sys
 import pytest
 from run_folders import edit, make_run, make_under_way
 
+from fcl_flower.cli import run as cli_run
+from fcl_flower.results.run_folder import clients_bytes
+
 
 @pytest.fixture
 def study(tmp_path):
@@ -139,3 +142,18 @@ def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl)
     fcl(*asked, "--format", "pb").is_refusal("format: got 'pb', expected one of pt")
     assert fcl(*asked, "--output", "out").code == 0
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["client-0-task-0.pt"]
+
+
+@pytest.mark.parametrize("worth", [0, 10**9])
+def test_the_command_says_what_large_states_take_and_how_to_keep_none(
+    worth, fcl, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cli_run, "_WORTH_A_LINE", worth)
+    small = ("--clients", "1", "--tasks", "1", "--rounds", "1", "--dataset", "digits")
+
+    answer = fcl("simulate", "--strategy", "fedavg", *small, "--output", "run")
+
+    assert answer.code == 0
+    assert clients_bytes(tmp_path / "run") > 0
+    assert ("run/.flower/clients keeps" in answer.out) == (worth == 0)
+    assert ("--set run.keep_clients=false" in answer.out) == (worth == 0)

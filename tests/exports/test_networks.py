@@ -171,7 +171,10 @@ def test_a_client_or_task_or_run_that_is_not_there_is_refused(fedavg, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"run": {}}, "^run.keep_clients: got False, expected true"),
+        (
+            {"run": {"keep_clients": False}},
+            "^run.keep_clients: got 'false', expected t",
+        ),
         (
             {"federation": {"wire_dtype": "float16"}},
             "^federation.wire_dtype: got 'float16', expected float32",
@@ -188,4 +191,6 @@ def test_a_run_of_which_too_little_is_known_is_refused(
     with pytest.raises(fcl.ConfigError, match=message):
         trained(tmp_path / "run", 0, 0)
     states = tmp_path / "run" / ".flower"
-    assert states.exists() == bool(given["run"])  # they stay where that is wanted
+    assert states.exists() == bool(
+        given["run"]["keep_clients"]
+    )  # they stay where that is wanted

@@ -206,7 +206,7 @@ def test_actors_are_kept_unless_one_may_still_be_at_work(started, tmp_path):
     run = FlowerRuns(workers=3, gpus_per_client=0.5)
     for number, seed in enumerate([1, 1, 2, 1]):
         (tmp_path / str(number)).mkdir()
-        run(tiny("", seed=seed), tmp_path / str(number))
+        run(tiny("", seed=seed, keep_clients=False), tmp_path / str(number))
 
     start = "start 3 0.5"
     assert started == [start, "run 1", "run 1", "run 2", "close", start, "run 1"]
