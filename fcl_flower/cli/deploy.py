@@ -66,16 +66,52 @@ more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
     show_default=True,
     help="Until the server's certificate expires.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option(
+    "--renew",
+    is_flag=True,
+    help="Replace the server's certificate, by default for the same names.",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace all: clients need new files, too."
+)
 def certs(
-    folder: Path, hosts: tuple[str, ...], clients: int, days: int, overwrite: bool
+    folder: Path,
+    hosts: tuple[str, ...],
+    clients: int,
+    days: int,
+    renew: bool,
+    overwrite: bool,
 ) -> None:
-    """Make certificates and keys for a federation in FOLDER, where missing."""
-    from fcl_flower.runtime.certificates import make_certificates
+    """Make certificates and keys for a federation in FOLDER, where missing.
 
-    made = make_certificates(folder, hosts, clients, days, overwrite=overwrite)
+    A client whose .pub is there is left alone, wherever its key is now.
+    """
+    from fcl_flower.runtime.certificates import Certificates, make_certificates
+
+    made = make_certificates(
+        folder, hosts, clients, days, overwrite=overwrite, renew=renew
+    )
     for path in made:
         click.echo(path)
+    files = Certificates(folder)
+    for number in range(clients):
+        key = files.client_key(number)
+        public = key.with_suffix(".pub")
+        if not key.exists():
+            click.echo(f"client {number} is left alone: it has the key of {public}")
+        elif not public.exists():
+            click.echo(
+                f"client {number} is left alone, but no server lets it in without "
+                f"{public}: ssh-keygen -y -f {key} > {public}"
+            )
+    if files.server.exists():
+        click.echo(f"the server's certificate ends on {files.ends().date()}")
+    if renew:
+        click.echo(
+            f"to the server: {files.server}, and start fcl server again; clients need "
+            "nothing new"
+        )
+        return
     click.echo(
         f"to the server: all of {folder} but ca.key and clients/*.key; "
         f"of a new client its .pub\n"

@@ -52,6 +52,14 @@ class Certificates:
         """Key of a client; its public key lies beside it."""
         return self.clients / f"client-{number}.key"
 
+    def ends(self) -> datetime.datetime:
+        """Read when the server's certificate ends, in UTC.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return _read_certificate(self.server).not_valid_after_utc
+
     def require(self, *files: Path) -> None:
         """Check that files of the folder are there.
 
@@ -66,21 +74,35 @@ class Certificates:
 
 
 def make_certificates(
-    folder: Path, hosts: Sequence[str], clients: int, days: int, *, overwrite: bool
+    folder: Path,
+    hosts: Sequence[str],
+    clients: int,
+    days: int,
+    *,
+    overwrite: bool,
+    renew: bool = False,
 ) -> list[Path]:
     """Make what is missing, or all anew; return the new files.
 
-    A server's certificate is for ``hosts`` and this machine's own names, for so many
-    days. There are none for one that is there.
+    A client whose public key is there has its key, wherever that is now. A server's
+    certificate is for ``hosts`` and this machine's own names, for so many days. There
+    are none for one that is there, unless it is renewed: then it is for the names of
+    the one before where no others are given, and no other file is replaced.
 
     Raises:
-        ConfigError: a host is no name or address, or they are not as they must be.
+        ConfigError: a host is no name or address, or they are not as they must be, or a
+            file is elsewhere without which another cannot be made.
     """
     files = Certificates(folder)
-    certified = files.server.exists() and not overwrite
+    if overwrite and renew:
+        raise config_error("renew", renew, "false with --overwrite, which replaces all")
+    there = files.server.exists()
+    certified = there and not (overwrite or renew)
     if certified and hosts:
-        expected = f"none, as {files.server} is there (--overwrite replaces it)"
+        expected = f"none, as {files.server} is there (--renew replaces it)"
         raise config_error("host", ", ".join(hosts), expected)
+    if there and renew and not hosts:
+        hosts = _hosts(files.server)
     if not certified and not hosts:
         expected = "the name or the address by which clients reach the server"
         raise config_error("host", "", expected)
@@ -89,17 +111,48 @@ def make_certificates(
         files.clients.mkdir(parents=True, exist_ok=True)
         if not certified:
             names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
-            if overwrite or not files.authority.exists():
+            if overwrite or not _has_authority(files):
                 made += _make_authority(files)
-            made += _certify_server(files, hosts[0], names, days)
+            made += _certify_server(files, hosts[0], names, days, new_key=overwrite)
         for number in range(clients):
             key = files.client_key(number)
-            if overwrite or not key.exists():
+            if overwrite or not (key.exists() or key.with_suffix(".pub").exists()):
                 made += _make_client_key(key)
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
         raise config_error("certs", str(folder), expected) from error
     return made
+
+
+def _has_authority(files: Certificates) -> bool:
+    """Tell whether there is an authority; refuse one of which a part is elsewhere."""
+    pair = files.authority, files.authority_key
+    missing = [path.name for path in pair if not path.exists()]
+    others = *pair, files.server, files.server_key
+    if missing and any(path.exists() for path in others):
+        raise config_error(
+            "certs",
+            str(files.folder),
+            f"a folder with {' and '.join(missing)}, which certify the server: copy "
+            "back here what was moved away (--overwrite replaces all, and locks out "
+            "each client until it has the new ca.crt and its new key)",
+        )
+    return not missing
+
+
+def _hosts(server: Path) -> list[str]:
+    """Read the names that a server's certificate is for."""
+    found = _read_certificate(server).extensions
+    names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        expected = f"a certificate, as fcl certs makes it ({error})"
+        raise config_error("certs", str(path), expected) from error
 
 
 def _make_authority(files: Certificates) -> list[Path]:
@@ -112,32 +165,46 @@ def _make_authority(files: Certificates) -> list[Path]:
 
 
 def _certify_server(
-    files: Certificates, title: str, names: Iterable[x509.GeneralName], days: int
+    files: Certificates,
+    title: str,
+    names: Iterable[x509.GeneralName],
+    days: int,
+    *,
+    new_key: bool,
 ) -> list[Path]:
-    try:
-        signer = load_pem_private_key(files.authority_key.read_bytes(), None)
-        authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-    except (OSError, ValueError, TypeError) as error:
-        given = f"{files.authority_key} and {files.authority}"
-        expected = f"the key and the certificate of an authority ({error})"
-        raise config_error("certs", given, expected) from error
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        expected = "a key on an elliptic curve, as fcl certs makes it"
-        raise config_error("certs", str(files.authority_key), expected)
-    key = ec.generate_private_key(ec.SECP256R1())
+    authority, signer = _read_certificate(files.authority), _key(files.authority_key)
+    made = [files.server]
+    if new_key or not files.server_key.exists():
+        _write_secret(files.server_key, _pem(ec.generate_private_key(ec.SECP256R1())))
+        made.insert(0, files.server_key)
+    public = _key(files.server_key).public_key()
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
-        _builder(title, key.public_key(), days, signs=False)
+        _builder(title, public, days, signs=False)
         .issuer_name(authority.subject)
         .add_extension(usage, critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(signed_by, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    _write_secret(files.server_key, _pem(key))
-    files.server.write_bytes(certificate.public_bytes(Encoding.PEM))
-    return [files.server_key, files.server]
+    # A server that starts meanwhile reads the old one or the new one, whole.
+    new = files.server.with_suffix(".new")
+    new.write_bytes(certificate.public_bytes(Encoding.PEM))
+    new.replace(files.server)
+    return made
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a private key of the authority or of the server."""
+    expected = "a key on an elliptic curve, as fcl certs makes it"
+    try:
+        found = load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise config_error("certs", str(path), f"{expected} ({error})") from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise config_error("certs", str(path), expected)
+    return found
 
 
 def _builder(

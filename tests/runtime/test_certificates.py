@@ -14,8 +14,9 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.runtime.certificates import Certificates, make_certificates
 
 
-def make(folder, hosts=("localhost",), clients=0, overwrite=False):
-    return make_certificates(folder, hosts, clients, 30, overwrite=overwrite)
+def make(folder, hosts=("localhost",), clients=0, overwrite=False, renew=False):
+    given = folder, hosts, clients, 30
+    return make_certificates(*given, overwrite=overwrite, renew=renew)
 
 
 def contents(folder):
@@ -98,6 +99,53 @@ def test_an_expired_certificate_is_made_again_by_the_same_authority(tmp_path):
     certificate(files.server).verify_directly_issued_by(certificate(files.authority))
 
 
+@pytest.mark.parametrize("kept", ["pub", "key"])
+def test_a_client_that_has_half_of_its_keys_here_gets_no_others(tmp_path, kept):
+    make(tmp_path, clients=2)
+    for path in (tmp_path / "clients").iterdir():
+        if path.suffix != f".{kept}":
+            path.unlink()
+    before = contents(tmp_path)
+
+    made = make(tmp_path, [], clients=3)
+
+    assert [path.name for path in made] == ["client-2.key", "client-2.pub"]
+    assert {path: contents(tmp_path)[path] for path in before} == before
+
+
+def test_a_public_key_names_its_client(files):
+    public = files.client_key(1).with_suffix(".pub").read_text()
+
+    assert public.split()[2:] == ["client-1"]
+
+
+def test_a_certificate_is_renewed_for_its_names_and_nothing_else_changes(tmp_path):
+    files = Certificates(tmp_path)
+    make(tmp_path, ["fl.example.org", "10.1.2.3"], clients=1)
+    files.client_key(0).unlink()
+    before, old = contents(tmp_path), certificate(files.server)
+    kind = x509.SubjectAlternativeName
+
+    made = make(tmp_path, [], renew=True)
+
+    after, new = contents(tmp_path), certificate(files.server)
+    assert made == [files.server]
+    assert {path for path in after if after[path] != before.get(path)} == {files.server}
+    assert after.keys() == before.keys()
+    assert new.serial_number != old.serial_number
+    new.verify_directly_issued_by(certificate(files.authority))
+    found = new.extensions.get_extension_for_class(kind).value
+    assert set(found) == set(old.extensions.get_extension_for_class(kind).value)
+    assert new.subject == old.subject
+    assert files.ends() == new.not_valid_after_utc
+
+    make(tmp_path, ["other.example"], renew=True)
+
+    found = certificate(files.server).extensions.get_extension_for_class(kind).value
+    names = found.get_values_for_type(x509.DNSName)
+    assert names == ["other.example", "localhost"]
+
+
 def test_everything_is_made_anew_where_that_is_asked_for(tmp_path):
     make(tmp_path, clients=1)
     before = contents(tmp_path)
@@ -127,15 +175,18 @@ def test_without_a_name_nothing_is_made(tmp_path, host, expected):
 @pytest.mark.parametrize(
     ("without", "place", "hosts", "message"),
     [
-        ([], "", ["other.example"], r"got 'other.example', expected none.*--overwrite"),
-        (
-            ["server.crt", "ca.key"],
-            *("", ["localhost"]),
-            r"certs: got .*ca\.key and .*ca\.crt', expected the key",
+        ([], "", ["other.example"], r"got 'other.example', expected none.*--renew"),
+        *(
+            (names, "", ["localhost"], f"expected a folder with {said}, which certify")
+            for names, said in (
+                (["server.crt", "ca.key"], r"ca\.key"),
+                (["server.crt", "ca.crt"], r"ca\.crt"),
+                (["server.crt", "ca.key", "ca.crt"], r"ca\.crt and ca\.key"),
+            )
         ),
         ([], "ca.crt/x", ["a"], r"certs: got .*ca.crt/x', expected a folder that can"),
     ],
-    ids=["another host", "an authority without its key", "no folder"],
+    ids=["another host", "no ca.key", "no ca.crt", "no authority", "no folder"],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, without, place, hosts, message):
     make(tmp_path)
@@ -145,5 +196,18 @@ def test_what_cannot_be_done_is_refused(tmp_path, without, place, hosts, message
 
     with pytest.raises(ConfigError, match=message):
         make(tmp_path / place, hosts)
+
+    assert contents(tmp_path) == before
+
+
+def test_a_certificate_is_not_renewed_without_the_authoritys_key(tmp_path):
+    make(tmp_path)
+    (tmp_path / "ca.key").unlink()
+    before = contents(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"a folder with ca\.key, which certify the"):
+        make(tmp_path, [], renew=True)
+    with pytest.raises(ConfigError, match="renew: got true, expected false with --ov"):
+        make(tmp_path, ["localhost"], renew=True, overwrite=True)
 
     assert contents(tmp_path) == before
