@@ -33,7 +33,7 @@ class DdeIcarlParams(IcarlParams):
     def _neighbours_have_features(self) -> Self:
         if self.neighbours and not self.distillation:
             raise ValueError(
-                f"strategy.distillation: got {self.distillation}, expected True with "
+                "strategy.distillation: got false, expected true with "
                 f"strategy.neighbours {self.neighbours}, which are those of the old "
                 "model"
             )

@@ -178,7 +178,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
             "workers: got 0, expected a whole number of at least 1, or None",
         ),
         ({"workers": "2"}, "workers: got '2', expected a whole number of at least 1"),
-        ({"workers": True}, "workers: got True, expected a whole number of at least 1"),
+        ({"workers": True}, "workers: got true, expected a whole number of at least 1"),
         ({"workers": 2, "data": table_of()}, "workers: .*1, as data is a Python obj"),
         (
             {"dataset": "digits", "data": table_of()},
@@ -188,7 +188,7 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         ({"model": lambda: 5}, "no nn.Module"),
         ({"dataset": "stdlib-docs", "model": nn.Flatten()}, "as the data are text"),
         ({"output": Path(__file__) / "x"}, "output: .*a folder that can be written"),
-        ({"algorithm": None}, "algorithm: got None, expected a name, or an Algorithm"),
+        ({"algorithm": None}, "algorithm: got none, expected a name, or an Algorithm"),
         ({"data": "digits"}, "data: got 'str', expected a Dataset, or a list of x_tr"),
         ({"data": np.zeros(4)}, "data: got 'ndarray', expected a Dataset"),
         ({"data": [np.zeros((2, 3))]}, "data: got 'list', expected .* y_test"),

@@ -248,7 +248,7 @@ def test_the_momentum_is_summed_without_distillation_too():
 
 
 def test_neighbours_without_an_old_model_are_refused():
-    sentence = r"strategy\.distillation: got False, expected True with"
+    sentence = r"strategy\.distillation: got false, expected true with"
     with pytest.raises(ConfigError, match=sentence):
         algorithm("dde-icarl").params({"distillation": False})
     found = algorithm("dde-icarl").params({"distillation": False, "neighbours": 0})

@@ -244,7 +244,7 @@ def test_impossible_settings_are_refused(tmp_path, values, why):
 
 
 def test_an_algorithm_that_needs_rounds_is_refused(tmp_path):
-    why = "asynchronous.enabled: got True, expected"
+    why = "asynchronous.enabled: got true, expected"
     with pytest.raises(ConfigError, match=why):
         Built(
             resolve(slow(tmp_path, strategy="concept-matching", scenario="overlapped"))

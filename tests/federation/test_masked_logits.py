@@ -166,25 +166,25 @@ def test_every_loss_is_that_of_a_head_with_these_labels(
 REFUSED = {
     "heads": (
         {"scenario": "overlapped", "head": "multi", "mask_logits": True},
-        "model.mask_logits: got True, expected false with a head for each task",
+        "model.mask_logits: got true, expected false with a head for each task",
     ),
     "unknown tasks": (
         {"scenario": "class-incremental", "mask_logits": True},
-        "model.mask_logits: got True, expected false for scenario class-incremental, "
+        "model.mask_logits: got true, expected false for scenario class-incremental, "
         "in",
     ),
     "tests that know nothing": (
         {**SINGLE, "strategy": "fedavg", "mask_loss": True},
-        "model.mask_loss: got True, expected false without model.mask_logits",
+        "model.mask_loss: got true, expected false without model.mask_logits",
     ),
     "a server that trains": (
         {**SINGLE, "strategy": "fedet", "mask_logits": True, "mask_loss": True},
-        "model.mask_loss: got True, expected false for fedet, which trains on the "
+        "model.mask_loss: got true, expected false for fedet, which trains on the "
         "server",
     ),
     "old tasks": (
         {**SINGLE, "strategy": "replay", "mask_logits": True, "mask_loss": True},
-        "model.mask_loss: got True, expected false for replay, whose losses are over "
+        "model.mask_loss: got true, expected false for replay, whose losses are over "
         "classes of old tasks, too",
     ),
 }

@@ -274,8 +274,8 @@ def test_questions_about_the_data_are_refused(tmp_path):
     [
         ({"unit": "client"}, "noise_multiplier: got 0.0, expected a number above 0"),
         ({"noise_multiplier": 1.0}, "noise_multiplier: got 1.0, expected 0, as"),
-        ({**PRIVATE, "asynchronous": True}, "asynchronous.enabled: got True, expected"),
-        ({"scores": False, "asynchronous": True}, "asynchronous.enabled: got True"),
+        ({**PRIVATE, "asynchronous": True}, "asynchronous.enabled: got true, expected"),
+        ({"scores": False, "asynchronous": True}, "asynchronous.enabled: got true"),
     ],
 )
 def test_settings_that_promise_nothing_are_refused(given, sentence):

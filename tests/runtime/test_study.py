@@ -495,7 +495,7 @@ WRONG = choice_of("stl", fixed=[row("fedavg", classes_per_task=11)])
 @pytest.mark.parametrize(
     ("study", "said"),
     [
-        (SILENT, r"privacy\.scores: got False, expected true"),
+        (SILENT, r"privacy\.scores: got false, expected true"),
         (WRONG, "0 groups of 11 classes"),
     ],
     ids=["silent", "wrong"],

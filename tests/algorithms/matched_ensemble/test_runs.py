@@ -154,7 +154,7 @@ def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"asynchronous": True}, "asynchronous.enabled: got True, expected false for"),
+        ({"asynchronous": True}, "asynchronous.enabled: got true, expected false for"),
         ({"aggregation": "median"}, "federation.aggregation: got 'median', expected"),
         ({"valid_fraction": 0.0, "lr_patience": 0}, "scenario.valid_fraction: got 0.0"),
     ],

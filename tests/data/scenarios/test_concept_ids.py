@@ -36,7 +36,7 @@ def stages(grid, kind):
         ),
         (
             {"scenario.reveal_ids": True, "scenario.mean_duration": 0},
-            "scenario.reveal_ids: got True, expected it with hidden concepts of which "
+            "scenario.reveal_ids: got true, expected it with hidden concepts of which "
             "a client has one at a",
         ),
         *(

@@ -199,7 +199,7 @@ def test_a_head_may_grow_with_new_classes():
     settings = {**SMALL, "model": model}
 
     assert fcl.simulate("fedavg", data=given(PAIRS), **settings).rounds
-    with pytest.raises(fcl.ConfigError, match=r"^model.growing_head: got True"):
+    with pytest.raises(fcl.ConfigError, match=r"^model.growing_head: got true"):
         fcl.simulate("fedavg", data=given(DOMAINS), **settings)
 
 

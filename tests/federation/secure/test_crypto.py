@@ -89,7 +89,7 @@ def test_a_layout_travels_among_tensors_and_what_is_meta_does_not(weighted):
 
 def test_a_value_that_does_not_fit_is_refused_on_the_client():
     message = (
-        r"^federation.secure_aggregation: got True, expected false, as base/w reaches "
+        r"^federation.secure_aggregation: got true, expected false, as base/w reaches "
         r"5.36871e\+08 and the sum over 3 clients may reach 1.07374e\+09$"
     )
     with pytest.raises(ConfigError, match=message):
