@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fcl_flower.cli.options import read_config
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, concat
 from fcl_flower.data.examples import task_examples as examples_of
 from fcl_flower.data.scenarios.plan import Scenario
@@ -58,7 +58,7 @@ def main() -> None:
 
 def accuracies(folder: Path) -> list[float]:
     """Return the accuracy of an exact head for each column."""
-    run = Built(resolve(read_config(folder / "config.toml", "run")))
+    run = Built(resolve(RunConfig.read(folder / "config.toml", "run")))
     torch.set_num_threads(run.config.training.threads)
     plan = run.scenario
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from clients.fedet.client import KNOWN, NEVER, assign_group
-from fcl_flower.cli.options import read_config
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import InputSpec, concat, task_examples
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.setup.build import Built
@@ -52,7 +52,7 @@ def main() -> None:
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Return what becomes of the test samples of every task, in the order of tasks."""
-    run = Built(resolve(read_config(folder / "config.toml", "run")))
+    run = Built(resolve(RunConfig.read(folder / "config.toml", "run")))
     torch.set_num_threads(run.config.training.threads)
     plan = run.scenario
     saved = FolderStateStore(folder / "checkpoint").load(before=2**31)

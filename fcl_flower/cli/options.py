@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from fcl_flower.config.parsing import flatten, parse_pair, read_toml
+from fcl_flower.config.parsing import parse_pair
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import config_error
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
@@ -160,7 +160,7 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
             "that has lost its first, with another --learning-rate"
         )
         raise config_error("resume", str(folder), expected)
-    config = read_config(folder / "config.toml", "resume").replace(resume=True)
+    config = RunConfig.read(folder / "config.toml", "resume").replace(resume=True)
     return config.replace(learning_rate=rate) if again else config
 
 
@@ -177,7 +177,7 @@ def configured(given: dict[str, Any]) -> RunConfig:
     path, pairs = given.pop("config_file"), given.pop("pairs")
     config = RunConfig()
     if path is not None:
-        config = read_config(path, "config")
+        config = RunConfig.read(path, "config")
         config = config.replace(output="", client_state="context", id="")
     flags = {key: value for key, value in given.items() if value is not None}
     settings = long_keys(flags)
@@ -202,11 +202,6 @@ def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
     for key, value in map(parse_pair, pairs):
         found[key if "." in key else f"strategy.{key}"] = value
     return found
-
-
-def read_config(path: Path, key: str) -> RunConfig:
-    """Read the configuration in a file."""
-    return RunConfig.of(flatten(read_toml(path, key)))
 
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:

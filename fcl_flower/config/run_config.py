@@ -2,13 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from fcl_flower.config.parsing import Scalar, first_complaint, flatten, toml
+from fcl_flower.config.parsing import (
+    Scalar,
+    first_complaint,
+    flatten,
+    read_toml,
+    toml,
+)
 from fcl_flower.config.sections import (
     AsynchronousSection,
     DataSection,
@@ -23,6 +30,12 @@ from fcl_flower.config.sections import (
     TrainingSection,
 )
 from fcl_flower.core.errors import ConfigError, config_error, unknown_name
+from fcl_flower.core.formats import KEY, check_format
+
+FORMAT: Final = 2
+"""Of ``config.toml``; a file without a number is of format 1."""
+_FIXED: Final[Mapping[str, object]] = MappingProxyType({"federation.secure_bits": 32})
+"""Settings of format 1 that have one value for good."""
 
 
 class RunConfig(Section):
@@ -132,6 +145,20 @@ class RunConfig(Section):
             raise first_complaint(cls, error) from error
 
     @classmethod
+    def read(cls, path: Path, key: str) -> Self:
+        """Read a TOML file, named by the setting ``key``.
+
+        Raises:
+            ConfigError: a key or a value is refused, or the file is of a newer format.
+        """
+        values = flatten(read_toml(path, key))
+        number = values.pop(KEY, 1)
+        check_format(path, number, FORMAT)
+        if number == 1:
+            values = {k: v for k, v in values.items() if (k, v) not in _FIXED.items()}
+        return cls.of(values)
+
+    @classmethod
     def from_settings(cls, **settings: object) -> Self:
         """Make a configuration of keyword arguments.
 
@@ -158,6 +185,10 @@ class RunConfig(Section):
             if isinstance(section, NamedSection):
                 found |= {f"{name}.{key}": v for key, v in section.params.items()}
         return found
+
+    def to_file(self) -> str:
+        """Write what `read` reads."""
+        return f"{KEY} = {FORMAT}\n\n{self.to_toml()}"
 
     def to_toml(self, prefix: str = "") -> str:
         """Write all values as TOML, a table a section, named behind ``prefix``."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.parsing import Params, flatten, read_toml
+from fcl_flower.config.parsing import Params
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import config_error, require_extra
@@ -117,7 +117,7 @@ def trained(folder: Path, client: int, task: int) -> Trained:
 def _run(folder: Path) -> Built:
     if not (folder / "summary.json").is_file():
         raise config_error("folder", str(folder), "one with a finished run")
-    config = RunConfig.of(flatten(read_toml(folder / "config.toml", "folder")))
+    config = RunConfig.read(folder / "config.toml", "folder")
     if not (folder / CLIENTS).is_dir():
         expected = "true for the simulation, as clients' states are removed otherwise"
         raise config_error("run.keep_clients", config.run.keep_clients, expected)

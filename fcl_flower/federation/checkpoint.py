@@ -20,12 +20,15 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation import messages
 from fcl_flower.federation.codec import Encoded, decode, encode
 from fcl_flower.flower.identity import log
 
 MANIFEST = "manifest-"
+FORMAT: Final = 1
+"""Of a manifest and of the files that it names."""
 VERSIONS = 2
 """How many are kept: a round that is repeated starts from the state before it."""
 BESIDE: Final = ("asked", "copies")
@@ -206,7 +209,7 @@ class FolderStateStore(StateStore):
             for place, (group, arrays) in enumerate(groups.items())
         }
         self._name_durably()  # once for all files, before the manifest names them
-        text = json.dumps({"round": server_round, "groups": entries})
+        text = json.dumps({KEY: FORMAT, "round": server_round, "groups": entries})
         self._replace(
             f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
         )
@@ -329,4 +332,5 @@ def _open_manifest(path: Path) -> _Manifest:
     if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
         raise WireError(f"state: {path} is damaged")
     found: _Manifest = json.loads(text)
+    check_format(path, found.get(KEY, 1), FORMAT)
     return found

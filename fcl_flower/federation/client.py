@@ -1,10 +1,11 @@
 """The client of a message: its run, its data, its learner and its state."""
 
+import json
 import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from flwr.app import ConfigRecord, Context
@@ -23,6 +24,7 @@ from fcl_flower.core.errors import (
     config_error,
 )
 from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import (
     ClientData,
@@ -57,6 +59,7 @@ _Key: TypeAlias = tuple[int, str, str, str]
 
 SPEC_FILE = "run.json"
 """Beside a client's state, what a server has told of the run."""
+SPEC_FORMAT: Final = 1
 
 
 class RunParts:
@@ -122,7 +125,7 @@ def keep_spec(context: Context, node: NodeConfig, spec: RunSpec) -> None:
     make_private_folder(folder)
     temporary = folder / f"{SPEC_FILE}.new"
     with open(temporary, "w", opener=opener) as file:
-        file.write(spec.to_json())
+        json.dump({KEY: SPEC_FORMAT, **json.loads(spec.to_json())}, file)
     temporary.replace(folder / SPEC_FILE)
 
 
@@ -134,11 +137,18 @@ def kept_spec(context: Context, node: NodeConfig) -> RunSpec:
     """
     text = messages.told_run(context.state)
     if node.state_path:
-        file = state_folder(context, node) / SPEC_FILE
-        text = file.read_text() if file.is_file() else ""
+        text = _without_format(state_folder(context, node) / SPEC_FILE)
     if not text:
         raise RunUnknownError("the run is not known here, as after a loss of the state")
     return RunSpec.from_json(text)
+
+
+def _without_format(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    found = json.loads(file.read_text())
+    check_format(file, found.pop(KEY, 1), SPEC_FORMAT)
+    return json.dumps(found)
 
 
 def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:

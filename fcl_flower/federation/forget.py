@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.algorithms.base import ServerStrategy
-from fcl_flower.config.parsing import flatten, read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.files import lock_folder
@@ -44,7 +43,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     if not (file.is_file() and (folder / CHECKPOINT).is_dir()):
         expected = f"the folder of a run, with its config.toml and {CHECKPOINT}"
         raise config_error("folder", str(folder), expected)
-    run = Built(resolve(RunConfig.of(flatten(read_toml(file, "folder")))))
+    run = Built(resolve(RunConfig.read(file, "folder")))
     strategy = run.strategy()
     store = FolderStateStore(folder / CHECKPOINT)
     with lock_folder(folder, "folder"):

@@ -5,13 +5,16 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.files import opener
+from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entry
 
 FILE = "journal.jsonl"
+FORMAT: Final = 2
+"""Told by the first line; journals of format 1 have no beginning."""
 
 
 class Journal:
@@ -54,7 +57,7 @@ class Journal:
             if _is_whole(unfinished[:-1]):
                 raise ValueError(f"line {len(lines) + 1} without its end")
             for number, line in enumerate(lines, start=1):
-                event = _event(number, line)
+                event = _event(self._path, number, line)
                 if isinstance(event, Begun):
                     continue
                 if rounds == last:
@@ -97,19 +100,22 @@ def replay(path: Path) -> Iterator[Event]:
     """
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
-        yield _event(number, line)
+        yield _event(path, number, line)
 
 
-def _event(number: int, line: bytes) -> Event:
+def _event(path: Path, number: int, line: bytes) -> Event:
     if not _is_whole(line):
         raise ValueError(f"line {number} with a wrong checksum")
     found: dict[str, Any] = json.loads(line)
+    check_format(path, found.get(KEY, 1), FORMAT)
     return from_entry(found["what"], found["round"], found["told"])
 
 
 def _line(event: Event) -> bytes:
     name, number, content = to_entry(event)
     found = {"what": name, "round": number, "told": content}
+    if isinstance(event, Begun):
+        found[KEY] = FORMAT
     return _with_checksum(json.dumps(found).encode()[1:]) + b"\n"
 
 

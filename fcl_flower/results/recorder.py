@@ -130,7 +130,7 @@ class Recorder:
 
     def _write_files(self) -> None:
         config, folder = self._config, self.folder
-        settings = config.replace(resume=False).to_toml()
+        settings = config.replace(resume=False).to_file()
         made = f"# Run: {self._begun.about.environment.describe()}\n"
         (folder / "config.toml").write_text(made + settings)
         self._scenario.save(folder / "scenario.json")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.config.parsing import read_toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.core.types import Array
@@ -65,7 +64,7 @@ class Result:
         path = Path(folder)
         if not (path / "summary.json").is_file():
             raise config_error("folder", str(folder), "one with a finished run")
-        config = RunConfig.of(read_toml(path / "config.toml", "folder"))
+        config = RunConfig.read(path / "config.toml", "folder")
         summary = json_value(path / "summary.json")
         return cls(path, config, cast(dict[str, Any], summary), keeps)
 

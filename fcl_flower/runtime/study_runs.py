@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from fcl_flower.config.parsing import read_toml, toml
+from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, FclError, RoundError, config_error
@@ -109,7 +109,7 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
 
 
 def _check_same(place: Path, config: RunConfig) -> None:
-    made = RunConfig.of(read_toml(place / "config.toml", "output"))
+    made = RunConfig.read(place / "config.toml", "output")
     # Where things lie, and what else is open, may differ by machine.
     free = {
         **{"output": "", "client_state": "context", "data_root": ""},

@@ -3,7 +3,6 @@
 import json
 import platform
 import re
-import tomllib
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -181,7 +180,7 @@ def test_the_configuration_says_on_what_it_was_run_and_is_still_one(recorder, tm
     assert re.fullmatch(r"# Run: \d{4}-\d\d-\d\dT[\d:+]+, fcl-flower .*", first)
     for value in (*ran.versions.values(), ran.machine):
         assert value in first
-    assert RunConfig.of(tomllib.loads("\n".join([first, *rest]))).run.seed == 0
+    assert RunConfig.read(tmp_path / "config.toml", "config").run.seed == 0
     assert not any(line.startswith("#") for line in rest)
 
 
