@@ -68,6 +68,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     ``inputs/k``, what it trained model k on (see `add_inputs`).
     """
 
+    needs_task = True
     update_is_model = False  # one of several, which only the server tells apart
 
     @override

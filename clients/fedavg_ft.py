@@ -28,6 +28,8 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     samples for one evaluation, and nothing of it is kept.
     """
 
+    needs_task = True
+
     @override
     def finish(
         self, turn: Turn, state: Payload, update: Update

@@ -60,6 +60,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     """
 
     update_is_model = False
+    needs_task = True
 
     @override
     def init(self) -> Payload:

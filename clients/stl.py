@@ -33,6 +33,8 @@ class SingleTask(ClientLearner[StlParams]):
     ``/m``.
     """
 
+    needs_task = True
+
     @override
     def init(self) -> Payload:
         return {"base": snapshot(self.model, self.model.shared_names())}

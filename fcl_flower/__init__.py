@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fcl_flower.data import scenarios
     from fcl_flower.data.examples import TaskData
     from fcl_flower.federation.server_app import flower_strategy
+    from fcl_flower.prediction.model import load
     from fcl_flower.results import measures as metrics
     from fcl_flower.results.result import Comparison, Result
 
@@ -53,6 +54,7 @@ __all__ = [
     "compare",
     "datasets",
     "flower_strategy",
+    "load",
     "metrics",
     "models",
     "scenarios",
@@ -64,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "api": "simulate compare",
         "federation.server_app": "flower_strategy",
+        "prediction.model": "load",
         "results.result": "Result Comparison",
         "config.run_config": "RunConfig",
         "algorithms.registry": "Algorithm",

@@ -127,6 +127,8 @@ class DecomposedLearner(ClientLearner[P]):
       ``received/C/S`` (A_j) and ``optimizer``.
     """
 
+    needs_task = True
+
     def __init__(
         self,
         params: P,

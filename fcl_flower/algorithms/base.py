@@ -370,11 +370,13 @@ class ClientLearner(ABC, Generic[P]):
             both a name also stands for all that begin with it and a slash.
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
+        needs_task: `predict` depends on the task even where all tasks have one head.
     """
 
     temporary_state: Collection[str] = ("optimizer",)
     training_only: Collection[str] = ()
     update_is_model: ClassVar[bool] = False
+    needs_task: bool = False
 
     def __init__(
         self, params: P, model: "MultiHeadModel", context: ClientContext

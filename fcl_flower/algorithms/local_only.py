@@ -38,6 +38,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
         """Wrap a learner and the server side that belongs to it."""
         super().__init__(Params(), learner.model, learner.context)
         self.temporary_state = learner.temporary_state
+        self.needs_task = learner.needs_task
         self._learner = learner
         self._strategy = strategy
 

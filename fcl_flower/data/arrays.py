@@ -92,10 +92,7 @@ def array_split(
     ``x`` has the shape and the range that the form takes, and ``y`` a whole number for
     each sample; the keys are what errors call them, such as ``data/mine.npz: x_train``.
     """
-    shape, fits, convert = _CHECKS[form]
-    if not fits(x.shape) or 0 in x.shape:
-        raise _wrong(x_key, f"shape {x.shape}", f"{shape}, none of them 0")
-    x = convert(x, x_key)
+    x = array_samples(form, x, x_key)
     if not np.issubdtype(y.dtype, np.integer):
         raise _wrong(y_key, f"dtype {y.dtype}", "whole numbers")
     if y.shape != (len(x),):
@@ -104,6 +101,14 @@ def array_split(
     for array in (x, y):
         array.setflags(write=False)
     return Split(x, y)
+
+
+def array_samples(form: type[Dataset], x: AnyArray, key: str) -> AnyArray:
+    """Check raw samples without labels; ``key`` is what errors call them."""
+    shape, fits, convert = _CHECKS[form]
+    if not fits(x.shape) or 0 in x.shape:
+        raise _wrong(key, f"shape {x.shape}", f"{shape}, none of them 0")
+    return convert(x, key)
 
 
 def array_dataset(

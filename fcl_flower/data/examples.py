@@ -62,6 +62,23 @@ class TaskData:
     classes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TaskClasses:
+    """What the logits of a task stand for.
+
+    Attributes:
+        name: of the task.
+        labels: indices in its head of the classes that its training samples have.
+        names: of these classes, in the same order.
+        columns: names of a sample's numbers; empty where they have none.
+    """
+
+    name: str
+    labels: tuple[int, ...]
+    names: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+
 class InputSpec(NamedTuple):
     """How a model takes samples, and texts by its tokenizer.
 
@@ -240,6 +257,9 @@ class ClientData(Protocol):
     def examples(self, task: int, split: SplitName) -> Examples:
         """Collect one split of a task, or of a hidden concept."""
 
+    def classes(self, task: int) -> TaskClasses:
+        """Name the classes of a task, or of a hidden concept."""
+
 
 class ScenarioData(ClientData):
     """What a scenario deals to a client."""
@@ -262,3 +282,18 @@ class ScenarioData(ClientData):
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
         return task_examples(self._scenario, self._client, task, split, self._spec)
+
+    @override
+    def classes(self, task: int) -> TaskClasses:
+        plan = self._scenario.clients[self._client][task]
+        names = zip(plan.classes, plan.class_names, strict=True)
+        labels = [
+            (self._scenario.label_index(plan.dataset, label), name)
+            if self._spec.single_head
+            else (place, name)
+            for place, (label, name) in enumerate(names)
+        ]
+        found = sorted(labels)
+        return TaskClasses(
+            plan.name, tuple(n for n, _ in found), tuple(name for _, name in found)
+        )

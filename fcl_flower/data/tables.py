@@ -20,14 +20,16 @@ Row: TypeAlias = Mapping[str, Any]
 """Cells by column: texts in CSV, any value in JSON."""
 
 
-def read_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
+def read_rows(
+    path: Path, keys: Sequence[str], form: str = ""
+) -> Iterator[tuple[int, Row]]:
     """Yield the number of the line and the cells of each row, at least one.
 
     The first line of a ``.csv`` file names the columns, which have to include ``keys``;
     empty lines do not count. Other files have a JSON object on each line, and gzip if
-    the name ends in ``.gz``. All are UTF-8.
+    the name ends in ``.gz``. All are UTF-8. ``form`` is the ending of a file without.
     """
-    if path.suffix == ".csv":
+    if (form or path.suffix) == ".csv":
         rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"
     else:
         gzipped = "a gzip file with " if path.suffix == ".gz" else ""

@@ -53,6 +53,16 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
 
     Words are compared as they are: those of the file should be in lower case, too.
     """
+    known = _read(path, vocabulary)
+    if not known:
+        raise ConfigError(
+            f"word-vectors: {path} has none of the {len(vocabulary)} words of the "
+            "data sets, expected vectors of words in lower case"
+        )
+    return known
+
+
+def _read(path: Path, vocabulary: Sequence[str]) -> Vectors:
     try:
         gensims = path.name.endswith((".kv", ".bin", ".bin.gz"))
         known = (_from_gensim if gensims else _from_text)(path, vocabulary)
@@ -65,11 +75,6 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
             "gensim, a .bin file of word2vec, or a text with a word and its numbers "
             "on each line"
         ) from error
-    if not known:
-        raise ConfigError(
-            f"word-vectors: {path} has none of the {len(vocabulary)} words of the "
-            "data sets, expected vectors of words in lower case"
-        )
     if not all(np.isfinite(vector).all() for vector in known.values()):
         raise ConfigError(
             f"word-vectors: {path} has values that are not finite, expected numbers"
@@ -144,11 +149,13 @@ class WordVectors:
         table: float32, shape (words + 1, D), the vector of each number; row 0 is
             zeros.
         origin: one line for people: where the vectors are from and what they cover.
+        bound: of the entries of words without a vector, in either direction.
     """
 
     numbers: Mapping[str, int]
     table: npt.NDArray[np.float32]
     origin: str
+    bound: float = 0.0
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Number words, all of the vocabulary; texts are padded with 0 at the end."""
@@ -219,7 +226,20 @@ def _numbered(
     # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
     bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
     table = np.zeros((len(vocabulary) + 1, vectors.shape[1]), np.float32)
-    for row, word in zip(table[1:], vocabulary, strict=True):
+    _fill(table[1:], known, vocabulary, seed, float(bound))
+    table.setflags(write=False)
+    numbers = {word: number for number, word in enumerate(vocabulary, 1)}
+    return WordVectors(MappingProxyType(numbers), table, origin, float(bound))
+
+
+def _fill(
+    rows: npt.NDArray[np.float32],
+    known: Vectors,
+    vocabulary: Sequence[str],
+    seed: int,
+    bound: float,
+) -> None:
+    for row, word in zip(rows, vocabulary, strict=True):
         if word in known:
             row[:] = known[word]
         else:
@@ -227,9 +247,26 @@ def _numbered(
             number = int.from_bytes(digest[:8], "big")
             rng = np.random.default_rng(derive(seed, "word", number))
             row[:] = bound * rng.uniform(-1, 1, len(row))
+
+
+def with_words(
+    vectors: WordVectors, new: Sequence[str], path: Path | None, seed: int
+) -> WordVectors:
+    """Add words behind those that are known, each once, whose rows stay as they are.
+
+    A word that is not in the file ``path``, or all if there is none, gets one as in
+    `word_vectors`.
+    """
+    known: Vectors = {}
+    if path is not None:
+        known = _read(path, new)
+    rows = np.zeros((len(new), vectors.table.shape[1]), np.float32)
+    _fill(rows, known, new, seed, vectors.bound)
+    table = np.concatenate([vectors.table, rows])
     table.setflags(write=False)
-    numbers = {word: number for number, word in enumerate(vocabulary, 1)}
-    return WordVectors(MappingProxyType(numbers), table, origin)
+    start = len(vectors.table)
+    numbers = dict(vectors.numbers) | {w: start + n for n, w in enumerate(new)}
+    return WordVectors(MappingProxyType(numbers), table, vectors.origin, vectors.bound)
 
 
 def _trained(train: Documents, seed: int) -> Vectors:

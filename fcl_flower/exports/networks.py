@@ -14,18 +14,17 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.parsing import Params
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import config_error, require_extra
-from fcl_flower.core.types import Payload, TaskStage
+from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.client import client_data
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.prediction.simulated import finished_run, received
+from fcl_flower.results.run_folder import CLIENTS
 from fcl_flower.setup.build import Built
-from fcl_flower.setup.resolve import resolve
 
 _TOLERANCE = 1e-4
 
@@ -95,8 +94,8 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     test = client_data(run, node, last + 1).examples(task, "test")
     saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
     state = {} if saved is None else saved.state  # of one that never trained
-    received = _received(run, folder, client, last)
-    logits, weights = _prediction(learner, state, received, task, test.x)
+    sent = received(run, folder, client)
+    logits, weights = _prediction(learner, state, sent, task, test.x)
     network = _network(learner.model, task, weights)
     if network is None or not _same(network(test.x), logits):
         expected = "one that predicts with a network alone, such as fedavg or fedweit"
@@ -115,13 +114,8 @@ def trained(folder: Path, client: int, task: int) -> Trained:
 
 
 def _run(folder: Path) -> Built:
-    if not (folder / "summary.json").is_file():
-        raise config_error("folder", str(folder), "one with a finished run")
-    config = RunConfig.read(folder / "config.toml", "folder")
-    if not (folder / CLIENTS).is_dir():
-        expected = "true for the simulation, as clients' states are removed otherwise"
-        raise config_error("run.keep_clients", config.run.keep_clients, expected)
-    run = Built(resolve(config.replace(device="cpu")))
+    run = finished_run(folder)
+    config = run.config
     if run.scenario_entry.hidden or run.spec.local_data:
         expected = "one whose tasks and samples are known here"
         raise config_error("scenario.name", config.scenario.name, expected)
@@ -143,15 +137,6 @@ def _class_names(
         for label, name in zip(one.classes, one.class_names, strict=True):
             names[plan.label_index(one.dataset, label)] = name
     return tuple(names[index] for index in range(plan.num_labels))
-
-
-def _received(run: Built, folder: Path, client: int, last: int) -> Payload:
-    strategy = run.strategy()
-    saved = FolderStateStore(folder / CHECKPOINT).load()
-    if strategy.predicts_locally or saved is None:
-        return {}
-    stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
-    return strategy.configure_evaluate(saved.state, stage, client)
 
 
 def _prediction(

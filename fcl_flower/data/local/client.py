@@ -21,6 +21,7 @@ from fcl_flower.data.examples import (
     Examples,
     PublicExamples,
     SplitName,
+    TaskClasses,
     TaskData,
     to_inputs,
 )
@@ -75,12 +76,14 @@ class LocalTask:
     """A task that is fit for training.
 
     The class names of ``data`` are the labels of the head, ``classes`` those of the
-    task. ``valid`` has no samples where every class has a single one.
+    task. ``valid`` has no samples where every class has a single one. ``columns`` are
+    the sorted names of a sample's numbers, where they have names.
     """
 
     data: Dataset
     valid: Split
     classes: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
@@ -148,7 +151,8 @@ def _loaded(
             "file: there is nothing to test with"
         )
     data = spec.dataset_type(files.name, rest, tested, tuple(order))
-    return LocalTask(data, held, tuple(n for n in order if n in train.names))
+    classes = tuple(name for name in order if name in train.names)
+    return LocalTask(data, held, classes, train.columns)
 
 
 def _check_classes(train: FileSamples, files: TaskFiles, spec: LocalDataSpec) -> None:
@@ -241,6 +245,12 @@ class LocalData(ClientData):
     def examples(self, task: int, split: SplitName) -> Examples:
         words = self.vectors if isinstance(self._words, Path) else self._words
         return _examples(self._task(task), split, self._spec.input_shape, words)
+
+    @override
+    def classes(self, task: int) -> TaskClasses:
+        found = self._task(task)
+        labels = tuple(map(found.data.class_names.index, found.classes))
+        return TaskClasses(found.data.name, labels, found.classes, found.columns)
 
     def _task(self, number: int) -> LocalTask:
         with _hide_details(f"task {number}: the client's data"):

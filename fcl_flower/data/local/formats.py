@@ -1,7 +1,7 @@
 """Files of local data, in any of the formats that suit a modality."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from fcl_flower.data.arrays import (
     ImageDataset,
     TabularDataset,
     TimeSeriesDataset,
+    array_samples,
     array_split,
 )
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.tables import (
     LABEL,
+    TEXT,
+    Row,
     label_name,
     read_arrays,
     read_rows,
@@ -131,18 +134,28 @@ def _numbers(path: Path) -> FileSamples:
         columns = columns or sorted(row.keys() - {LABEL})
         labels.append(label_name(row[LABEL], f"{path}: line {line}: {LABEL}"))
         lines.append(line)
-        for name in columns:
-            try:
-                numbers.append(float(row[name]))
-            except ValueError as error:
-                raise ConfigError(
-                    f"{path}: line {line}: {name} is {row[name]!r:.60}, expected a "
-                    "number"
-                ) from error
+        numbers.extend(_cells(row, columns, f"{path}: line {line}"))
     if not columns:
         raise ConfigError(
             f"{path}: line 1 names no column but label, expected columns of numbers"
         )
+    x = _table(numbers, path, lines, columns)
+    return FileSamples(str(path), x, *_coded(labels), "line", lines, tuple(columns))
+
+
+def _cells(row: Row, columns: Sequence[str], where: str) -> Iterator[float]:
+    for name in columns:
+        try:
+            yield float(row[name])
+        except (TypeError, ValueError) as error:  # a cell of JSON may be anything
+            raise ConfigError(
+                f"{where}: {name} is {row[name]!r:.60}, expected a number"
+            ) from error
+
+
+def _table(
+    numbers: "array[float]", path: Path, lines: Sequence[int], columns: Sequence[str]
+) -> npt.NDArray[np.float32]:
     x = np.frombuffer(numbers, np.float32).reshape(len(lines), len(columns))
     x.setflags(write=False)
     if not (finite := np.isfinite(x)).all():
@@ -151,7 +164,7 @@ def _numbers(path: Path) -> FileSamples:
             f"{path}: line {lines[row_number]}: {columns[column]} is no finite number "
             "of float32, expected one"
         )
-    return FileSamples(str(path), x, *_coded(labels), "line", lines, tuple(columns))
+    return x
 
 
 def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
@@ -210,17 +223,165 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def _pixels(file: Path, mode: str, size: tuple[int, int]) -> npt.NDArray[Any]:
+def _pixels(file: Path, mode: str, size: tuple[int, int] | None) -> npt.NDArray[Any]:
     with require_extra("images", str(file)):
         from PIL import Image
     try:
         with Image.open(file) as image:
             if image.mode not in _MODES:
                 raise ValueError(f"its pixels are {image.mode}")
-            pixels = image.convert(mode).resize(size, Image.Resampling.BILINEAR)
+            pixels = image.convert(mode)
+            if size is not None:
+                pixels = pixels.resize(size, Image.Resampling.BILINEAR)
     # A damaged file makes Pillow raise many unrelated types.
     except Exception as error:
         raise ConfigError(
             f"{file} cannot be read ({error}), expected an image of 8 bits a channel"
         ) from error
     return np.asarray(pixels)
+
+
+# ---- samples without labels
+
+ROWS = (".csv", ".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawSamples:
+    """Samples of a file or a folder that is asked about.
+
+    Attributes:
+        x: as in `FileSamples`; a list of arrays where images keep their sizes.
+        names: of each sample, such as ``new.csv:2`` for what is on line 2.
+        labels: the label of each sample where the file has labels; empty elsewhere.
+    """
+
+    x: Any
+    names: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+
+def read_raw(
+    path: Path,
+    dataset_type: type[Dataset],
+    input_shape: tuple[int, ...],
+    columns: Sequence[str],
+    form: str = "",
+) -> RawSamples:
+    """Read the samples of a file, or images, which need no label.
+
+    A column ``label`` is told apart, and is no feature.
+
+    Args:
+        path: a file; an image, or a folder with images in it or below.
+        dataset_type: what the model takes.
+        input_shape: of the model; images keep their size where it says 0 pixels.
+        columns: that a table has to have; in the order of the file where nobody knows.
+        form: ending of a file that has none.
+    """
+    if not (form or path.exists()):
+        raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
+    end = form or ending(path)
+    picture = path.suffix.lower() in _IMAGES
+    allowed = {
+        ImageDataset: (FOLDER, ".npz", *_IMAGES),
+        TimeSeriesDataset: (".npz",),
+        TextDataset: ROWS,
+        TabularDataset: (*ROWS, ".npz"),
+    }[dataset_type]
+    if end not in allowed and not (picture and dataset_type is ImageDataset):
+        names = ("a folder of images" if e == FOLDER else e for e in allowed)
+        expected = " or ".join(names)
+        raise ConfigError(f"{path}: expected {expected} for {dataset_type.modality}")
+    if end == ".npz":
+        return _raw_arrays(path, dataset_type, input_shape)
+    if end in ROWS:
+        if dataset_type is TextDataset:
+            return _raw_texts(path, form)
+        return _raw_numbers(path, input_shape, columns, form)
+    return _raw_pictures(path, input_shape)
+
+
+def _raw_arrays(
+    path: Path, dataset_type: type[Dataset], input_shape: tuple[int, ...]
+) -> RawSamples:
+    arrays, _ = read_arrays(path, ("x",))
+    x = array_samples(dataset_type, arrays["x"], f"{path}: x")
+    if dataset_type is not ImageDataset and x.shape[1:] != input_shape:
+        raise ConfigError(
+            f"{path}: samples have shape {x.shape[1:]}, expected {input_shape}, which "
+            "the model takes"
+        )
+    return RawSamples(x, tuple(f"{path}:{row}" for row in range(len(x))))
+
+
+def _raw_texts(path: Path, form: str) -> RawSamples:
+    texts, names, labels = [], [], _Labels()
+    for line, row in read_rows(path, (TEXT,), form):
+        where = f"{path}: line {line}"
+        if not isinstance(row[TEXT], str):
+            raise ConfigError(f"{where}: {TEXT} is {row[TEXT]!r:.60}, expected a text")
+        texts.append(row[TEXT])
+        names.append(f"{path}:{line}")
+        labels.add(row, where)
+    return RawSamples(tuple(texts), tuple(names), labels.found())
+
+
+def _raw_numbers(
+    path: Path, input_shape: tuple[int, ...], columns: Sequence[str], form: str
+) -> RawSamples:
+    numbers, names, lines, labels = array("f"), [], array("q"), _Labels()
+    for line, row in read_rows(path, columns, form):
+        where = f"{path}: line {line}"
+        columns = columns or [name for name in row if name != LABEL]
+        for name in row.keys() - {*columns, LABEL}:
+            raise ConfigError(
+                f"{where} has a column {name!r:.60} that the model does not know, "
+                f"expected {', '.join(columns)}"
+            )
+        if len(columns) != input_shape[0]:
+            raise ConfigError(
+                f"{where} has {len(columns)} columns of numbers, expected the "
+                f"{input_shape[0]} that the model takes"
+            )
+        numbers.extend(_cells(row, columns, where))
+        names.append(f"{path}:{line}")
+        lines.append(line)
+        labels.add(row, where)
+    x = _table(numbers, path, lines, columns)
+    return RawSamples(x, tuple(names), labels.found())
+
+
+class _Labels:
+    """Labels of the rows so far, of a file that has them in all rows or in none."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._rows = 0
+
+    def add(self, row: Row, where: str) -> None:
+        self._rows += 1
+        if row.get(LABEL) not in (None, ""):
+            self._names.append(label_name(row[LABEL], f"{where}: {LABEL}"))
+
+    def found(self) -> tuple[str, ...]:
+        return tuple(self._names) if len(self._names) == self._rows else ()
+
+
+def _raw_pictures(path: Path, input_shape: tuple[int, ...]) -> RawSamples:
+    files = [path]
+    if path.is_dir():
+        below = sorted(file for file in path.rglob("*") if file.is_file())
+        hidden = [file.relative_to(path).parts for file in below]
+        shown = zip(below, hidden, strict=True)
+        files = [f for f, parts in shown if not any(p[0] == "." for p in parts)]
+    for file in files:
+        if file.suffix.lower() not in _IMAGES:
+            raise ConfigError(f"{file} is no image, expected {', '.join(_IMAGES)}")
+    if not files:
+        raise ConfigError(f"{path} is empty, expected images, in it or below")
+    channels, *size = input_shape
+    mode = "L" if channels == 1 else "RGB"
+    scaled = (size[1], size[0]) if any(size) else None
+    x = [_pixels(file, mode, scaled) for file in files]
+    return RawSamples(x, tuple(map(str, files)))

@@ -1,0 +1,1 @@
+"""A model after training: raw inputs in, names of classes out."""

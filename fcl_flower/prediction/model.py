@@ -1,0 +1,324 @@
+"""A trained model: what it is asked, and what it answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.core.errors import config_error
+from fcl_flower.core.types import Payload
+from fcl_flower.data.examples import Examples
+from fcl_flower.data.local.formats import RawSamples
+from fcl_flower.data.texts import Tokenizer
+from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
+from fcl_flower.federation.versions import About
+from fcl_flower.models.heads import mask_logits
+from fcl_flower.prediction.inputs import InputReader, unknown_words
+from fcl_flower.prediction.simulated import end_of_run, finished_run
+from fcl_flower.setup.build import Built
+
+AUTO: Final = "auto"
+"""In the place of a task: for each sample that of the most confident head."""
+BATCH = 512
+"""Samples that are looked at together, as in an evaluation."""
+
+
+class Prediction(NamedTuple):
+    """The answer to one sample.
+
+    Attributes:
+        name: of the likeliest class.
+        probability: its softmax probability, from 0 to 1.
+        task: whose head has answered, from 0; None where all tasks have one head.
+        probabilities: of each class by name, the likeliest first.
+    """
+
+    name: str
+    probability: float
+    task: int | None
+    probabilities: Mapping[str, float]
+
+
+class Model:
+    """What a client, or a server, predicts with.
+
+    Made by `load`. Tasks are counted from 0, or called by their names.
+
+    Attributes:
+        run: the objects of its run.
+        state: the client's private state.
+        received: what the server has sent in order to predict.
+        about: which version it is, and what it knows.
+        versions: names of all that there are here.
+    """
+
+    def __init__(
+        self,
+        run: Built,
+        about: About,
+        state: Payload,
+        received: Payload,
+        versions: Sequence[str],
+        words: WordVectors | None = None,
+    ) -> None:
+        """Take what `load` has found; ``words`` are vectors of a client's own words."""
+        self.run, self.about = run, about
+        self.state, self.received = state, received
+        self.versions = tuple(versions)
+        self._words = words or run.word_vectors
+        self._learner: ClientLearner[Any] | None = None
+        local = run.spec.local_data
+        self.reader = InputReader(run.spec.modality, run.spec.input_shape, local)
+
+    @property
+    def learner(self) -> ClientLearner[Any]:
+        """The client side, which computes the logits."""
+        if self._learner is None:
+            network = self.run.network(self._words)
+            self._learner = self.run.learner(self.about.client or 0, network)
+        return self._learner
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks that it has learned, in their order."""
+        return tuple(task.name for task in self.about.tasks)
+
+    @property
+    def classes(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the classes of each task."""
+        return tuple(task.names for task in self.about.tasks)
+
+    # ---- raw samples
+
+    def predict(
+        self,
+        x: object,
+        task: int | str | None = None,
+        recent: tuple[object, Sequence[str]] | None = None,
+    ) -> list[Prediction]:
+        """Predict the classes of raw samples.
+
+        Args:
+            x: images as uint8 or in [0, 1], shape (N, H, W) or (N, H, W, 3); series,
+                shape (N, channels, steps); rows of a table, shape (N, columns), in the
+                order of the task's columns; or texts. Or a file with such, or a folder
+                of images.
+            task: number from 0, name, or ``auto``. None where all tasks have one head,
+                or only one is known.
+            recent: where concepts are hidden, a few samples of the present, and the
+                names of their classes.
+
+        Raises:
+            ConfigError: the samples do not fit; or the task, or recent samples, must be
+                known and are not.
+        """
+        if isinstance(x, Path):
+            samples = self.read(x, task).x
+        else:
+            samples = self.reader.samples(x)
+        shown = None
+        if recent is not None:
+            shown = self.examples(self.reader.samples(recent[0]), recent[1])
+        return self.answer(samples, task, shown)
+
+    def read(self, path: Path, task: int | str | None, form: str = "") -> RawSamples:
+        """Read a file that is asked about; see `InputReader.read`.
+
+        A table must have the columns of the task, or of all where none is given.
+        """
+        known = self.about.tasks
+        if task not in (None, AUTO):
+            known = (known[self.number(task)],)
+        columns = {one.columns for one in known}
+        if len(columns) > 1:
+            expected = "a task, as the tables of the tasks have different columns"
+            raise config_error("task", task, expected)
+        return self.reader.read(path, next(iter(columns), ()), form)
+
+    def examples(self, samples: Any, labels: Sequence[str]) -> Examples:  # noqa: ANN401
+        """Turn raw samples and the names of their classes into what a learner takes.
+
+        Raises:
+            ConfigError: a name is none of the model's, or some samples have none.
+        """
+        names = self._names(0)
+        for name in labels:
+            if name not in names:
+                expected = f"one of {', '.join(names)}"
+                raise config_error("recent", name, expected)
+        inputs = self._inputs(samples)
+        if not 0 < len(inputs) == len(labels):
+            expected = "a few samples, each with the name of its class"
+            raise config_error("recent", f"{len(labels)} labels", expected)
+        y = torch.tensor([names.index(name) for name in labels])
+        return Examples(inputs, y)
+
+    def answer(
+        self,
+        samples: Any,  # noqa: ANN401
+        task: int | str | None,
+        recent: Examples | None,
+    ) -> list[Prediction]:
+        """Predict samples that were read, or checked; see `predict`."""
+        inputs = self._inputs(samples)
+        if task == AUTO and self._by_task:
+            return self._by_confidence(inputs)
+        number = self.number(task)
+        found = self.probabilities(inputs, number, recent).tolist()
+        names = self._names(number)
+        return [_prediction(row, names, self._answering(number)) for row in found]
+
+    def _by_confidence(self, inputs: Tensor) -> list[Prediction]:
+        best: list[Prediction] = []
+        for number in range(len(self.about.tasks)):
+            names = self._names(number)
+            found = [
+                _prediction(row, names, number)
+                for row in self.probabilities(inputs, number).tolist()
+            ]
+            best = [
+                max(pair, key=lambda one: one.probability)
+                for pair in zip(best or found, found, strict=True)
+            ]
+        return best
+
+    def _inputs(self, samples: Any) -> Tensor:  # noqa: ANN401
+        words = self._words
+        if words is not None and (new := [*unknown_words(samples, words)]):
+            file = self.run.config.data.word_vectors
+            path = find_vectors(file, self.run.data_root) if file else None
+            self._words = with_words(words, new, path, self.run.config.run.seed)
+            self._learner = None  # its network has the old table
+        tokenizer: Tokenizer | None = self.run.tokenizer or self._words
+        return self.reader.to_inputs(samples, tokenizer)
+
+    # ---- tensors
+
+    def number(self, task: int | str | None) -> int:
+        """Find the number of a task, from 0; see `predict`.
+
+        Raises:
+            ConfigError: there is no such task; or none was given, and it must be known.
+        """
+        known = self.tasks
+        last = len(known) - 1
+        if task is None or task == AUTO:
+            if self._by_task and last > 0:
+                given = ", ".join(f"{n} ({name})" for n, name in enumerate(known))
+                expected = f"{AUTO} or one of {given}; {self.run.config.title} has a "
+                expected += "model for each"
+                raise config_error("task", task, expected)
+            return max(last, 0)
+        if isinstance(task, str):
+            if task in known:
+                return known.index(task)
+            if not task.isdecimal():
+                expected = f"a number, or one of {', '.join(known)}"
+                raise config_error("task", task, expected)
+            task = int(task)
+        if not 0 <= task <= last:
+            raise config_error("task", task, f"0 to {last}, the tasks that it knows")
+        return task
+
+    def logits(
+        self, inputs: Tensor, task: int, recent: Examples | None = None
+    ) -> Tensor:
+        """Compute the learner's logits, shape (N, classes), of prepared inputs.
+
+        Args:
+            inputs: shape (N, *input_shape), or token ids.
+            task: from 0.
+            recent: samples of the present, where concepts are hidden.
+
+        Raises:
+            ConfigError: concepts are hidden, and nothing of the present is shown.
+        """
+        learner, model = self.learner, self.run.config.model
+        received, device = self.received, self.learner.context.device
+        labels = None
+        if model.mask_logits and self.about.tasks:
+            labels = torch.tensor(self.about.tasks[task].labels, device=device)
+        if model.growing_head:
+            last = len(self.about.tasks) - 1
+            learner.model.restrict_head(self.run.scenario.labels_until(last))
+        if labels is not None and model.mask_loss:
+            learner.model.restrict_head(labels.tolist())
+        if self.run.spec.hidden_tasks:
+            if recent is None:
+                expected = "a few labelled samples of the present, by which "
+                expected += f"{self.run.config.title} chooses a model"
+                raise config_error("recent", None, expected)
+            shown = Examples(recent.x.to(device), recent.y.to(device))
+            received = learner.select_model(self.state, received, shown)
+            task = self.run.spec.tasks - 1
+        with torch.no_grad():
+            found = [
+                learner.predict(self.state, received, task, part.to(device)).cpu()
+                for part in torch.split(inputs, BATCH)
+            ]
+        logits = torch.cat(found)
+        return logits if labels is None else mask_logits(logits, labels.cpu())
+
+    def probabilities(
+        self, inputs: Tensor, task: int, recent: Examples | None = None
+    ) -> Tensor:
+        """Compute the probabilities of the named classes, shape (N, names)."""
+        logits = self.logits(inputs, task, recent)
+        if not self._single:
+            logits = logits[:, list(self.about.tasks[task].labels)]
+        found: Tensor = logits.double().softmax(1)
+        return found
+
+    @property
+    def _single(self) -> bool:
+        return self.run.config.model.head == "single"
+
+    @property
+    def _by_task(self) -> bool:
+        return not self._single or self.learner.needs_task
+
+    def _answering(self, task: int) -> int | None:
+        return task if self._by_task and self.tasks else None
+
+    def _names(self, task: int) -> Sequence[str]:
+        return self.about.head if self._single else self.about.tasks[task].names
+
+
+def _prediction(
+    row: Sequence[float], names: Sequence[str], task: int | None
+) -> Prediction:
+    ordered = sorted(zip(row, names, strict=True), key=lambda one: -one[0])
+    probability, name = ordered[0]
+    return Prediction(name, probability, task, {n: p for p, n in ordered})
+
+
+def load(
+    path: str | Path,
+    *,
+    client: int | None = None,
+    run: str | None = None,
+    version: str | None = None,
+) -> Model:
+    """Open a trained model.
+
+    Args:
+        path: folder of a finished simulation with its clients' states.
+        client: its number, from 0.
+        run: which run.
+        version: name of a version.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    folder = Path(path)
+    built = finished_run(folder)
+    if client is None:
+        last = built.config.scenario.clients - 1
+        raise config_error("client", client, f"a number from 0 to {last}")
+    about, state, received = end_of_run(built, folder, client)
+    if version not in (None, about.name):
+        raise config_error("version", version, f"{about.name!r}, of a simulation")
+    return Model(built, about, state, received, [about.name])

@@ -1,0 +1,85 @@
+"""What a client of a finished simulation predicts with, from the run's folder."""
+
+from pathlib import Path
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_spec import NodeConfig
+from fcl_flower.core.errors import config_error
+from fcl_flower.core.types import Payload, Request, TaskStage
+from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.client import client_data
+from fcl_flower.federation.client_app import MAX_RECEIVED
+from fcl_flower.federation.codec import WireFormat
+from fcl_flower.federation.copies import ModelCopy, ModelPublisher
+from fcl_flower.federation.versions import About
+from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.setup.build import Built
+from fcl_flower.setup.resolve import resolve
+
+END = "end"
+"""The only version of a simulation."""
+
+
+def finished_run(folder: Path) -> Built:
+    """Build the objects of a finished simulation, on the CPU.
+
+    Raises:
+        ConfigError: the run has not finished, or has kept no clients' states.
+    """
+    if not (folder / "summary.json").is_file():
+        raise config_error("folder", str(folder), "one with a finished run")
+    config = RunConfig.read(folder / "config.toml", "folder")
+    if not (folder / CLIENTS).is_dir():
+        expected = "true for the simulation, as clients' states are removed otherwise"
+        raise config_error("run.keep_clients", config.run.keep_clients, expected)
+    return Built(resolve(config.replace(device="cpu")))
+
+
+def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, Payload]:
+    """Find what a client has at the end: its state, and what it receives to predict.
+
+    Raises:
+        ConfigError: there is no such client; or its data are its own, so that nobody
+            else knows its classes.
+    """
+    count = run.config.scenario.clients
+    if not 0 <= client < count:
+        raise config_error("client", client, f"0 to {count - 1}")
+    if run.spec.local_data:
+        expected = "one whose tasks and samples are known here"
+        raise config_error("scenario.name", run.config.scenario.name, expected)
+    saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
+    state = {} if saved is None else saved.state  # of one that never trained
+    plan = run.scenario
+    data = client_data(run, NodeConfig(partition_id=client), plan.num_tasks)
+    names, hidden = plan.class_names, run.spec.hidden_tasks
+    single = run.config.model.head == "single"
+    done = FolderStateStore(folder / CHECKPOINT).load()
+    about = About(
+        name=END,
+        round=0 if done is None else done.round,
+        tasks=tuple(map(data.classes, range(0 if hidden else plan.num_tasks))),
+        head=tuple(names[place] for place in range(plan.num_labels)) if single else (),
+        client=client,
+        spec=run.spec,
+    )
+    return about, state, received(run, folder, client)
+
+
+def received(run: Built, folder: Path, client: int) -> Payload:
+    """Receive what a server sends for an evaluation after the last round of a run.
+
+    As it comes on the wire, where numbers may have been rounded.
+    """
+    strategy = run.strategy()
+    saved = FolderStateStore(folder / CHECKPOINT).load()
+    if strategy.predicts_locally or saved is None:
+        return {}
+    last = run.spec.tasks - 1
+    stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
+    payload = strategy.configure_evaluate(saved.state, stage, client)
+    wire, seed = WireFormat.of(run.config.federation, strategy), run.config.run.seed
+    publisher = ModelPublisher(wire, seed)
+    publisher.restore(saved.round, saved.beside.get("copies", {}))
+    message, _ = publisher.message(client, payload, Request(stage), saved.state)
+    return ModelCopy(wire, seed, client, {}).receive(message, MAX_RECEIVED)
