@@ -175,6 +175,11 @@ def server(
     "--data", type=click.Path(path_type=Path), help="Folder of its local data."
 )
 @click.option(
+    "--marked-tasks",
+    is_flag=True,
+    help="A task of --data counts once its folder holds a file DONE.",
+)
+@click.option(
     "--word-vectors", type=click.Path(path_type=Path), help="Its file of word vectors."
 )
 @click.option(
@@ -200,6 +205,7 @@ def client(
     certs: Path | None,
     number: int,
     data: Path | None,
+    marked_tasks: bool,
     word_vectors: Path | None,
     state: Path | None,
     device: str | None,
@@ -217,6 +223,8 @@ def client(
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
         if path is not None:
             node[key] = str(_present(path, key))
+    if marked_tasks:
+        node["marked-tasks"] = 1
     if device is not None:
         node["device"] = _device(device)
     certificates = _certificates(certs, insecure)

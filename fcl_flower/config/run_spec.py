@@ -20,6 +20,7 @@ class NodeConfig(BaseModel):
         partition_id: the client's number, counted from 0: its name for good.
         num_partitions: not used, since the run says how many clients there are.
         data_path: folder with the client's own data.
+        marked_tasks: 1 where a task's folder counts once it holds a file DONE.
         state_path: folder for what the client remembers.
         device: torch device name, or ``auto``; empty for the run's.
         word_vectors: file of word vectors; empty for the run's.
@@ -37,6 +38,7 @@ class NodeConfig(BaseModel):
     partition_id: int = Field(ge=0)
     num_partitions: int = Field(0, ge=0)
     data_path: str = ""
+    marked_tasks: int = Field(0, ge=0, le=1)
     state_path: str = ""
     device: str = ""
     word_vectors: str = ""

@@ -162,7 +162,8 @@ def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:
         )
     folder = Path(node.data_path).expanduser()
     words = run.tokenizer or vector_file(run)
-    return LocalData(folder, run.local_data, tasks, words)
+    marked = bool(node.marked_tasks)
+    return LocalData(folder, run.local_data, tasks, words, marked=marked)
 
 
 def vector_file(run: Built) -> Path | None:

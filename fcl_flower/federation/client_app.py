@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from logging import ERROR, WARNING
+from pathlib import Path
 from typing import TypeAlias
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -21,6 +23,7 @@ from fcl_flower.core.errors import (
 )
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
+from fcl_flower.data.local.client import finished_tasks
 from fcl_flower.federation import clients, messages
 from fcl_flower.federation.client import Client, keep_spec, kept_spec
 from fcl_flower.federation.copies import CopyError
@@ -79,6 +82,19 @@ def who(message: Message, context: Context) -> Message:
         keep_spec(context, node, spec)
     record = ConfigRecord({"partition": node.partition_id, **clients.own()})
     return Message(RecordDict({"who": record}), reply_to=message)
+
+
+@app.query(messages.TASKS)
+def finished(message: Message, context: Context) -> Message:
+    """Reply with the samples of each task that is there now; no run need be known."""
+    node = NodeConfig.of(context.node_config)
+    found = list[int]()
+    if node.data_path:
+        folder = Path(node.data_path).expanduser()
+        report = partial(log, WARNING, "a task does not count yet: %s")
+        marked = bool(node.marked_tasks)
+        found = finished_tasks(folder, marked=marked, report=report)
+    return Message(messages.told_tasks(found), reply_to=message)
 
 
 @app.query("survey")

@@ -45,12 +45,14 @@ SCORES = "fcl.scores"
 STATE_LOST = "fcl.forgotten"
 RUN_UNKNOWN = "fcl.unknown-run"
 SPEC = "fcl.run"
+TASKS = "tasks"
 NUM_EXAMPLES = "num-examples"
 INITIAL = "initial_arrays"
 
 MAX_BYTES = 2**31
 MAX_EXAMPLES = 2**31
 MAX_SAMPLES = 2**31
+MAX_TASKS = 2**16
 MAX_METRICS = 2**14  # the journal keeps every scalar of every round
 METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
 """What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
@@ -251,6 +253,25 @@ def told_run(records: RecordDict) -> str:
     """Read the run that a greeting tells; empty if it tells none."""
     found = records.config_records
     return str(found[SPEC]["json"]) if SPEC in found else ""
+
+
+def told_tasks(samples: Sequence[int]) -> RecordDict:
+    """Make the reply that tells how many samples each finished task of a client has."""
+    return RecordDict({TASKS: ConfigRecord({"samples": list(samples)})})
+
+
+def finished_tasks(records: RecordDict) -> tuple[int, ...]:
+    """Read how many samples each finished task of a client has.
+
+    Raises:
+        WireError: the peer says something else.
+    """
+    found = records.config_records[TASKS]["samples"]
+    told = found if isinstance(found, list) and len(found) <= MAX_TASKS else [None]
+    counts = [n for n in told if type(n) is int and 0 <= n <= MAX_SAMPLES]
+    if len(counts) < len(told):
+        raise WireError(f"tasks/samples: expected counts, got {found!r:.60}")
+    return tuple(counts)
 
 
 def reports_state_lost(records: RecordDict) -> bool:

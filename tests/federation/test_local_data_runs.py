@@ -18,6 +18,7 @@ from fcl_flower.data.local import client as client_data
 from fcl_flower.data.local import client as task
 from fcl_flower.federation import client_app, messages
 from fcl_flower.federation.client import Client
+from fcl_flower.flower.identity import flower_identity
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -243,6 +244,22 @@ def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     assert min(accuracy[0][1][1], accuracy[1][1][1]) > 0.8
 
 
+def test_a_client_tells_its_finished_tasks_before_any_run_is_known(tmp_path, places):
+    (tmp_path / "a" / "task-02" / "DONE").touch()
+    for more, told in (({}, (40, 60)), ({"marked-tasks": 1}, ())):
+        node = {"partition-id": 0, **places[0], **more}
+        context = Context(1, 1, node, RecordDict(), {})
+        kind = f"query.{messages.TASKS}"
+        question = Message(RecordDict(), dst_node_id=1, message_type=kind)
+        with flower_identity():
+            reply = client_app.app(question, context)
+        assert messages.finished_tasks(reply.content) == told
+    (tmp_path / "a" / "task-01" / "DONE").touch()
+    with flower_identity():
+        reply = client_app.app(question, context)
+    assert messages.finished_tasks(reply.content) == (40, 60)
+
+
 # ---------------------------------------------------------------- text
 
 
@@ -412,6 +429,7 @@ def test_a_node_says_what_it_has():
         "partition-id": 0,
         "num-partitions": 2,
         "data-path": "d",
+        "marked-tasks": 1,
         "state-path": "s",
         "device": "cpu",
         "word-vectors": "v",

@@ -343,3 +343,18 @@ def test_impossible_counts_are_refused_by_name(changed, why):
 
     with pytest.raises(WireError, match=why):
         decode_evaluation(record, 2, classes=3)
+
+
+# ---------------------------------------------------------------- finished tasks
+
+
+def test_the_samples_of_finished_tasks_come_back_as_they_were_told():
+    for told in ([], [3, 0, 2**31]):
+        assert messages.finished_tasks(messages.told_tasks(told)) == tuple(told)
+
+
+@pytest.mark.parametrize("told", [3, "12", [-1], [2**31 + 1], [1.0], [1] * 65537])
+def test_what_cannot_be_samples_of_tasks_is_refused(told):
+    records = RecordDict({messages.TASKS: ConfigRecord({"samples": told})})
+    with pytest.raises(WireError, match="tasks/samples: expected counts"):
+        messages.finished_tasks(records)

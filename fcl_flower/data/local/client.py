@@ -1,6 +1,6 @@
 """A client's local data: the tasks in its folder when a message arrives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,7 +25,7 @@ from fcl_flower.data.examples import (
     TaskData,
     to_inputs,
 )
-from fcl_flower.data.local.formats import FileSamples, read_samples
+from fcl_flower.data.local.formats import FileSamples, count_samples, read_samples
 from fcl_flower.data.local.layout import TaskFiles, find_tasks
 from fcl_flower.data.partition import at_most, train_valid_split
 from fcl_flower.data.texts import Tokenizer, words
@@ -107,6 +107,27 @@ def _stamps(path: Path) -> Iterator[Stamp]:
             f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
             "of images"
         ) from error
+
+
+def finished_tasks(
+    folder: Path, *, marked: bool, report: Callable[[ConfigError], None]
+) -> list[int]:
+    """Count the training samples of each task that is there and whole.
+
+    A task whose files cannot be read ends the list; what is wrong is reported.
+    """
+    found = list[int]()
+    try:
+        for files in find_tasks(folder, marked=marked):
+            found.append(_counted(files.train, tuple(_stamps(files.train))))
+    except ConfigError as error:
+        report(error)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _counted(path: Path, stamps: tuple[Stamp, ...]) -> int:
+    return count_samples(path)
 
 
 # Few, since a task may be large: enough for a client that stays at one.
@@ -209,15 +230,17 @@ class LocalData(ClientData):
         spec: LocalDataSpec,
         tasks: int,
         words: Path | Tokenizer | None,
+        *,
+        marked: bool = False,
     ) -> None:
-        """Look for so many tasks in the folder.
+        """Look for so many tasks in the folder; see `find_tasks`.
 
         ``words`` is, for texts, the file of word vectors, or the tokenizer of a model
         that needs none.
         """
         self._spec, self._words = spec, words
         with _hide_details("data-path: the client's folder"):
-            self._files = find_tasks(folder, tasks)
+            self._files = find_tasks(folder, tasks, marked=marked)
         if len(self._files) < tasks:
             raise ConfigError(
                 f"task {tasks - 1} is not there yet: the client has "

@@ -111,6 +111,16 @@ def read_samples(
     return found
 
 
+def count_samples(path: Path) -> int:
+    """Count the samples of a file, or of a folder of images, without reading them."""
+    end = ending(path)
+    if end == FOLDER:
+        return sum(len(_images_in(label)) for label in _visible(path))
+    if end == ".npz":
+        return len(read_arrays(path, ("y",))[0]["y"])
+    return sum(1 for _ in read_rows(path, (LABEL,)))
+
+
 def _coded(labels: Sequence[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     names = tuple(sorted(set(labels)))
     codes = {name: code for code, name in enumerate(names)}

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +15,8 @@ from fcl_flower.data.local.formats import FOLDER, ending
 
 MANIFEST = "tasks.toml"
 SPLITS = ("train", "valid", "test")
+DONE = "DONE"
+"""File in a task's folder by which a client may know that the task is whole."""
 _NAME = re.compile(r"task-(\d{1,6})")
 
 
@@ -46,13 +49,17 @@ class _Entry(BaseModel):
     labels: list[str] = []
 
 
-def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
+def find_tasks(
+    folder: Path, most: int | None = None, *, marked: bool = False
+) -> tuple[TaskFiles, ...]:
     """Find the first tasks that are there now, in the order in which they are learned.
 
     Either ``tasks.toml`` lists them, or they are the folders ``task-01``, ``task-02``
     and so on. Names that begin with a dot are left alone: a task that is still being
-    written has such a name, and gets its own when it is whole. What is wrong with a
-    task beyond ``most`` does no harm yet; None looks into all.
+    written has such a name, and gets its own when it is whole. Where tasks are
+    ``marked``, a folder counts from the moment that it holds a file `DONE`. What is
+    wrong with a task beyond ``most``, or without its mark, does no harm yet; None looks
+    into all.
     """
     try:
         names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
@@ -63,7 +70,10 @@ def find_tasks(folder: Path, most: int | None = None) -> tuple[TaskFiles, ...]:
         ) from error
     if MANIFEST in names:
         return _listed(folder)[:most]
-    return tuple(_in_folder(task) for task in _numbered(folder, names)[:most])
+    tasks = _numbered(folder, names)[:most]
+    if marked:
+        tasks = list(takewhile(lambda task: (task / DONE).exists(), tasks))
+    return tuple(map(_in_folder, tasks))
 
 
 def _numbered(folder: Path, names: list[str]) -> list[Path]:
@@ -89,7 +99,7 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
 def _in_folder(task: Path) -> TaskFiles:
     files: dict[str, Path] = {}
     for path in sorted(task.iterdir()):
-        if path.name.startswith("."):
+        if path.name.startswith(".") or path.name == DONE:
             continue
         end = ending(path)
         split = path.name if end == FOLDER else path.name.removesuffix(end)
