@@ -4,11 +4,12 @@ AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245); the random projection of Ra
 (McDonnell et al., NeurIPS 2023), which STSA (arXiv:2506.01327) has, too.
 """
 
+import copy
 import hashlib
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
@@ -18,7 +19,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import FEATURES
-from fcl_flower.training.tensors import to_numpy
+from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.analytic import AnalyticParams
 from strategies.analytic import sums as forms
 
@@ -101,6 +102,16 @@ class Analytic(ClientLearner[AnalyticParams]):
         logits = self.features(x) @ weight.T.astype(np.float64) + bias
         return torch.tensor(logits, dtype=torch.float32, device=x.device)
 
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        head = received.get("head" if self.model.single_head else f"head/{task}")
+        if head is None:
+            lifted = self._projection is not None
+            width = self.params.width if lifted else self.model.features
+            classes = self.model.classes
+            head = {"weight": np.zeros((classes, width)), "bias": np.zeros(classes)}
+        return ExactHead(self.model, self._projection, head)
+
     def features(self, x: Tensor) -> forms.Matrix:
         """Compute features of inputs, of length 1, shape (N, D)."""
         h = unit_features(self.model, x)
@@ -120,6 +131,35 @@ class Analytic(ClientLearner[AnalyticParams]):
         if params.form == "class-sums":
             return forms.class_sums(h, y, classes, params.subsets, rng)
         return forms.exact(h, y, classes)
+
+
+class ExactHead(nn.Module):
+    """A head, in double precision, on unit features: what `Analytic.predict` does."""
+
+    def __init__(
+        self, model: MultiHeadModel, projection: forms.Matrix | None, head: Arrays
+    ) -> None:
+        """Take the random projection, shape (features, width), where there is one."""
+        super().__init__()
+        self.body = copy.deepcopy(model.body).eval().requires_grad_(False)
+        found = None if projection is None else torch.from_numpy(projection)
+        self.register_buffer("projection", found)
+        self.projection: Tensor | None
+        for name in ("weight", "bias"):
+            self.register_buffer(name, to_torch(head[name]).double())
+        self.weight: Tensor
+        self.bias: Tensor
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        h = self._unit(self.body(x).double())
+        if self.projection is not None:
+            h = self._unit(torch.relu(h @ self.projection))
+        return (h @ self.weight.T + self.bias).float()
+
+    def _unit(self, h: Tensor) -> Tensor:
+        length = h.square().sum(1, keepdim=True).sqrt()
+        return h / torch.where(length > 0, length, 1.0)
 
 
 @torch.no_grad()

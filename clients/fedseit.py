@@ -7,6 +7,7 @@ projections travel. The released code never trains on a foreign adapter: its bra
 see zeros, and alpha has no gradient.
 """
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear, pad
 from typing_extensions import override
@@ -33,7 +34,7 @@ from fcl_flower.core.types import (
     Update,
 )
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.heads import Head, MultiHeadModel
+from fcl_flower.models.heads import CLOSED, Head, MultiHeadModel
 from fcl_flower.models.words import KimCnn
 from fcl_flower.training.tensors import arrays_of, dense, to_numpy, to_torch
 from strategies.fedseit import FedSeitParams
@@ -203,6 +204,57 @@ class BranchedModel(TaskModel):
         return cast(Tensor, functional_call(self.body, body, (x,)))
 
 
+class BranchedNetwork(nn.Module):
+    """A `BranchedModel` that only predicts: its matrices are multiplied out."""
+
+    def __init__(self, work: BranchedModel) -> None:
+        """Copy what the task has learned."""
+        super().__init__()
+        self.body = copy.deepcopy(work.body).eval().requires_grad_(False)
+        weights = {name: part.detach() for name, part in work.weights().items()}
+        body = {n: t for n, t in weights.items() if n.startswith("body.")}
+        self.body.load_state_dict(
+            {name.removeprefix("body."): tensor for name, tensor in body.items()},
+            strict=False,
+        )
+        index = work.model.head_index(work.task)
+        self.closed = cast(Head, work.model.heads[index]).closed
+        joined = {name: tensor.detach() for name, tensor in work.joined.items()}
+        weight = weights[f"heads.{index}.weight"]
+        local, foreign = (weight @ joined["local"]).chunk(2, 1)
+        self.head = nn.Linear(local.shape[1], local.shape[0])
+        self.head.load_state_dict(
+            {"weight": local, "bias": weights[f"heads.{index}.bias"]}
+        )
+        self.head.requires_grad_(False)
+        widths = [len(work.tensors.base[name]) for name in work.names]
+        parts = torch.split(foreign, widths, 1)
+        self._layers = len(widths)
+        for number, (name, part) in enumerate(zip(work.names, parts, strict=True)):
+            self.register_buffer(f"filters_{number}", work.filters[number])
+            self.register_buffer(f"attention_{number}", joined[f"attention/{name}"])
+            self.register_buffer(f"bias_{number}", joined[f"bias/{name}"])
+            foreign_part = part @ joined[f"foreign/{name}"]
+            self.register_buffer(f"foreign_{number}", foreign_part)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        layers = range(self._layers)
+        logits: Tensor = self.head(self.body(x))
+        filters = [self.get_buffer(f"filters_{number}") for number in layers]
+        for number, found in enumerate(self.body.extremes(x, filters)):
+            alpha, bias = (
+                self.get_buffer(f"{kind}_{number}") for kind in ("attention", "bias")
+            )
+            largest, smallest = found.reshape(*found.shape[:2], *bias.shape)
+            reached = torch.where(alpha[:, None] < 0, smallest, largest)
+            branches = torch.relu(bias + reached * alpha[:, None])
+            foreign = self.get_buffer(f"foreign_{number}")
+            logits = logits + linear(branches.flatten(1), foreign)
+        closed = self.closed
+        return logits if closed is None else logits.masked_fill(closed, CLOSED)
+
+
 class FedSeit(FedWeit[FedSeitParams]):
     """Learn a task with branches beside the local one; keep old tasks as they were.
 
@@ -302,6 +354,16 @@ class FedSeit(FedWeit[FedSeitParams]):
             [state[f"library/{source}"] for source in _sources(state, task)],
             self.to_tensors(joined),
         )
+
+    @override
+    def predictor(
+        self, state: Payload, received: Payload, task: int
+    ) -> nn.Module | None:
+        if f"masks/{task}" in state:
+            work = self.build_task_model(state, task)
+            if isinstance(work, BranchedModel):
+                return BranchedNetwork(work)
+        return super().predictor(state, received, task)
 
     @override
     def changed(self, work: TaskModel, task: int) -> Payload:

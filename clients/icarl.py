@@ -6,10 +6,11 @@ as FedET's tables do (Liu et al., IJCAI 2023, "iCaRL + FL"): clients share the n
 and nobody else sees an exemplar or a mean.
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from typing_extensions import override
 
@@ -80,15 +81,69 @@ class Icarl(Rehearsal[C]):
             return by_head
         features = normalize(hidden)
         logits = torch.full((len(x), self.model.classes), CLOSED, device=x.device)
-        exemplars = replay_samples(state.get("exemplars", {}), self.context.device)
-        if not len(exemplars.y):
-            return logits
-        known = normalize(hidden_features(self.model, exemplars))
-        for label in torch.unique(exemplars.y).tolist():
-            mean = normalize(known[exemplars.y == label].mean(0), dim=0)
+        for label, mean in self._means(state).items():
             logits[:, label] = -torch.linalg.vector_norm(features - mean, dim=1)
         return logits
+
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        load(self.model, received["base"])
+        # What `project_features` takes out it takes out linearly.
+        kept = self.project_features(state, torch.eye(self.model.features))
+        network = self.model.network(task)
+        if self.params.classifier == "head":
+            return nn.Sequential(network.body, Projection(kept), network.head)
+        nearest = NearestMean(self._means(state), self.model.classes)
+        return nn.Sequential(network.body, Projection(kept), nearest)
+
+    def _means(self, state: Payload) -> dict[int, Tensor]:
+        """Compute the mean direction of each class that has exemplars, (features,)."""
+        exemplars = replay_samples(state.get("exemplars", {}), self.context.device)
+        if not len(exemplars.y):
+            return {}
+        known = normalize(hidden_features(self.model, exemplars))
+        return {
+            label: normalize(known[exemplars.y == label].mean(0), dim=0)
+            for label in torch.unique(exemplars.y).tolist()
+        }
 
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
         """Choose what of features (batch, features) is classified: all."""
         return hidden
+
+
+class Projection(nn.Module):
+    """Features times a matrix, (features, features)."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("matrix", matrix)
+        self.matrix: Tensor
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.matrix
+
+
+class NearestMean(nn.Module):
+    """Minus the distances of features' directions to means of classes."""
+
+    def __init__(self, means: Mapping[int, Tensor], classes: int) -> None:
+        """Take the mean direction of some of the classes, by their number."""
+        super().__init__()
+        self._known, self._classes = [*means], classes
+        for label, mean in means.items():
+            self.register_buffer(f"mean_{label}", mean)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        features = normalize(x)
+        closed = torch.full_like(features[:, 0], CLOSED)
+        distances = {
+            label: -torch.linalg.vector_norm(
+                features - self.get_buffer(f"mean_{label}"), dim=1
+            )
+            for label in self._known
+        }
+        columns = [distances.get(label, closed) for label in range(self._classes)]
+        return torch.stack(columns, 1)

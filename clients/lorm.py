@@ -4,9 +4,11 @@ Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961. Symbols: B is ``NAME
 is ``NAME.down``, Gamma is a group of grams.
 """
 
+from typing import cast
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
@@ -117,6 +119,23 @@ class Lorm(ClientLearner[LormParams]):
             for change in self._body.changes:
                 change.merged = None
         return logits.masked_fill(~known, NEVER)
+
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        load(self.model, received[HEADS])
+        network = self.model.network(task)
+        body = cast(LoraTransformer, network.body)
+        for layer, change in zip(self._layers, body.changes, strict=True):
+            down, up = merged_layer({**state, **received}, layer)
+            change.down, change.up = (
+                nn.Parameter(to_torch(part.astype(np.float32)), requires_grad=False)
+                for part in (down, up)
+            )
+        known = to_torch(received[KNOWN]["classes"]).bool()
+        head = cast(nn.Linear, network.head)
+        head.weight[~known] = 0.0
+        head.bias[~known] = NEVER
+        return network
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
         own: Tensor = torch.unique(labels)

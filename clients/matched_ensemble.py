@@ -5,12 +5,12 @@ mean of what networks say is that of deep ensembles (Lakshminarayanan et al., Ne
 2017, section 2.4).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from scipy.stats import binom
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import softmax
 from typing_extensions import override
@@ -133,6 +133,19 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
                 answers.append(answer)
         return mean_answer(answers)
 
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        known = {**state, **received}
+        own = known.get(self._own(task)) or self._fresh(known, task)
+        asked = self._trusted(known, task) if self.params.ask == "matched" else ()
+        found = [(known[group], pairs) for group, pairs in asked]
+        others = [(self._copied(network, task), pairs) for network, pairs in found]
+        return MatchedNetworks(self._copied(own, task), others)
+
+    def _copied(self, network: Arrays, task: int) -> nn.Module:
+        load(self.model, self._tensors(network, task))
+        return self.model.network(task)
+
     def _own(self, task: int) -> str:
         return ClientTask(self.context.client, task).group("networks")
 
@@ -215,6 +228,35 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         }
         logits: Tensor = functional_call(self.model, tensors, (x, task))
         return logits
+
+
+class MatchedNetworks(nn.Module):
+    """A task's own network, and others that answer for some of its classes."""
+
+    def __init__(
+        self, own: nn.Module, others: Sequence[tuple[nn.Module, Array]]
+    ) -> None:
+        """Take with each other network pairs of a class of the task and of its own."""
+        super().__init__()
+        self.own = own
+        self.others = nn.ModuleList(network for network, _ in others)
+        for number, (_, pairs) in enumerate(others):
+            self.register_buffer(f"pairs_{number}", torch.from_numpy(pairs))
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        alone = softmax(self.own(x), 1)
+        total, count = alone, torch.ones_like(alone[:1, :1])
+        for number, network in enumerate(self.others):
+            mine, its = self.get_buffer(f"pairs_{number}").T
+            theirs = softmax(network(x)[:, its], 1)
+            answer = alone.index_copy(
+                1, mine, alone[:, mine].sum(1, keepdim=True) * theirs
+            )
+            usable = torch.isfinite(theirs).all()
+            total = total + torch.where(usable, answer, 0.0)
+            count = count + usable
+        return mean_answer([total / count])
 
 
 def _held(state: Payload) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softmax
 from typing_extensions import override
 
@@ -19,7 +19,7 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import CLOSED
-from fcl_flower.training.tensors import snapshot
+from fcl_flower.training.tensors import load, snapshot
 from strategies.stl import StlParams
 
 _TRAINED = ("heads", "optimizer")
@@ -68,12 +68,38 @@ class SingleTask(ClientLearner[StlParams]):
             return logits[0]
         return mean_answer([softmax(one, 1) for one in logits])
 
+    @override
+    def predictor(
+        self, state: Payload, received: Payload, task: int
+    ) -> nn.Module | None:
+        if self.params.members == 1:
+            return None
+        networks = []
+        for member in range(self.params.members):
+            load(self.model, _body(state, task, member)["base"])
+            load(self.model, _trained(state, member).get("heads", {}))
+            networks.append(self.model.network(task))
+        return Ensemble(networks)
+
     def _member(self, member: int) -> LocalTraining[StlParams]:
         seed = self.context.seed
         if member:
             seed = derive(seed, "member", member)
         context = replace(self.context, seed=seed)
         return LocalTraining(self.params, self.model, context)
+
+
+class Ensemble(nn.Module):
+    """The logarithm of the mean of networks' probabilities."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        """Take one network or more, from inputs to logits."""
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_answer([softmax(network(x), 1) for network in self.networks])
 
 
 def mean_answer(answers: Sequence[Tensor]) -> Tensor:

@@ -6,9 +6,12 @@ as the server knows it, H^t a temporary group, S the sample memory, U what is di
 on.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from typing_extensions import override
 
 from clients.fedet.maths import augmented, label_loss, label_statistics
@@ -23,7 +26,7 @@ from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
 from fcl_flower.training.feature_cache import frozen_features
-from fcl_flower.training.tensors import load, snapshot, to_numpy
+from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch
 from strategies.fedet import FedEtParams
 from strategies.fedet.trainer import Router
 
@@ -127,6 +130,17 @@ class FedEt(ClientLearner[FedEtParams]):
             logits[mine] = answers.masked_fill(~known[j], NEVER)
         return logits
 
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        kept = {**state, **received}
+        known = self._known(kept)
+        groups = {}
+        for j in torch.nonzero(known.any(1))[:, 0].tolist():
+            arrays = kept[f"enhancers/{j}"]
+            groups[j] = {n: to_torch(a) for n, a in arrays.items()}
+        router = self._router(kept).module()
+        return EnhancerGroups(self.model.network(0), groups, known, router)
+
     @property
     def _warm(self) -> bool:
         return self.params.start == "group"
@@ -188,6 +202,49 @@ class FedEt(ClientLearner[FedEtParams]):
         lesson = DistillationSet(x, targets, classes, used.y, weight)
         epochs = self.params.distil_epochs
         return distill(self.model, lesson, self.context.training, epochs, seed)
+
+
+class EnhancerGroups(nn.Module):
+    """One frozen encoder, with the Enhancers and heads of some groups of classes."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        groups: Mapping[int, Mapping[str, Tensor]],
+        known: Tensor,
+        router: nn.Module,
+    ) -> None:
+        """Take what each group puts in place, and which classes each of all knows.
+
+        ``known`` is bool, shape (J, classes); ``router`` rates the J groups.
+        """
+        super().__init__()
+        self.network, self.router = network, router
+        self.register_buffer("known", known)
+        self.known: Tensor
+        self._names = {j: [*tensors] for j, tensors in groups.items()}
+        for j, tensors in groups.items():
+            for name, tensor in tensors.items():
+                self.register_buffer(_flat(j, name), tensor)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        routed = assign_group(self.router(x), self.known.any(1))[:, None]
+        logits = torch.full_like(routed, NEVER, dtype=torch.float32)
+        logits = logits.expand(-1, self.known.shape[1])
+        for j, names in self._names.items():
+            tensors = {
+                name.replace("heads.0.", "head."): self.get_buffer(_flat(j, name))
+                for name in names
+            }
+            found = functional_call(self.network, tensors, (x,))
+            found = found.masked_fill(~self.known[j], NEVER)
+            logits = torch.where(routed == j, found, logits)
+        return logits
+
+
+def _flat(group: int, name: str) -> str:
+    return f"enhancers_{group}_{name.replace('.', '_')}"
 
 
 def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:

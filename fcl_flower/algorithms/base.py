@@ -29,7 +29,7 @@ from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.types import Arrays, ClientTask, Payload, TaskStage, Update
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fcl_flower.data.examples import Examples, TaskData
     from fcl_flower.models.heads import MultiHeadModel
@@ -437,6 +437,21 @@ class ClientLearner(ABC, Generic[P]):
             task: index of the task that ``x`` belongs to; 0 where it is hidden.
             x: shape (batch, *input_shape).
         """
+
+    def predictor(
+        self, state: Payload, received: Payload, task: int
+    ) -> "nn.Module | None":
+        """Make a module that computes `predict` by itself, to be exported.
+
+        Returns:
+            from inputs to logits, by torch alone, without a choice that depends on the
+            size of the batch; None, as here, where ``self.model`` called as a whole is
+            it, with the weights that `predict` gives it.
+
+        Raises:
+            ConfigError: there is none; the message says why.
+        """
+        return None
 
 
 class ClientQueries(ABC):

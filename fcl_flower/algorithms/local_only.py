@@ -19,7 +19,7 @@ from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fcl_flower.data.examples import Examples, TaskData
 
@@ -74,6 +74,14 @@ class LocalOnlyLearner(ClientLearner[Params]):
         server, own = _split(state)
         known = received or self._request(server, task)
         return self._learner.predict(own, known, task, x)
+
+    @override
+    def predictor(
+        self, state: Payload, received: Payload, task: int
+    ) -> "nn.Module | None":
+        server, own = _split(state)
+        known = received or self._request(server, task)
+        return self._learner.predictor(own, known, task)
 
     def _asked(
         self, server: Payload, own: Payload, stage: TaskStage, data: "TaskData"

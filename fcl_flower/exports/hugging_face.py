@@ -11,7 +11,7 @@ from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
 from fcl_flower.exports.networks import Trained
 from fcl_flower.models.adapters import LoraTransformer
 from fcl_flower.models.encoder import Transformer
-from fcl_flower.models.heads import Head
+from fcl_flower.models.heads import Head, Network
 from fcl_flower.models.pretrained import EncoderParams, load_tokenizer
 
 _TOLERANCE = 1e-4
@@ -36,7 +36,9 @@ def write_transformers(found: Trained, folder: Path) -> None:
     """
     with require_extra("transformers", "format transformers"):
         from fcl_flower.exports import mean_pooled
-    body, head, params = found.network.body, found.network.head, found.params
+    network, params = found.network, found.params
+    body = network.body if isinstance(network, Network) else None
+    head = network.head if isinstance(network, Network) else None
     if not (
         isinstance(body, Transformer)
         and isinstance(params, EncoderParams)
@@ -61,16 +63,16 @@ def write_transformers(found: Trained, folder: Path) -> None:
         for opens, of_texts in _MODALITIES.items()
         if of_texts == body.text
     }
-    network = mean_pooled.MeanPooledClassifier(config)
-    network.train(False)
-    network.encoder.load_state_dict(body.encoder_state())
-    network.classifier.load_state_dict(head.state_dict())
+    opened = mean_pooled.MeanPooledClassifier(config)
+    opened.train(False)
+    opened.encoder.load_state_dict(body.encoder_state())
+    opened.classifier.load_state_dict(head.state_dict())
     with torch.no_grad():
-        logits = network(**body.encoder_inputs(found.test.x)).logits
+        logits = opened(**body.encoder_inputs(found.test.x)).logits
     if not torch.allclose(logits, found.logits, _TOLERANCE, _TOLERANCE):
         expected = "float32, as the library's own form gives other logits"
         raise config_error("model.dtype", params.dtype, expected)
-    network.save_pretrained(folder)
+    opened.save_pretrained(folder)
     shutil.copyfile(code, folder / code.name)
     if body.text:
         tokenizer = load_tokenizer(params.encoder)

@@ -1,6 +1,5 @@
 """The network of one client and task, as files that need none of this project."""
 
-import copy
 import logging
 import warnings
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.parsing import Params
@@ -21,26 +19,12 @@ from fcl_flower.data.examples import Examples
 from fcl_flower.data.scenarios.plan import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.client import client_data
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.heads import MultiHeadModel, Network
 from fcl_flower.prediction.simulated import finished_run, received
 from fcl_flower.results.run_folder import CLIENTS
 from fcl_flower.setup.build import Built
 
 _TOLERANCE = 1e-4
-
-
-class Network(nn.Module):
-    """Copies of a body and of the head of one task: all that it takes to predict."""
-
-    def __init__(self, body: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
-        self.eval().requires_grad_(False)
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x))
-        return logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +38,7 @@ class Trained:
         about: what it is, as text by topic.
     """
 
-    network: Network
+    network: nn.Module
     test: Examples
     logits: Tensor
     class_names: tuple[str, ...]
@@ -66,6 +50,15 @@ class Trained:
         """Fraction of the test samples whose largest logit is right."""
         right = self.logits.argmax(1) == self.test.y
         return float(right.double().mean())
+
+    @property
+    def sizes(self) -> tuple[dict[int, object]]:
+        """Which sizes of the input are open: of the batch, and of a text's tokens."""
+        free: dict[int, object] = {0: torch.export.Dim("batch")}
+        if not self.test.x.is_floating_point():
+            most = getattr(self.params, "max_tokens", None)
+            free[1] = torch.export.Dim("tokens", min=1, max=most)
+        return (free,)
 
 
 def trained(folder: Path, client: int, task: int) -> Trained:
@@ -96,7 +89,8 @@ def trained(folder: Path, client: int, task: int) -> Trained:
     state = {} if saved is None else saved.state  # of one that never trained
     sent = received(run, folder, client)
     logits, weights = _prediction(learner, state, sent, task, test.x)
-    network = _network(learner.model, task, weights)
+    network = learner.predictor(state, sent, task)
+    network = network or _network(learner.model, task, weights)
     if network is None or not _same(network(test.x), logits):
         expected = "one that predicts with a network alone, such as fedavg or fedweit"
         raise config_error("strategy", config.title, expected)
@@ -220,7 +214,7 @@ def write_onnx(found: Trained, path: Path) -> None:
                 path,
                 input_names=["input"],
                 output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamic_shapes=found.sizes,
                 dynamo=True,
                 external_data=False,
                 verbose=False,

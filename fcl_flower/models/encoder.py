@@ -139,8 +139,9 @@ class Transformer(nn.Module):
         if not self.text:
             values = cast(Tensor, embeddings(x))
             return Hidden(values, torch.ones(values.shape[:2], device=x.device))
-        longest = int((x > 0).sum(1).max()) if len(x) else 0
-        x = x[:, :longest]
+        if not torch.compiler.is_compiling():  # of a graph the data decide no size
+            longest = int((x > 0).sum(1).max()) if len(x) else 0
+            x = x[:, :longest]
         return Hidden(cast(Tensor, embeddings(self._numbers(x))), (x > 0).float())
 
     def run(self, hidden: Hidden, start: int, stop: int) -> Hidden:

@@ -1,5 +1,6 @@
 """A shared body with one linear head per task, or one for all."""
 
+import copy
 from collections.abc import Sequence
 from typing import Self, TypeVar, cast
 
@@ -42,6 +43,24 @@ class Head(GrowingHead, nn.Linear):
     @override
     def forward(self, x: Tensor) -> Tensor:
         return self.hide(super().forward(x))
+
+
+class Network(nn.Module):
+    """Copies of a body and of one head: what answers for a task, apart from the rest.
+
+    Nothing of it has a gradient.
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        """Copy both as they are now."""
+        super().__init__()
+        self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
+        self.eval().requires_grad_(False)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
 
 
 class MultiHeadModel(nn.Module):
@@ -159,6 +178,10 @@ class MultiHeadModel(nn.Module):
         known = getattr(self.body, "frozen_features", None)
         found: Tensor = x if known is None else known(x)
         return found
+
+    def network(self, task: int) -> Network:
+        """Copy what answers for ``task``, with the weights that it has now."""
+        return Network(self.body, self.heads[self.head_index(task)])
 
     @override
     def forward(self, x: Tensor, task: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag, pad
+from torch.nn.functional import conv1d, embedding_bag, pad
 from typing_extensions import override
 
 WIDTHS = (3, 4, 5)
@@ -73,6 +73,30 @@ class Windows:
         )
 
 
+class _Places:
+    """What `Windows` computes, by tensors whose sizes only those of the batch decide.
+
+    A graph that is exported cannot look how many different words there are.
+    """
+
+    def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
+        """Look up the words of all places, with padding behind each document."""
+        self._counts = (x != 0).sum(1, keepdim=True).clamp(min=widest)
+        self._words = table[pad(x, (0, widest - 1))].transpose(1, 2)
+
+    def largest(self, weight: Tensor) -> Tensor:
+        """Take the maximum over time, (batch, F)."""
+        return self.extremes(weight)[0]
+
+    def extremes(self, weight: Tensor) -> Tensor:
+        """Take maximum and minimum over time, (2, batch, F)."""
+        found = conv1d(self._words, weight)
+        starts = torch.arange(found.shape[2], device=found.device)
+        outside = (starts > self._counts - weight.shape[2])[:, None]
+        largest = found.masked_fill(outside, -torch.inf).amax(2)
+        return torch.stack([largest, found.masked_fill(outside, torch.inf).amin(2)])
+
+
 class _Largest(torch.autograd.Function):
     @staticmethod
     @override
@@ -123,7 +147,8 @@ class KimCnn(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        windows = Windows(x, self.table, max(WIDTHS))
+        kind = _Places if torch.compiler.is_compiling() else Windows
+        windows = kind(x, self.table, max(WIDTHS))
         tensors = dict(self.convs.named_parameters())
         pooled = [
             windows.largest(tensors[f"{n}.weight"]) + tensors[f"{n}.bias"]
@@ -138,7 +163,8 @@ class KimCnn(nn.Module):
         ``x`` is (batch, words), padded with 0; each of ``weights`` is (F, D, width) and
         gets its maximum and minimum over time, shape (2, batch, F).
         """
-        windows = Windows(x, self.table, max(WIDTHS))
+        kind = _Places if torch.compiler.is_compiling() else Windows
+        windows = kind(x, self.table, max(WIDTHS))
         return [windows.extremes(weight) for weight in weights]
 
     def embed(self, x: Tensor) -> Tensor:

@@ -9,15 +9,20 @@ and frozen. Two kinds:
   text-RCNN over the encoder's own word vectors, or a small EfficientNet for images.
 """
 
+import copy
+from typing import Any, cast
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.core.errors import ContractError
+from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
+from fcl_flower.models.adapters import Adapter
 from fcl_flower.models.build import seeded
 from fcl_flower.models.convolutional import EfficientNet
 from fcl_flower.models.encoder import Transformer
@@ -143,6 +148,23 @@ class Router:
             load(self._network, arrays)
             self._network.eval()
 
+    def module(self) -> nn.Module:
+        """Make a module that computes `scores` by itself, of copies.
+
+        Raises:
+            ConfigError: the router reads a text word by word, as far as it goes.
+        """
+        if self._network is not None:
+            if isinstance(self._network.network, TextRcnn):
+                raise config_error(
+                    "strategy.router",
+                    "network",
+                    "discriminant or prototype to export a model of texts: a recurrent "
+                    "network reads each text to its own end, which no fixed graph does",
+                )
+            return copy.deepcopy(self._network).requires_grad_(False)
+        return LinearRouter(self._model, self._arrays, self._groups)
+
     @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Rate how well each group suits each sample, shape (N, groups)."""
@@ -163,3 +185,43 @@ class Router:
         of_classes = features @ weights.T + offsets
         best = of_classes.new_full((len(x), self._groups), -torch.inf)
         return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")
+
+
+class LinearRouter(nn.Module):
+    """What `Router` computes of a frozen encoder's features, or 0 without a router."""
+
+    def __init__(self, model: MultiHeadModel, arrays: Arrays, groups: int) -> None:
+        """Copy the body of ``model``, whose adapters do nothing here."""
+        super().__init__()
+        self._groups = groups
+        self.body: nn.Module | None = None
+        if not arrays:
+            return
+        self.body = copy.deepcopy(model.body).eval().requires_grad_(False)
+        # Without what was learned, as `Transformer.embed` runs it.
+        for part in self.body.modules():
+            if isinstance(part, Adapter):
+                part.idle = True
+        self.register_buffer("weights", to_torch(arrays["weights"]))
+        self.register_buffer("offsets", to_torch(arrays["offsets"]))
+        of_class = np.asarray(arrays["groups"]).reshape(-1)
+        for group in range(groups):
+            columns = torch.from_numpy(np.flatnonzero(of_class == group))
+            self.register_buffer(f"columns_{group}", columns)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        if self.body is None:
+            return torch.zeros_like(x.flatten(1)[:, :1]).expand(-1, self._groups)
+        # In one piece, where `embed` of a transformer takes chunks.
+        whole = isinstance(self.body, Transformer)
+        embed = self.body if whole else cast(Any, self.body).embed
+        features = nn.functional.normalize(embed(x))
+        weights, offsets = self.get_buffer("weights"), self.get_buffer("offsets")
+        of_classes = features @ weights.T + offsets
+        none = torch.full_like(of_classes[:, 0], -torch.inf)
+        best = []
+        for group in range(self._groups):
+            columns = self.get_buffer(f"columns_{group}")
+            best.append(of_classes[:, columns].amax(1) if len(columns) else none)
+        return torch.stack(best, 1)

@@ -28,8 +28,8 @@ import fcl_flower as fcl
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.images import to_tensor
 from fcl_flower.exports.hugging_face import write_transformers
-from fcl_flower.exports.networks import Network, Trained, trained
-from fcl_flower.models.heads import Head
+from fcl_flower.exports.networks import Trained, trained
+from fcl_flower.models.heads import Head, Network
 from fcl_flower.models.registry import LoraParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -199,6 +199,23 @@ def test_after_a_second_task_old_and_new_classes_are_answered(groups, distil_on,
     assert "distilled" in update.metrics
 
 
+@pytest.mark.parametrize("routed", [{}, {"angle": 0.7}, {"groups": (LEFT, LEFT)}])
+def test_a_module_of_its_own_sends_points_to_groups_as_the_client_does(routed):
+    found, first = learner({"epochs": 3}), sent(**routed)
+    before = found.predictor({}, first, 0)
+    state, update = found.train({}, first, FIRST, task(0, 3, 5, 7))
+    received = served(first, update)
+
+    module = found.predictor(state, received, 0)
+
+    x = task(*range(CLASSES)).test.x
+    for part in (x, x[:1]):
+        wanted = found.predict(state, received, 0, part)
+        torch.testing.assert_close(module(part), wanted)
+    assert len({*told(update)}) == (1 if "groups" in routed else 2)
+    torch.testing.assert_close(before(x), found.predict({}, first, 0, x))
+
+
 def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkeypatch):
     found, seen = learner(groups=1), []
     state, update = found.train({}, sent(1), FIRST, task(0, 2))
