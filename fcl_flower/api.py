@@ -24,6 +24,7 @@ from fcl_flower.data.arrays import ARRAYS, from_arrays
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.federation.extend import extend
 from fcl_flower.models.registry import MODELS, ModelEntry
 from fcl_flower.results.result import Comparison, Result
 from fcl_flower.runtime.local_runs import Backend, Job
@@ -47,6 +48,7 @@ def simulate(
     *,
     backend: BackendName = "in-process",
     output: Path | str | None = None,
+    resume: Path | str | None = None,
     workers: int | None = None,
     progress: bool = True,
     data: Data | None = None,
@@ -62,6 +64,10 @@ def simulate(
             which clients train in parallel; the numbers are the same.
         output: folder for the results; None for a temporary one that is kept as long
             as the result.
+        resume: folder of a run that goes on in place of a new one: with its own
+            settings, but for more ``tasks`` and ``rounds`` of these. An algorithm, data
+            or a model of your own has to be given again. A run that has finished needs
+            its clients' states (``keep_clients``).
         workers: clients that train at the same time, in processes of their own; None
             for one after the other in this process, or with ``flower`` for as many as
             there are cores.
@@ -83,9 +89,16 @@ def simulate(
     base = RunConfig()
     if isinstance(algorithm, RunConfig):
         base, algorithm = algorithm, algorithm.strategy.name
+    more: dict[str, Any] = {}
+    if resume is not None:
+        more, settings, output = _longer(settings, output, model), {}, resume
+        base = RunConfig.read(Path(resume) / "config.toml", "resume")
     with _registered(where, [algorithm], data, model, settings, base) as given:
         (name,), named = given
-        run = resolve(base.replace(**{**named, "strategy.name": name}))
+        if resume is None:
+            run = resolve(base.replace(**{**named, "strategy.name": name}))
+        else:
+            run = resolve(extend(Path(resume), **more))
         validate(run)
         with _folder_for(output) as (folder, keeps):
             if (folder / "summary.json").exists():
@@ -97,6 +110,18 @@ def simulate(
             if isinstance(result, FclError):
                 raise result
     return Result.load(folder, keeps)
+
+
+def _longer(
+    settings: Mapping[str, object], output: object, model: Model | None
+) -> dict[str, object]:
+    """Take what a run that goes on may have more of; it has all else."""
+    named = model if isinstance(model, str | Mapping) else None
+    for key, value in {**settings, "output": output, "model": named}.items():
+        if value is not None and key not in ("tasks", "rounds"):
+            expected = "none beside resume but more tasks, as the run has its own"
+            raise config_error(key, value, expected)
+    return dict(settings)
 
 
 def compare(

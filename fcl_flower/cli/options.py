@@ -121,8 +121,12 @@ resume_option = click.option(
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Resume the interrupted run in FOLDER.",
+    help="Go on with the run in FOLDER; one that has finished with more --tasks.",
 )
+
+
+LONGER = ("tasks", "clients", "rounds")
+"""Settings of which a run that goes on may have more."""
 
 
 def live_port(live: bool, port: int | None) -> int | None:
@@ -132,27 +136,41 @@ def live_port(live: bool, port: int | None) -> int | None:
     return (port or 0) if live else None
 
 
-def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConfig:
-    """Read the configuration with which an interrupted run goes on.
+def resumed(
+    folder: Path,
+    given: dict[str, Any],
+    output: Path | None,
+    folders: Sequence[Path] | None = None,
+) -> RunConfig:
+    """Read the configuration with which a run goes on.
 
-    A run that has lost its first round, as training diverged, takes another learning
-    rate from ``given``. ``output`` is refused.
+    One that has lost its first round, as training diverged, takes another learning rate
+    from ``given``; every other one more tasks or clients, and rounds of these tasks. A
+    run that has finished needs more tasks. ``output`` is refused. ``folders`` are those
+    of local data in a simulation.
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
         raise config_error("output", str(output), expected)
     rate = given.get("learning_rate")
     again = rate is not None and lost_first_round(folder)
+    more = {} if again else {key: given.get(key) for key in LONGER}
     for key, value in given.items():
-        if again and key == "learning_rate":
+        if key in more or (again and key == "learning_rate"):
             continue
         if value is not None and value != ():  # a number may be 0
             option = {"pairs": "set", "config_file": "config"}.get(key, key)
             raise config_error(
-                option, value, "no settings beside resume, as the run has its own"
+                option,
+                value,
+                "no settings beside resume but more --tasks and --clients, as the run "
+                "has its own",
             )
-    if (folder / "summary.json").exists():
-        expected = "the folder of an interrupted run; this one has finished"
+    longer = any(value is not None for value in more.values())
+    if (folder / "summary.json").exists() and not longer:
+        expected = (
+            "the folder of an interrupted run, or more --tasks; this one has finished"
+        )
         raise config_error("resume", str(folder), expected)
     if not (again or (folder / CHECKPOINT).is_dir()):
         expected = (
@@ -161,7 +179,23 @@ def resumed(folder: Path, given: dict[str, Any], output: Path | None) -> RunConf
         )
         raise config_error("resume", str(folder), expected)
     config = RunConfig.read(folder / "config.toml", "resume").replace(resume=True)
+    if folders is not None:
+        wanted = given.get("clients") or config.scenario.clients
+        _check_folders(config, folders, wanted)
+    if longer:
+        from fcl_flower.federation.extend import extend
+
+        return extend(folder, **more)
     return config.replace(learning_rate=rate) if again else config
+
+
+def _check_folders(config: RunConfig, folders: Sequence[Path], clients: int) -> None:
+    local_data = config.scenario.name == "local-data"
+    if len(folders) != clients * local_data:
+        expected = "none"
+        if local_data:
+            expected = f"{clients} folders, one for each client of the run"
+        raise config_error("data", " ".join(map(str, folders)), expected)
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:

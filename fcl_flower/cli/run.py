@@ -70,8 +70,10 @@ def simulate(
 
     where = backend_of(backend, workers, gpus_per_client, folders=folders)
     port = live_port(live, port)
-    config = resumed(resume, given, output) if resume else configured(given)
-    run = resolve(with_folders(config, folders))
+    if resume:
+        run = resolve(resumed(resume, given, output, folders))
+    else:
+        run = resolve(with_folders(configured(given), folders))
     # After the names have been looked up, since it loads torch.
     from fcl_flower.setup.build import validate
 

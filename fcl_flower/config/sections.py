@@ -103,6 +103,14 @@ class ScenarioSection(NamedSection):
     """Test samples of each class for all clients together; 0 for all there are."""
     joint: bool = False
     """Train on the data of all tasks in every round: the multi-task bound."""
+    joined: str = ""
+    """Rounds that were over when each client joined, such as '0,0,15'; empty for none.
+    A client counts its own tasks from then on; local data only."""
+
+    @property
+    def joined_after(self) -> tuple[int, ...]:
+        """Rounds by client; none where all are there from the start."""
+        return _counts(self.joined)
 
 
 class DataSection(Section):
@@ -208,6 +216,9 @@ class FederationSection(Section):
     rounds_per_task: int = Field(0, ge=0)
     """Communication rounds for each task, of the whole run where concepts are hidden;
     0 for what suits the scenario."""
+    rounds_by_task: str = ""
+    """Rounds of the first tasks where they are others than rounds_per_task, such as
+    '5,5,12'."""
     evaluate_every: int = Field(0, ge=0)
     """Rounds between evaluations; 0 for the end of each task, or for what suits."""
     evaluate_before_aggregation: bool = True
@@ -275,6 +286,11 @@ class FederationSection(Section):
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""
+
+    @property
+    def listed_rounds(self) -> tuple[int, ...]:
+        """Rounds of the first tasks; none where all have ``rounds_per_task``."""
+        return _counts(self.rounds_by_task)
 
     def sum_threshold(self, clients: int) -> int:
         """Count how many of a round's clients secure aggregation needs."""
@@ -345,6 +361,12 @@ class RunSection(Section):
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 0; none where one is not."""
+    found = _listed(text)
+    return tuple(map(int, found)) if all(n.isdecimal() for n in found) else ()
 
 
 class PrivacySection(Section):

@@ -58,6 +58,7 @@ class Schedule:
     """The plan of a synchronous run; the only place where rounds become tasks.
 
     Attributes:
+        rounds_per_task: of each task that ``rounds_by_task`` does not list.
         fraction: share of the clients that take part in a round, in (0, 1].
         seed: the run's seed; the participants of a round depend on it alone.
         evaluate_every: rounds between evaluations, beside those at the end of a task;
@@ -68,6 +69,9 @@ class Schedule:
         concept_at: client and round to the concept that the client has then, which is
             its task, where concept ids are revealed.
         scores: clients are evaluated at all.
+        rounds_by_task: of the first tasks, where they differ.
+        joined: by client how many rounds were over when it joined; none: all were there
+            from the start. The task of the next round is the first of its own.
     """
 
     clients: int
@@ -79,35 +83,61 @@ class Schedule:
     concepts: int = 0
     concept_at: Callable[[int, int], int] | None = None
     scores: bool = True
+    rounds_by_task: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
 
     @property
     def num_rounds(self) -> int:
         """Length of the whole run in rounds."""
-        return self.tasks * self.rounds_per_task
+        return self.end(self.tasks - 1)
+
+    def end(self, task: int) -> int:
+        """Find the last round of a task; 0 for the one before the first."""
+        listed = self.rounds_by_task[: task + 1]
+        return sum(listed) + (task + 1 - len(listed)) * self.rounds_per_task
 
     def task(self, server_round: int) -> int:
         """Find the task of a round; rounds count from 1, as in Flower, tasks from 0."""
         if not 1 <= server_round <= self.num_rounds:
             raise ValueError(f"round {server_round} outside 1..{self.num_rounds}")
-        return (server_round - 1) // self.rounds_per_task
+        for task in range(len(self.rounds_by_task)):
+            if server_round <= self.end(task):
+                return task
+        listed = len(self.rounds_by_task)
+        rest = server_round - 1 - self.end(listed - 1)
+        return listed + rest // self.rounds_per_task
+
+    def first_task(self, client: int) -> int:
+        """Find the task in which a client joined, which is its own first one."""
+        return self.task(self.joined[client] + 1) if self.joined else 0
+
+    def rounds_before(self, client: int) -> int:
+        """Count the rounds of all tasks before a client's first one."""
+        return self.end(self.first_task(client) - 1)
+
+    def has_joined(self, client: int, server_round: int) -> bool:
+        """Tell whether a client belongs to the federation in a round."""
+        return not self.joined or self.joined[client] < server_round
 
     def participants(self, server_round: int) -> tuple[int, ...]:
         """Draw the participants of a round, ascending; at least one."""
-        return _sample(self.clients, self.fraction, self.seed, server_round)
+        # Who joins later comes behind all others, so that earlier draws stay.
+        here = sum(self.has_joined(c, server_round) for c in range(self.clients))
+        return _sample(here, self.fraction, self.seed, server_round)
 
     def evaluates(self, server_round: int) -> bool:
         """Tell whether clients are evaluated after a round."""
         every = self.evaluate_every
-        ends_task = server_round % self.rounds_per_task == 0
+        ends_task = server_round == self.end(self.task(server_round))
         due = ends_task or (every > 0 and server_round % every == 0)
         return self.scores and due
 
-    def evaluated(self, server_round: int) -> int:
-        """Count the tasks that clients are tested on: those so far, or all concepts."""
-        return self.concepts or self.task(server_round) + 1
+    def evaluated(self, server_round: int, client: int) -> int:
+        """Count the tasks a client is tested on: its own so far, or all concepts."""
+        return self.concepts or self.task(server_round) + 1 - self.first_task(client)
 
     def stage(self, server_round: int, client: int | None = None) -> TaskStage:
-        """Place a client in its stream of tasks; None places the round itself.
+        """Place a client in its own stream of tasks; None places the round itself.
 
         ``starts_task`` and ``ends_task`` count the rounds of the task in which the
         client takes part, so that a client that sits out the task's last round still
@@ -125,15 +155,14 @@ class Schedule:
             return TaskStage(server_round, concept, starts_task=starts, ends_task=True)
         if self.concepts:
             return TaskStage(server_round, task, starts_task=True, ends_task=True)
-        start = task * self.rounds_per_task + 1
         rounds = [
             r
-            for r in range(start, start + self.rounds_per_task)
+            for r in range(self.end(task - 1) + 1, self.end(task) + 1)
             if client is None or client in self.participants(r)
         ]
         return TaskStage(
             round=server_round,
-            task=task,
+            task=task if client is None else task - self.first_task(client),
             starts_task=not rounds or server_round <= rounds[0],
             ends_task=bool(rounds) and server_round >= rounds[-1],
         )

@@ -75,8 +75,9 @@ class AsyncLoop(Loop):
         super().__init__(run, grid, evaluate_fn)
         self._mailbox = Mailbox(grid, run.timeout)
         self._clients = {
-            client: ClientProgress(self._server.last_round(client))
+            client: ClientProgress(max(self._server.last_round(client), before))
             for client in range(self._schedule.clients)
+            for before in [self._schedule.rounds_before(client)]
         }
         self._pending: dict[int, PendingRequest] = {}
         self._failures: dict[int, str] = {}  # since the last update
@@ -142,7 +143,7 @@ class AsyncLoop(Loop):
         progress = self._clients[client]
         if progress.ended_task:  # it was not there to be tested
             return self._test(client)
-        own = server.stage_for(client, schedule.stage(progress.done + 1))
+        own = server.stage_for(client, schedule.stage(progress.done + 1, client))
         stage = replace(own, round=server.done + 1)
         if progress.queried < own.round:
             progress.queried = own.round
@@ -150,7 +151,7 @@ class AsyncLoop(Loop):
             if query is not None:
                 return self._note(client, query, clock.now)
         tested = server.evaluates_after_training and own.ends_task
-        tasks = schedule.evaluated(own.round) if tested else 0
+        tasks = schedule.evaluated(own.round, client) if tested else 0
         sent = server.train_request(client, stage, tasks=tasks, client_stage=own)
         return self._note(client, sent, clock.now + clock.duration(client))
 
@@ -164,7 +165,8 @@ class AsyncLoop(Loop):
     def _test(self, client: int) -> Message:
         progress, schedule = self._clients[client], self._schedule
         progress.ended_task = False
-        stage, tasks = schedule.stage(progress.done), schedule.evaluated(progress.done)
+        stage = schedule.stage(progress.done, client)
+        tasks = schedule.evaluated(progress.done, client)
         sent = self._server.evaluate_request(client, stage, tasks)
         return self._note(client, sent, self._clock.now)
 
@@ -204,7 +206,7 @@ class AsyncLoop(Loop):
         update = received.updates.get(client)
         if update is not None:
             progress = self._clients[client]
-            stage = self._schedule.stage(progress.done + 1)
+            stage = self._schedule.stage(progress.done + 1, client)
             progress.done += 1
             progress.failures, progress.excused = 0, False
             progress.ended_task = stage.ends_task and not server.predicts_locally
@@ -286,13 +288,15 @@ class AsyncLoop(Loop):
         return [server.ask_again(c, asked) for c, asked in self._pending.items()]
 
     def _evaluate_finished(self, finished: list[int]) -> None:
-        server, schedule = self._server, self._schedule
+        server, last = self._server, self._schedule.num_rounds
         if server.predicts_locally:
             return
-        stage = schedule.stage(schedule.num_rounds)
-        tasks = schedule.evaluated(schedule.num_rounds)
         asked = [
-            server.evaluate_request(client, stage, tasks).message
+            server.evaluate_request(
+                client,
+                self._schedule.stage(last, client),
+                self._schedule.evaluated(last, client),
+            ).message
             for client in server.clients
             if client in finished
         ]

@@ -39,11 +39,11 @@ class Loop(ABC):
             raise config_error("evaluate_fn", self._evaluate_fn, expected)
         log(
             INFO,
-            "%s: %d clients, %d tasks of %d rounds",
+            "%s: %d clients, %d tasks, %d rounds",
             name,
             schedule.clients,
             schedule.tasks,
-            schedule.rounds_per_task,
+            schedule.num_rounds,
         )
         self._note_model()
         if not self._server.done:

@@ -449,8 +449,13 @@ def train_metrics(updates: Mapping[int, Update]) -> MetricRecord:
 
 
 def evaluate_metrics(scores: Mapping[int, Evaluation]) -> MetricRecord:
-    """Average clients' accuracies, of the same tasks, over all tasks and by task."""
+    """Average clients' accuracies over all tasks, and by task.
+
+    The last one of each is of the same task; who joined late has fewer.
+    """
     rows = [found.accuracy for found in scores.values()]
-    means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    tasks = range(max(map(len, rows)), 0, -1)
+    columns = [[row[-back] for row in rows if len(row) >= back] for back in tasks]
+    means = [sum(column) / len(column) for column in columns]
     by_task = {f"task-{task}": mean for task, mean in enumerate(means)}
     return MetricRecord({"accuracy": sum(means) / len(means), **by_task})

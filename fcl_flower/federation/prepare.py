@@ -219,6 +219,9 @@ def _resolve(config: RunConfig, clients: int, num_rounds: int | None) -> RunSpec
     spec = resolve(config, clients)
     if num_rounds is None:
         return spec
+    if config.federation.rounds_by_task:
+        expected = "None with federation.rounds_by_task"
+        raise config_error("num_rounds", num_rounds, expected)
     if num_rounds % spec.tasks:
         raise config_error(
             "num_rounds", num_rounds, f"a multiple of the {spec.tasks} tasks"

@@ -156,9 +156,9 @@ class SyncLoop(Loop):
             self._run.ledger.ask(number, self._stages)
         # Private state does not change between a client's training and its test.
         tested = server.evaluates_after_training and schedule.evaluates(number)
-        tasks = schedule.evaluated(number) if tested else 0
+        tasks = {c: schedule.evaluated(number, c) * tested for c in self._stages}
         return [
-            server.train_request(client, stage, tasks=tasks).message
+            server.train_request(client, stage, tasks=tasks[client]).message
             for client, stage in self._stages.items()
         ]
 
@@ -201,11 +201,11 @@ class SyncLoop(Loop):
         server, schedule = self._server, self._schedule
         asked: list[Message] = []
         if schedule.evaluates(number):
-            tasks = schedule.evaluated(number)
             out = self._scores.keys() | self._late.keys() | self._busy
             for client in server.refresh_clients():
-                if client not in out:
+                if client not in out and schedule.has_joined(client, number):
                     stage = schedule.stage(number, client)
+                    tasks = schedule.evaluated(number, client)
                     asked += [server.evaluate_request(client, stage, tasks).message]
         received = server.receive(self._ask(asked, number, self._quorum.closes_at))
         scores = dict(sorted((self._scores | received.scores).items()))

@@ -110,7 +110,14 @@ class Environment(_Noted):
 
 
 class About(_Noted):
-    """What a run is, as known before its first round."""
+    """What a run is, as known before its first round, or before it was extended.
+
+    Attributes:
+        rounds: of each task that ``rounds_by_task`` does not list.
+        rounds_by_task: of the first tasks, where they differ.
+        first_tasks: the task in which a client joined, for those that joined late: the
+            first one of its own count.
+    """
 
     label: str
     strategy: str
@@ -125,6 +132,8 @@ class About(_Noted):
     tasks: Annotated[int, Field(ge=1)]
     rounds: int
     total_rounds: int
+    rounds_by_task: list[int] = []
+    first_tasks: dict[int, int] = {}
     mode: str = "synchronous"
     hidden: Hidden | None = None
     command: str | None = None
@@ -293,6 +302,13 @@ class Begun(_Noted):
     class_names: list[str] = []
 
 
+class Extended(_Noted):
+    """More tasks, clients or rounds, after a round: ``begun`` holds from then on."""
+
+    round: int
+    begun: Begun
+
+
 class Trained(_Noted):
     """A finished round; an asynchronous update counts as a round.
 
@@ -377,10 +393,11 @@ class Finished(_Noted):
     summary: Summary
 
 
-Event: TypeAlias = Begun | Trained | Evaluated | EvaluatedBefore | Finished
+Event: TypeAlias = Begun | Extended | Trained | Evaluated | EvaluatedBefore | Finished
 
 EVENTS: dict[str, type[Event]] = {
     "begun": Begun,
+    "extended": Extended,
     "trained": Trained,
     "evaluated": Evaluated,
     "evaluated before aggregation": EvaluatedBefore,

@@ -43,13 +43,14 @@ class Journal:
     def resume(self, begun: Begun, last: int) -> list[Event]:
         """Give the events up to the end of round ``last``; remove the later ones.
 
-        ``begun`` replaces the beginning. What was recorded after the round, before the
-        next one, was recorded after the checkpoint, too, and happens again.
+        The first is the beginning: ``begun`` where the file has none. What was recorded
+        after the round, before the next one, was recorded after the checkpoint, too,
+        and happens again.
 
         Raises:
             WireError: the file is damaged or ends earlier.
         """
-        events, kept, rounds = list[Event](), [_line(begun)], 0
+        events, kept, rounds = list[Event](), list[bytes](), 0
         try:
             *lines, unfinished = self._path.read_bytes().split(b"\n")
             # A process that ended while it wrote left no whole line: here the end of
@@ -58,8 +59,6 @@ class Journal:
                 raise ValueError(f"line {len(lines) + 1} without its end")
             for number, line in enumerate(lines, start=1):
                 event = _event(self._path, number, line)
-                if isinstance(event, Begun):
-                    continue
                 if rounds == last:
                     break
                 events.append(event)
@@ -74,6 +73,8 @@ class Journal:
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
                 "checkpoint has"
             )
+        if not isinstance(next(iter(events), None), Begun):
+            events, kept = [begun, *events], [_line(begun), *kept]
         self._replace(b"".join(kept))
         return events
 

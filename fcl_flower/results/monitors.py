@@ -25,7 +25,14 @@ from fcl_flower.core.errors import (
 from fcl_flower.core.failures import Failure
 from fcl_flower.core.types import Evaluation
 from fcl_flower.results import earlier, journal
-from fcl_flower.results.events import Begun, Evaluated, Event, Summary, Trained
+from fcl_flower.results.events import (
+    Begun,
+    Evaluated,
+    Event,
+    Extended,
+    Summary,
+    Trained,
+)
 from fcl_flower.results.trackers import Tracker
 
 HOST: Final = "127.0.0.1"
@@ -97,8 +104,9 @@ class Exporter(RunListener):
 
     @override
     def add(self, event: Event) -> None:
-        if isinstance(event, Begun):
-            self._planned.set(event.about.total_rounds)
+        if isinstance(event, Begun | Extended):
+            begun = event.begun if isinstance(event, Extended) else event
+            self._planned.set(begun.about.total_rounds)
         elif isinstance(event, Trained):
             self._rounds.inc()
             self._seconds.observe(event.seconds)

@@ -29,6 +29,7 @@ from fcl_flower.results.events import (
     Evaluated,
     EvaluatedBefore,
     Event,
+    Extended,
     Finished,
     Measured,
     Measures,
@@ -77,11 +78,28 @@ class Accuracies:
     matrix: Accuracy
     evaluations: list[Accuracy] = field(default_factory=list)
 
-    def add(self, row: int, scores: Mapping[int, Evaluation]) -> None:
-        """Write every client's scores into row ``row`` of its matrix."""
+    def add(
+        self, row: int, scores: Mapping[int, Evaluation], first: Mapping[int, int]
+    ) -> None:
+        """Write every client's scores into row ``row`` of its matrix.
+
+        ``first`` is the column of a client's first task, 0 where it has none.
+        """
         for client, found in scores.items():
-            self.matrix[client, row, : len(found.accuracy)] = found.accuracy
+            start = first.get(client, 0)
+            end = start + len(found.accuracy)
+            self.matrix[client, row, start:end] = found.accuracy
         self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
+
+    def grow(self, clients: int, tasks: int) -> None:
+        """Make room for more clients and tasks, of which nothing is measured."""
+        more = [
+            (0, size - have)
+            for size, have in zip(
+                (clients, tasks, tasks), self.matrix.shape, strict=True
+            )
+        ]
+        self.matrix = np.pad(self.matrix, more, constant_values=np.nan)
 
 
 class Record:
@@ -131,13 +149,18 @@ class Record:
             case Trained():
                 self._add_round(event)
             case EvaluatedBefore():
-                self.tested_before.add(self._row(event.task), event.scores)
+                row, first = self._row(event.task), self.about.first_tasks
+                self.tested_before.add(row, event.scores, first)
             case Evaluated():
                 self._add_test(event)
             case Finished():
                 self.outcome = event.summary
             case Begun():
                 self.begun = event
+            case Extended():
+                self.begun = event.begun
+                for found in (self.tested, self.tested_before):
+                    found.grow(self.about.clients, self.about.tasks)
 
     @property
     def about(self) -> About:
@@ -186,7 +209,8 @@ class Record:
         for test in self.tests:
             place = rounds.index(test.round)
             for client, values in test.accuracy.items():
-                accuracy[place, client, : len(values)] = values
+                start = self.about.first_tasks.get(client, 0)
+                accuracy[place, client, start : start + len(values)] = values
         return np.array(rounds, np.int64), accuracy
 
     def _add_round(self, event: Trained) -> None:
@@ -214,7 +238,7 @@ class Record:
 
     def _add_test(self, event: Evaluated) -> None:
         row, scores = self._row(event.task), event.scores
-        self.tested.add(row, scores)
+        self.tested.add(row, scores, self.about.first_tasks)
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
@@ -335,7 +359,7 @@ def _untrained(record: Record) -> int | None:
     about = record.about
     if about.hidden is not None:
         return None
-    every = about.clients * about.tasks
+    every = about.clients * about.tasks - sum(about.first_tasks.values())
     if record.begun.joint:  # every round trains on all tasks
         clients = {client for client, _ in record.trained}
         return every - len(clients) * about.tasks

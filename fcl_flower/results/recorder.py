@@ -4,12 +4,14 @@ import csv
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED, WireError
+from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
@@ -21,6 +23,7 @@ from fcl_flower.results.events import (
     Begun,
     Evaluated,
     Event,
+    Extended,
     Finished,
     Hidden,
     ScenarioInfo,
@@ -116,12 +119,21 @@ class Recorder:
     def restore(self, last: int) -> list[Trained]:
         """Continue an earlier record up to the end of round ``last``; give its rounds.
 
+        Where the run has more tasks, clients or rounds now, that is an event.
+
         Raises:
             WireError: the journal in the folder is damaged or too short.
         """
         events = self._journal.resume(self._begun, last)
+        first = events[0]
+        assert isinstance(first, Begun)  # so a journal begins
+        known = [first, *(e.begun for e in events if isinstance(e, Extended))]
+        if _size(known[-1].about) != _size(self._begun.about):
+            events.append(Extended(round=last, begun=self._begun))
+            self._journal.add(events[-1])
         self._write_files()
-        for event in (self._begun, *events):
+        self.record = Record(self.record.scenario, first)
+        for event in events:
             self._apply(event)
         rounds = [event for event in events if isinstance(event, Trained)]
         self._started -= sum(event.seconds for event in rounds)
@@ -197,7 +209,8 @@ class Recorder:
                 lines = csv.writer(file)
                 for client, found in event.scores.items():
                     tasks = self._scenario.clients[client]
-                    for i, value in enumerate(found.accuracy):
+                    first = self.record.about.first_tasks.get(client, 0)
+                    for i, value in enumerate(found.accuracy, first):
                         place = [event.round, event.task, client, i, tasks[i].name]
                         lines.writerow([*place, value])
         for listener in self._listeners:
@@ -229,7 +242,7 @@ class Recorder:
                 "state": state,
                 "round": server_round,
                 "rounds": about.total_rounds,
-                "task": max(0, server_round - 1) * tasks // about.total_rounds,
+                "task": _task_of(about, server_round),
                 "tasks": tasks,
                 "clients_done": done,
                 "clients": expected,
@@ -308,6 +321,23 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
     return max(0.0, (total - len(took)) * mean - min(running, mean))
 
 
+def _size(about: About) -> tuple[object, ...]:
+    """Take what of a run may become more."""
+    shape = about.clients, about.tasks, about.rounds, about.rounds_by_task
+    return *shape, about.first_tasks
+
+
+def _task_of(about: About, number: int) -> int:
+    """Find the task of a round; of an update, how far the run would be by its share."""
+    if about.hidden is not None:
+        return 0
+    if about.mode == "asynchronous":
+        return max(0, number - 1) * about.tasks // about.total_rounds
+    plan = Schedule(about.clients, about.tasks, about.rounds, 1.0, 0)
+    listed = tuple(about.rounds_by_task)
+    return replace(plan, rounds_by_task=listed).task(max(1, number))
+
+
 def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
     """Hold the clusters of a round against the hidden concepts of its clients.
 
@@ -338,25 +368,37 @@ def _about(
     stream, flat = scenario.stream, config.flat()
     reveal = bool(config.scenario.params.get("reveal_ids"))
     # Every setting of training, so that none is forgotten that comes later.
-    own = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
+    told = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
     # Hidden concepts share all rounds; otherwise each task has its own.
-    rounds = config.federation.rounds_per_task
-    total = rounds * (config.scenario.tasks if stream is None else 1)
+    listed, joined = config.federation.listed_rounds, config.scenario.joined_after
+    plan = Schedule(
+        config.scenario.clients,
+        config.scenario.tasks if stream is None else 1,
+        config.federation.rounds_per_task,
+        config.federation.client_fraction,
+        config.run.seed,
+        rounds_by_task=listed,
+        joined=joined,
+    )
+    clients = range(plan.clients)
     asynchronous = config.asynchronous.enabled
+    own = [plan.num_rounds - plan.rounds_before(client) for client in clients]
     return About(
         label=config.title,
         strategy=config.strategy.name,
         local_only=config.strategy.local_only,
         params=dict(config.strategy.params),
-        training={k.partition(".")[2]: flat[k] for k in (*own, *OF_OTHER_SECTIONS)},
+        training={k.partition(".")[2]: flat[k] for k in (*told, *OF_OTHER_SECTIONS)},
         scenario=config.scenario.name,
         dataset=config.data.datasets,
         model=config.model.name,
         seed=config.run.seed,
         clients=config.scenario.clients,
         tasks=config.scenario.tasks,
-        rounds=rounds,
-        total_rounds=total * config.scenario.clients if asynchronous else total,
+        rounds=plan.rounds_per_task,
+        total_rounds=sum(own) if asynchronous else plan.num_rounds,
+        rounds_by_task=list(listed),
+        first_tasks={c: first for c in clients if (first := plan.first_task(c))},
         mode="asynchronous" if asynchronous else "synchronous",
         hidden=None
         if stream is None

@@ -10,7 +10,7 @@ from typing import Any
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder, make_private_folder
-from fcl_flower.data.local.layout import checksum
+from fcl_flower.data.local.layout import checksum, find_tasks
 from fcl_flower.results import earlier, journal
 from fcl_flower.results.files import write_json
 
@@ -77,7 +77,8 @@ def prepared_folder(
             for name in names:
                 (folder / name).unlink(missing_ok=True)
             if local_data:
-                write_json(folder / LOCAL_DATA, _checksums(config, local_data))
+                known = [_learned(path, config.scenario.tasks) for path in local_data]
+                write_json(folder / LOCAL_DATA, known)
         yield config.replace(
             output=str(folder.absolute()),
             client_state=str((folder / CLIENTS).absolute()),
@@ -98,10 +99,10 @@ def check_local_data(
     if not (folder / LOCAL_DATA).exists():
         return
     learned = json.loads((folder / LOCAL_DATA).read_text())
-    for data, old, new in zip(
-        local_data, learned, _checksums(config, local_data), strict=True
-    ):
-        if old != new:
+    for data, old in zip(local_data, learned, strict=False):  # others have joined
+        if isinstance(old, str):  # an earlier version kept nothing else
+            old = {"tasks": config.scenario.tasks, "checksum": old}
+        if old["checksum"] != checksum(data, old["tasks"]):
             raise ConfigError(
                 f"data: got {str(data)!r}, whose tasks are not those that the run in "
                 f"{str(folder)!r} has learned; expected the same data, or another "
@@ -109,8 +110,10 @@ def check_local_data(
             )
 
 
-def _checksums(config: RunConfig, local_data: Sequence[Path]) -> list[str]:
-    return [checksum(path, config.scenario.tasks) for path in local_data]
+def _learned(data: Path, most: int) -> dict[str, str | int]:
+    """Note the first tasks of a client: how many there are, and their checksum."""
+    tasks = len(find_tasks(data, most))
+    return {"tasks": tasks, "checksum": checksum(data, tasks)}
 
 
 def clients_bytes(folder: Path) -> int:

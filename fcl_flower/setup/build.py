@@ -142,6 +142,8 @@ class Built(Entries):
             concepts=config.scenario.tasks if hidden else 0,
             concept_at=None if stream is None else stream.concept_at,
             scores=config.privacy.scores,
+            rounds_by_task=config.federation.listed_rounds,
+            joined=config.scenario.joined_after,
         )
 
     @property

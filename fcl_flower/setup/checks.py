@@ -36,6 +36,8 @@ def check(run: Entries) -> None:
         wire,
         secure_aggregation,
         scenario,
+        rounds,
+        joining,
         heads,
         masks,
         growing_head,
@@ -242,6 +244,46 @@ def scenario(run: Entries) -> Iterator[Wrong]:
             True,
             f"false for scenario {name}, whose tasks are not shared out beforehand",
         )
+
+
+def rounds(run: Entries) -> Iterator[Wrong]:
+    """Find lists of rounds that are none."""
+    config, section = run.config, run.config.federation
+    text, listed = section.rounds_by_task, section.listed_rounds
+    if text and (not all(listed) or not 0 < len(listed) <= config.scenario.tasks):
+        expected = (
+            f"whole numbers above 0 for up to {config.scenario.tasks} tasks, separated "
+            "by commas"
+        )
+        yield "federation.rounds_by_task", text, expected
+    if text and run.scenario_entry.hidden:
+        expected = f"none for scenario {config.scenario.name}, whose tasks are hidden"
+        yield "federation.rounds_by_task", text, expected
+
+
+def joining(run: Entries) -> Iterator[Wrong]:
+    """Find clients that cannot join later."""
+    config, text = run.config, run.config.scenario.joined
+    if not text:
+        return
+    key, found = "scenario.joined", config.scenario.joined_after
+    clients, tasks = config.scenario.clients, config.scenario.tasks
+    listed = config.federation.listed_rounds
+    total = sum(listed) + (tasks - len(listed)) * config.federation.rounds_per_task
+    if (
+        len(found) != clients
+        or list(found) != sorted(found)
+        or not found[0] == 0 <= found[-1] < total
+    ):
+        yield (
+            key,
+            text,
+            f"0 for the first, and for each of scenario.clients ({clients}) no fewer "
+            f"than for the one before, all below the {total} rounds of the run",
+        )
+    if not run.spec.local_data:
+        why = "whose samples are shared out beforehand"
+        yield key, text, f"none for scenario {config.scenario.name}, {why}"
 
 
 def heads(run: Entries) -> Iterator[Wrong]:

@@ -14,7 +14,7 @@ def test_rounds_become_tasks():
     assert plan.num_rounds == 6
     assert [plan.task(r) for r in range(1, 7)] == [0, 0, 1, 1, 2, 2]
     assert [r for r in range(1, 7) if plan.evaluates(r)] == [2, 4, 6]
-    assert [plan.evaluated(r) for r in (2, 4, 6)] == [1, 2, 3]
+    assert [plan.evaluated(r, 0) for r in (2, 4, 6)] == [1, 2, 3]
 
 
 def test_evaluations_may_come_more_often():
@@ -26,7 +26,7 @@ def test_hidden_concepts_make_every_round_an_experience_of_its_own():
     plan = Schedule(5, 1, 6, 0.5, 0, evaluate_every=4, concepts=3)
     assert plan.num_rounds == 6
     assert [r for r in range(1, 7) if plan.evaluates(r)] == [4, 6]
-    assert [plan.evaluated(r) for r in (4, 6)] == [3, 3]
+    assert [plan.evaluated(r, 0) for r in (4, 6)] == [3, 3]
     for client in (None, 0, 4):
         assert [plan.stage(r, client) for r in (1, 6)] == [
             TaskStage(1, 0, starts_task=True, ends_task=True),

@@ -28,7 +28,7 @@ def path(tmp_path):
 
 
 def test_events_come_back_as_they_were(path):
-    assert Journal(path).resume(BEGUN, 2) == EVENTS
+    assert Journal(path).resume(BEGUN, 2) == [BEGUN, *EVENTS]
     assert [*replay(path)] == [BEGUN, *EVENTS]
     assert path.stat().st_mode & 0o077 == 0, "others can read it"
 
@@ -80,13 +80,13 @@ def test_a_line_that_a_process_did_not_finish_is_dropped(path):
     for cut in range(len(good) + 1, len(longer) - 1):
         path.write_bytes(longer[:cut])
         assert len([*replay(path)]) == 4
-        assert len(Journal(path).resume(BEGUN, 2)) == 3
+        assert len(Journal(path).resume(BEGUN, 2)) == 4
         assert path.read_bytes() == good
 
 
 def test_what_comes_after_the_checkpoint_is_removed(path):
     Journal(path).add(evaluated(3, 0, {}))
-    assert len(Journal(path).resume(BEGUN, 2)) == 3
+    assert len(Journal(path).resume(BEGUN, 2)) == 4
     assert len(path.read_text().splitlines()) == 4
     with pytest.raises(WireError, match=r"got 2 rounds, expected 3"):
         Journal(path).resume(BEGUN, 3)
@@ -96,6 +96,6 @@ def test_a_journal_of_an_earlier_version_gets_a_beginning(path):
     good = path.read_bytes()
     path.write_bytes(good.partition(b"\n")[2])
     assert not has_beginning(path)
-    assert len(Journal(path).resume(BEGUN, 2)) == 3
+    assert len(Journal(path).resume(BEGUN, 2)) == 4
     assert path.read_bytes() == good
     assert has_beginning(path)

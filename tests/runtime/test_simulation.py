@@ -121,7 +121,7 @@ def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):
         recorded = tomllib.loads((folder / "config.toml").read_text())
         assert recorded["scenario"]["clients"] == 3
         log = (folder / "flower.log").read_text()
-        assert log.count("fedweit: 3 clients, 2 tasks of 1 rounds") == 1
+        assert log.count("fedweit: 3 clients, 2 tasks, 2 rounds") == 1
 
 
 def test_no_process_outlives_a_real_run(real_runs):
