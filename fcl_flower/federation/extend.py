@@ -68,7 +68,7 @@ def extend(
             _check_plan(before, after, saved)
         # In this order: what is killed between is a run of before that goes on.
         summary.unlink(missing_ok=True)
-        _replace(file, config.replace(resume=False).to_toml())
+        _replace(file, config.replace(resume=False).to_file())
     return config
 
 
