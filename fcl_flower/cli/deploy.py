@@ -140,6 +140,13 @@ def certs(
     show_default=True,
     help="Folder for what a restart needs.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Where Prometheus on this machine finds metrics; 0 for none.",
+)
 @insecure_option
 @more_arguments
 def server(
@@ -148,6 +155,7 @@ def server(
     port: int,
     control_port: int,
     state: Path,
+    metrics_port: int,
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
@@ -159,7 +167,8 @@ def server(
 
     addresses = Addresses(host, port, control_port)
     with _interruptible():
-        run_superlink(_certificates(certs, insecure), state, addresses, more, _print)
+        known = _certificates(certs, insecure), state, addresses, more, _print
+        run_superlink(*known, metrics_port)
 
 
 @click.command()

@@ -76,6 +76,12 @@ class ClientNumbers:
         return {int(node): client for node, client in kept.items()}
 
 
+def server_state() -> Path | None:
+    """Name the folder of the server's state; None in a simulation."""
+    path = os.environ.get(VARIABLE)
+    return Path(path).parent if path else None
+
+
 def by_key() -> Mapping[int, int]:
     """Read the clients by node, as far as keys tell; in a simulation there are none."""
     path = os.environ.get(VARIABLE)

@@ -187,9 +187,11 @@ def _exporters(
 ) -> Sequence[RunListener]:
     if not port:
         return ()
-    from fcl_flower.results.monitors import exporting
+    from fcl_flower.results.monitors import Exporter, exporting
 
-    return [stack.enter_context(exporting(port, lambda: len(registry.clients)))]
+    exporter = Exporter(lambda: len(registry.clients))
+    stack.enter_context(exporting("run.metrics_port", port, exporter.registry))
+    return [exporter]
 
 
 def _trackers(

@@ -1,6 +1,7 @@
 """The Flower ServerApp: one federated continual learning run."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
@@ -10,10 +11,12 @@ from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import config_error
+from fcl_flower.federation import clients
 from fcl_flower.federation.async_loop import AsyncLoop
 from fcl_flower.federation.loop import EvaluateFn
 from fcl_flower.federation.prepare import prepare
 from fcl_flower.federation.sync_loop import SyncLoop
+from fcl_flower.results.known_runs import FOLDER, noted
 
 
 class FlowerStrategy(Strategy):
@@ -108,4 +111,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
-    flower_strategy(config.strategy.name, config).start(grid)
+    with ExitStack() as stack:
+        if (state := clients.server_state()) and config.run.id:
+            folder = Path(config.run.output)
+            stack.enter_context(noted(state / FOLDER, config.run.id, folder))
+        flower_strategy(config.strategy.name, config).start(grid)

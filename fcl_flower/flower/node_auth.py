@@ -8,6 +8,7 @@ call alone. What it says of itself, such as a node id, stays the SuperLink's to 
 """
 
 import datetime
+import math
 from base64 import b64decode
 from collections.abc import Mapping
 
@@ -50,6 +51,7 @@ class NodeKeys:
 
     def __init__(self, keys: Mapping[str, PublicKey] | None = None) -> None:
         """Know the keys of these clients, by name."""
+        self._seen: dict[str, float] = {}
         self.replace(keys or {})
 
     def replace(self, keys: Mapping[str, PublicKey]) -> None:
@@ -60,6 +62,14 @@ class NodeKeys:
             key.public_bytes(pem, kind): (name, key) for name, key in keys.items()
         }
 
+    def seen(self) -> Mapping[str, float]:
+        """Tell when each client last called, by name; NaN: not yet.
+
+        In seconds since 1970.
+        """
+        names = (name for name, _ in self._known.values())
+        return {name: self._seen.get(name, math.nan) for name in names}
+
     def client(self, headers: Mapping[bytes, bytes]) -> str:
         """Authenticate a call by its headers, in lower case; name the client."""
         try:
@@ -69,7 +79,8 @@ class NodeKeys:
             )
             time = headers[TIMESTAMP_HEADER.encode()]
             signed = datetime.datetime.fromisoformat(time.decode("ascii"))
-            age = (datetime.datetime.now(datetime.UTC) - signed).total_seconds()
+            now = datetime.datetime.now(datetime.UTC)
+            age = (now - signed).total_seconds()
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise WireError("a call without key, time and signature") from error
         # The key first: the others cost time, which is spent on clients alone.
@@ -88,4 +99,5 @@ class NodeKeys:
                 f"a call of {name} that was signed {age:.0f} seconds ago: the clocks "
                 "of client and server differ, or the call is another's copy"
             )
+        self._seen[name] = now.timestamp()
         return name

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import BaseServer, TCPServer, ThreadingMixIn
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 
@@ -35,6 +35,9 @@ from fcl_flower.results.events import (
 )
 from fcl_flower.results.trackers import Tracker
 
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
 HOST: Final = "127.0.0.1"
 """Whoever is let in here is on the machine already."""
 
@@ -55,18 +58,25 @@ class RunListener:
 class Exporter(RunListener):
     """Metrics of one run, which a scrape reads at any time.
 
-    Label values are fixed before the first round: none comes from a client.
+    Label values are fixed before the first round: none comes from a client. What is not
+    known yet is NaN.
     """
 
-    def __init__(self, connected: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        connected: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Create the metrics of a run without rounds.
 
         ``connected`` counts the clients; it is called in the thread of a scrape.
+        ``clock`` tells when a round has ended, in seconds since 1970.
         """
         with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
 
         self.registry = registry = metrics.CollectorRegistry()
+        self._clock = clock
         self._planned = metrics.Gauge(
             "fcl_rounds_planned",
             "Rounds of the whole run; updates where it is asynchronous.",
@@ -91,6 +101,16 @@ class Exporter(RunListener):
             ["direction"],
             registry=registry,
         )
+        self._last, self._loss, self._accuracy = (
+            metrics.Gauge(name, what, registry=registry)
+            for name, what in (
+                ("fcl_last_round_timestamp_seconds", "When the last round ended."),
+                ("fcl_loss", "Training loss of the last round, mean over clients."),
+                ("fcl_accuracy", "Accuracy of the last test, mean over clients."),
+            )
+        )
+        for gauge in (self._last, self._loss, self._accuracy):
+            gauge.set(math.nan)
         self._left_out = metrics.Counter(
             "fcl_left_out",
             "Updates and evaluations that were not used, by class of reason.",
@@ -112,23 +132,27 @@ class Exporter(RunListener):
             self._seconds.observe(event.seconds)
             self._traffic.labels("up").inc(event.traffic.up.total())
             self._traffic.labels("down").inc(event.traffic.down.total())
+            loss = event.line().loss
+            self._loss.set(math.nan if loss is None else loss)
+            self._last.set(self._clock())
             for reason in event.failed.values():
                 self._left_out.labels(Failure.of(reason)).inc()
+        elif isinstance(event, Evaluated):
+            found = accuracy_scalars(event.scores)
+            self._accuracy.set(found.get("accuracy", math.nan))
 
 
 @contextmanager
-def exporting(port: int, connected: Callable[[], int]) -> Iterator[Exporter]:
-    """Serve ``/metrics`` of a run at a port of `HOST` until the context ends.
+def exporting(key: str, port: int, registry: "CollectorRegistry") -> Iterator[None]:
+    """Serve metrics at a port of `HOST`, which a setting names, until the context ends.
 
     Raises:
-        ConfigError: the port cannot be had, or the package is not installed.
+        ConfigError: the port cannot be had.
     """
-    exporter = Exporter(connected)
     from prometheus_client import start_http_server
 
-    start = partial(start_http_server, port, HOST, exporter.registry)
-    with _listening("run.metrics_port", port, start):
-        yield exporter
+    with _listening(key, port, partial(start_http_server, port, HOST, registry)):
+        yield
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys, public_key
 from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
+from fcl_flower.runtime.client import diagnose_server
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
 from fcl_flower.runtime.proxy import listening, run_proxy
 
@@ -38,12 +39,14 @@ def run_superlink(
     addresses: Addresses,
     more: Sequence[str],
     report: Callable[[str], None],
+    metrics_port: int = 0,
 ) -> None:
     """Run the server of a federation until it is stopped.
 
     Without certificates any program may join as a client. The folder ``state`` is for
     what a restart needs, ``more`` are arguments for flower-superlink, and ``report`` is
-    called with each line for the user.
+    called with each line for the user. With a ``metrics_port`` Prometheus finds metrics
+    there, on this machine alone.
 
     Raises:
         ConfigError: a certificate is missing, the folder cannot be written, another
@@ -80,6 +83,10 @@ def run_superlink(
         listener = stack.enter_context(
             listening(addresses.host, addresses.port, certificates)
         )
+        if metrics_port:
+            seen = keys.seen if keys else None
+            _serve_metrics(stack, metrics_port, state, certificates, seen, control)
+            report(f"metrics: http://127.0.0.1:{metrics_port}/metrics")
         report(shlex.join(command))
         superlink = processes.start_guarded(command, env, keep_open=[lock])
         stack.callback(processes.stop_guarded, superlink)
@@ -109,6 +116,33 @@ def run_superlink(
             time.sleep(LOOK_SECONDS)
     code = superlink.returncode
     raise RoundError(f"the SuperLink ended by itself, with code {code}")
+
+
+def _serve_metrics(
+    stack: ExitStack,
+    port: int,
+    state: Path,
+    certificates: Certificates | None,
+    seen: Callable[[], Mapping[str, float]] | None,
+    control: str,
+) -> None:
+    # Imported here, as most servers have no metrics.
+    from prometheus_client import CollectorRegistry
+
+    from fcl_flower.results.monitors import exporting
+    from fcl_flower.runtime.metrics import ServerMetrics
+
+    authority = certificates and certificates.authority
+    registry = CollectorRegistry()
+    registry.register(
+        ServerMetrics(
+            state,
+            certificates,
+            seen,
+            lambda: diagnose_server(control, authority) is None,
+        )
+    )
+    stack.enter_context(exporting("metrics-port", port, registry))
 
 
 class _KeyFolder:

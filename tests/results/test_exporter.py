@@ -1,9 +1,12 @@
 """What a scrape of a running run finds: the numbers of its record, and no others."""
 
+import csv
 import json
+import math
 import socket
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -39,7 +42,16 @@ def expected(folder):
     """Work out what a scrape has to find, by the lines of rounds.jsonl so far."""
     text = (folder / "rounds.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]
+    with (folder / "accuracy.csv").open() as file:
+        tests = list(csv.DictReader(file))
+    last = [t for t in tests if t["round"] == tests[-1]["round"]]
+    means = [
+        mean([float(t["accuracy"]) for t in last if t["client"] == client])
+        for client in ("0", "1")
+    ]
     return {
+        ("fcl_accuracy",): mean(means),
+        ("fcl_loss",): rows[-1]["loss"] if rows else math.nan,
         ("fcl_rounds_planned",): 4,
         ("fcl_rounds_total",): len(rows),
         ("fcl_round_seconds_count",): len(rows),
@@ -53,6 +65,10 @@ def expected(folder):
     }
 
 
+def mean(values):
+    return sum(values) / len(values) if values else math.nan
+
+
 def refused_port(port):
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         scrape(port)
@@ -61,12 +77,15 @@ def refused_port(port):
 
 def test_each_scrape_of_a_run_has_the_numbers_of_its_record(tmp_path):
     """Also those of before a resumption; and nobody on another machine has them."""
-    port, seen, listening = free_port(), [], []
+    port, seen, listening, ended = free_port(), [], [], []
+    start = time.time()
     threads = threading.active_count()
 
     def look(client, message, reply):
         if client == 0 and message.metadata.message_type == "train":
-            seen.append((scrape(port), expected(tmp_path)))
+            found = scrape(port)
+            ended.append(found.pop(("fcl_last_round_timestamp_seconds",)))
+            seen.append((found, expected(tmp_path)))
             with socket.socket() as other:  # Linux: 127.0.0.0/8 is this machine
                 listening.append(other.connect_ex(("127.0.0.2", port)) == 0)
             if len(seen) == 3:
@@ -83,7 +102,10 @@ def test_each_scrape_of_a_run_has_the_numbers_of_its_record(tmp_path):
     assert counted[:4] == [0, 1, 2, 2]
     assert counted[-1] == 3
     for found, now in seen:
-        assert found == pytest.approx(now)
+        assert found == pytest.approx(now, nan_ok=True)
+    assert math.isnan(ended[0])
+    times = ended[1:3]
+    assert start < times[0] < times[1] < time.time()
     assert not any(listening)
     assert refused_port(port)
     assert threading.active_count() == threads

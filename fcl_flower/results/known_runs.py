@@ -1,0 +1,87 @@
+"""The runs that a server has begun, and how each ended, as files beside its state.
+
+A run's process holds a lock for as long as it lasts. So it is known of a run that was
+killed that it does not go on, though nobody wrote that down.
+"""
+
+import contextlib
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from fcl_flower.core.files import make_private_folder, opener, take
+
+FOLDER = "runs"
+"""Of the folder of a server's state."""
+
+
+class Standing(StrEnum):
+    """How a run stands."""
+
+    GOES_ON = "goes on"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """It ended by an error."""
+    STOPPED = "stopped"
+    """Somebody ended it, or its machine did."""
+
+
+class KnownRun(NamedTuple):
+    """A run that a server has begun."""
+
+    name: str
+    folder: Path
+    began: float
+    """Seconds since 1970; of a resumed run, when it was resumed."""
+    standing: Standing
+
+
+@contextlib.contextmanager
+def noted(runs: Path, name: str, folder: Path) -> Iterator[None]:
+    """Note in ``runs`` that a run goes on while the context lasts, and how it ends."""
+    make_private_folder(runs)
+    with open(runs / f"{name}.json", "a", opener=opener) as file:
+        # A look at it may have it for a moment; two runs never have one name.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        told = {"folder": str(folder), "began": time.time()}
+        _write(file, told)
+        ended = Standing.FINISHED
+        try:
+            yield
+        except Exception:
+            ended = Standing.FAILED
+            raise
+        except BaseException:
+            ended = Standing.STOPPED
+            raise
+        finally:
+            _write(file, {**told, "ended": ended})
+
+
+def _write(file: IO[str], content: dict[str, object]) -> None:
+    file.truncate(0)
+    file.write(json.dumps(content))
+    file.flush()
+
+
+def known_runs(runs: Path) -> list[KnownRun]:
+    """List the runs in a folder by the time at which they began."""
+    found = (_read(path) for path in runs.glob("*.json"))
+    return sorted(filter(None, found), key=lambda run: run.began)
+
+
+def _read(path: Path) -> KnownRun | None:
+    """Read one run; None while its first line is not whole, or where it is damaged."""
+    try:
+        with path.open() as file:
+            told = json.load(file)
+            standing = Standing(told.get("ended", Standing.STOPPED))
+            if "ended" not in told and not take(file.fileno()):
+                standing = Standing.GOES_ON
+            return KnownRun(path.stem, Path(told["folder"]), told["began"], standing)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
