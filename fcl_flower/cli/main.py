@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fcl_flower import __version__
+from fcl_flower.cli.clients import clients
 from fcl_flower.cli.deploy import certs, client, run, server
 from fcl_flower.cli.export import export, export_model
 from fcl_flower.cli.options import configured, run_options, with_flag
@@ -180,7 +181,12 @@ def _options(config: RunConfig) -> Iterator[str]:
 @click.option(
     "--task", type=click.IntRange(0), help="From 0; all of its tasks if none."
 )
-def forget(folder: Path, client: int, task: int | None) -> None:
+@click.option(
+    "--certs",
+    type=click.Path(path_type=Path),
+    help="Folder of fcl certs: also remove the client's key, which lets it in.",
+)
+def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> None:
     """Take a client out of the run in FOLDER, as if it had never contributed.
 
     For strategies that keep what clients send apart, such as analytic. Refused while
@@ -189,6 +195,16 @@ def forget(folder: Path, client: int, task: int | None) -> None:
     from fcl_flower.federation.forget import REMAINS
     from fcl_flower.federation.forget import forget as take_out
 
+    public = None
+    if certs is not None:
+        from fcl_flower.runtime.certificates import Certificates
+
+        if task is not None:
+            expected = "none with --task, as the client stays"
+            raise config_error("certs", str(certs), expected)
+        files = Certificates(certs)
+        public = files.client_key(client).with_suffix(".pub")
+        files.require(public)
     done = take_out(folder, client, task)
     what = "all tasks" if task is None else f"task {task}"
     click.echo(f"forgotten: {what} of client {client}, after round {done.round}")
@@ -197,13 +213,19 @@ def forget(folder: Path, client: int, task: int | None) -> None:
         left = "nothing left" if now is None else f"{now:g}"
         click.echo(f"{name}: {value:g} before, {left}")
     click.echo(f"not forgotten: {'; '.join(REMAINS)}")
+    if public is not None:
+        public.unlink()
+        click.echo(f"removed {public}: the server lets client {client} in no more")
+    elif task is None:
+        key = f"clients/client-{client}.pub"
+        click.echo(f"client {client} is let in until its {key} is removed (--certs)")
 
 
 @click.group(
     commands=[
         *(simulate, compare, study, list_),
         *(export, export_model),
-        *(forget, check_data, certs, server, client, run),
+        *(forget, check_data, certs, server, client, clients, run),
     ],
     invoke_without_command=True,
     context_settings={

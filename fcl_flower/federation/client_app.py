@@ -81,6 +81,8 @@ def who(message: Message, context: Context) -> Message:
         refuse_attack(spec.config)
         keep_spec(context, node, spec)
     record = ConfigRecord({"partition": node.partition_id, **clients.own()})
+    if node.data_path:
+        record["tasks"] = len(_finished(node))
     return Message(RecordDict({"who": record}), reply_to=message)
 
 
@@ -88,13 +90,15 @@ def who(message: Message, context: Context) -> Message:
 def finished(message: Message, context: Context) -> Message:
     """Reply with the samples of each task that is there now; no run need be known."""
     node = NodeConfig.of(context.node_config)
-    found = list[int]()
-    if node.data_path:
-        folder = Path(node.data_path).expanduser()
-        report = partial(log, WARNING, "a task does not count yet: %s")
-        marked = bool(node.marked_tasks)
-        found = finished_tasks(folder, marked=marked, report=report)
-    return Message(messages.told_tasks(found), reply_to=message)
+    return Message(messages.told_tasks(_finished(node)), reply_to=message)
+
+
+def _finished(node: NodeConfig) -> list[int]:
+    if not node.data_path:
+        return []
+    report = partial(log, WARNING, "a task does not count yet: %s")
+    folder, marked = Path(node.data_path).expanduser(), bool(node.marked_tasks)
+    return finished_tasks(folder, marked=marked, report=report)
 
 
 @app.query("survey")

@@ -19,6 +19,7 @@ from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import opener
 from fcl_flower.federation import mailbox, messages
+from fcl_flower.federation.roll import Roll
 from fcl_flower.flower.identity import log
 from fcl_flower.flower.transport import at_once, in_thread, is_remote
 
@@ -135,6 +136,9 @@ class ClientRegistry:
         self._listing: Future[Iterable[int]] | None = None
         self._listed = frozenset[int]()
         self._spec = ""
+        self._outsiders: dict[int, str] = {}
+        path = os.environ.get(VARIABLE)
+        self._roll = Roll(Path(path).parent) if path else None
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -253,6 +257,12 @@ class ClientRegistry:
             if now >= self._not_before.get(node, 0)
         )
         self._collect_ids(now)
+        if self._roll is not None:
+            keys = by_key()
+            named = {keys[n]: why for n, why in self._refused.items() if n in keys}
+            here = self._connected.keys()
+            refused = {c: why for c, why in named.items() if c not in here}
+            self._roll.note(self._connected, refused | self._outsiders)
 
     def _online(self) -> frozenset[int]:
         # Over a network Flower's call retries without end where its server does not
@@ -267,15 +277,17 @@ class ClientRegistry:
 
     def _collect_ids(self, now: float) -> None:
         claims: dict[int, int] = {}
+        told: dict[int, Mapping[str, object]] = {}
         for reply in self._mailbox.collect():
             node = reply.metadata.src_node_id
             self._asked.discard(node)
             self._liars.discard(node)
             # A peer's content may break Flower's accessors in any way.
             try:
-                claimed = _partition(mailbox.content(reply))
+                said = mailbox.content(reply).config_records["who"]
+                claimed = _partition(said)
                 check_claim(node, claimed)
-                claims[node] = claimed
+                claims[node], told[node] = claimed, said
             except Exception as error:
                 gone = mailbox.is_gone(reply)
                 if not reply.has_error():
@@ -286,6 +298,11 @@ class ClientRegistry:
             if self._clients and client >= self._clients:
                 log(WARNING, "client %d is not one of %d", client, self._clients)
                 self._not_before[node] = math.inf
+                self._outsiders[client] = (
+                    f"the run has {self._clients} clients; --resume with more "
+                    "--clients takes it in"
+                )
+                self._meet(client, node, told[node])
             elif client in self._connected:
                 why = f"claims to be client {client}, which another is already"
                 self._refuse(node, why, now + RETRY_SECONDS)
@@ -293,14 +310,18 @@ class ClientRegistry:
                 log(INFO, "client %d has connected", client)
                 self._connected[client], self._known[node] = node, client
                 self._refused.pop(node, None)
+                self._meet(client, node, told[node])
+
+    def _meet(self, client: int, node: int, said: Mapping[str, object]) -> None:
+        if self._roll is not None:
+            self._roll.met(client, node, said)
 
     def _refuse(self, node: int, why: str, until: float) -> None:
         log(WARNING, "node %d left out: %s", node, why)
         self._refused[node], self._not_before[node] = why, until
 
 
-def _partition(records: RecordDict) -> int:
-    said = records.config_records["who"]
+def _partition(said: Mapping[str, object]) -> int:
     found = said["partition"]
     if type(found) is not int or found < 0:  # True is an int, too
         raise WireError(f"who/partition: expected a number from 0, got {found!r}")

@@ -15,6 +15,7 @@ from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.client import diagnose_server
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
+from fcl_flower.runtime.membership import HOME, NUMBERS, write_keys
 from fcl_flower.runtime.proxy import listening, run_proxy
 
 LOOK_SECONDS = 1.0
@@ -63,7 +64,7 @@ def run_superlink(
         security.append("--enable-supernode-auth")
         keys = NodeKeys()
     bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
-    home, path = state / "flower", (state / "client-numbers.json").absolute()
+    home, path = state / HOME, (state / NUMBERS).absolute()
     numbers, control = ClientNumbers(path), addresses.control
     processes.make_folder(state, "state", private=True)
     authority = certificates and certificates.authority
@@ -94,7 +95,7 @@ def run_superlink(
         # Before the proxy runs: a client that is not let in goes for good.
         folder, new = None, list[Path]()
         if certificates and keys:
-            folder = _KeyFolder(certificates.clients, keys, report)
+            folder = _KeyFolder(certificates.clients, keys, report, state)
             new = folder.look()
         # It ends before the SuperLink: stopping that takes descriptors, which there
         # are again once the proxy has closed its connections.
@@ -149,9 +150,14 @@ class _KeyFolder:
     """Clients' public keys in a folder: those that are in it now are let in."""
 
     def __init__(
-        self, folder: Path, keys: NodeKeys, report: Callable[[str], None]
+        self,
+        folder: Path,
+        keys: NodeKeys,
+        report: Callable[[str], None],
+        state: Path,
     ) -> None:
         self._folder, self._keys, self._report = folder, keys, report
+        self._state = state
         self._seen: dict[Path, bytes] = {}
 
     def look(self) -> list[Path]:
@@ -175,6 +181,7 @@ class _KeyFolder:
                 if changed:
                     self._report(f"could not register {path.name}: {error}")
         self._keys.replace(known)
+        write_keys(self._state, self._folder)
         self._seen = found
         return new
 

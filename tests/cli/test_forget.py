@@ -100,3 +100,22 @@ def test_a_network_cannot_forget(tmp_path, fcl):
     run_in_process(start(tmp_path / "run", tasks=1, strategy="fedavg"))
     refused = ("strategy: got 'FedAvg'", "such as analytic", "cannot be taken out")
     fcl("forget", "run", "--client", "1").is_refusal(*refused)
+
+
+def test_the_key_of_who_is_forgotten_is_removed_where_that_is_asked_for(tmp_path, fcl):
+    run_in_process(start(tmp_path / "run"))
+    fcl("certs", "certs", "--host", "localhost", "--clients", "3")
+    keys = tmp_path / "certs" / "clients"
+    command = ("forget", "run", "--client", "2")
+    kept = fcl(*command, "--task", "0", "--certs", "certs")
+    kept.is_refusal("certs: got 'certs', expected none with --task")
+    other = fcl("forget", "run", "--client", "1")
+    assert "client 1 is let in until its clients/client-1.pub is removed" in other.out
+    assert (keys / "client-1.pub").exists()
+    gone = fcl(*command, "--certs", "certs")
+    assert "removed certs/clients/client-2.pub" in gone.out
+    assert sorted(path.name for path in keys.glob("*.pub")) == [
+        "client-0.pub",
+        "client-1.pub",
+    ]
+    fcl(*command, "--certs", "certs").is_refusal("client-2.pub")

@@ -16,7 +16,7 @@ def files(tmp_path):
 @pytest.fixture
 def watch(files):
     said, keys = [], NodeKeys()
-    return _KeyFolder(files.clients, keys, said.append), keys, said
+    return _KeyFolder(files.clients, keys, said.append, files.folder), keys, said
 
 
 def known(keys):

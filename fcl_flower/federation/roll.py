@@ -1,0 +1,96 @@
+"""What a server last knew of each client: a small file, which `fcl clients` reads."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from fcl_flower.core.files import opener
+
+FILE: Final = "clients.json"
+"""In the ``--state`` folder of a server, beside the list of clients' nodes."""
+WRITE_SECONDS: Final = 5.0
+"""Between two writings of nothing but that clients are still there."""
+LONGEST: Final = 200
+"""Characters that are kept of what a client says."""
+
+
+class Member(BaseModel):
+    """One client.
+
+    Attributes:
+        node: Flower's number of its program.
+        version: of its software; empty where it has said nothing.
+        tasks: of local data that it has; None where it has none, or has said nothing.
+        seen: when it was connected last, in seconds since 1970; 0 for never.
+        refused: why a run does without it; empty where it does not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    node: int = 0
+    version: str = ""
+    tasks: int | None = None
+    seen: float = 0.0
+    refused: str = ""
+
+
+_MEMBERS: Final = TypeAdapter(dict[int, Member])
+
+
+def read_roll(state: Path) -> dict[int, Member]:
+    """Read the clients by number; none where no run has begun, or the file is torn."""
+    try:
+        return _MEMBERS.validate_json((state / FILE).read_bytes())
+    except (OSError, ValidationError):
+        return {}
+
+
+class Roll:
+    """Keeps the file; used by the server of a run."""
+
+    def __init__(self, state: Path) -> None:
+        """Go on with what is in the folder."""
+        self._state, self._members = state, read_roll(state)
+        self._written = -WRITE_SECONDS
+
+    def met(self, client: int, node: int, said: Mapping[str, object]) -> None:
+        """Note what a client has said as it connected."""
+        tasks, version = said.get("tasks"), str(said.get("version", ""))
+        self._members[client] = Member(
+            node=node,
+            version=_printable(version),
+            tasks=tasks if type(tasks) is int and tasks >= 0 else None,
+            seen=time.time(),
+        )
+        self._written = -WRITE_SECONDS
+
+    def note(self, connected: Mapping[int, int], refused: Mapping[int, str]) -> None:
+        """Note who is connected, with its node, and who is refused, with the reason."""
+        news = False
+        for client in connected:
+            known = self._members.get(client, Member())
+            changed = {"node": connected[client], "seen": time.time(), "refused": ""}
+            self._members[client] = known.model_copy(update=changed)
+        for client, why in refused.items():
+            known, why = self._members.get(client, Member()), _printable(why)
+            news |= known.refused != why
+            self._members[client] = known.model_copy(update={"refused": why})
+        now = time.monotonic()
+        if self._members and (news or now - self._written >= WRITE_SECONDS):
+            self._written = now
+            self._write()
+
+    def _write(self) -> None:
+        ordered = dict(sorted(self._members.items()))
+        temporary = self._state / f"{FILE}.new"
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(_MEMBERS.dump_json(ordered, indent=1))
+        os.replace(temporary, self._state / FILE)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST])

@@ -1,0 +1,172 @@
+"""The command that lists clients, and what it reads on the server's machine."""
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from fakes import InProcessGrid
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fcl_flower.core.errors import RoundError
+from fcl_flower.federation import clients
+from fcl_flower.federation.clients import ClientNumbers, ClientRegistry
+from fcl_flower.federation.roll import FILE, read_roll
+from fcl_flower.flower import commands
+from fcl_flower.runtime.membership import membership, shown, write_keys
+
+NODES = {9011: 0, 9012: 1, 9013: 2, 9014: 3}
+
+
+class Telling(InProcessGrid):
+    """Nodes that say their number, a version and how many tasks they have."""
+
+    def __init__(self, here, **more):
+        super().__init__(list(NODES), {})
+        self.here, self.more = here, more
+
+    def get_node_ids(self):
+        return self.here
+
+    def answer(self, message, context):
+        node = message.metadata.dst_node_id
+        said = {
+            "partition": NODES[node],
+            **clients.own(),
+            "tasks": node % 10,
+            **self.more,
+        }
+        who = ConfigRecord(said)
+        return Message(RecordDict({"who": who}), reply_to=message)
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """A server's folder, with keys of clients 0 to 3."""
+    folder, keys = tmp_path / "server", tmp_path / "clients"
+    (folder / "flower").mkdir(parents=True)
+    (folder / "flower" / "config.toml").touch()
+    keys.mkdir()
+    numbers = ClientNumbers(folder / "client-numbers.json")
+    for node, client in NODES.items():
+        names = ["ward 1", "ward 2", "", "client-3"]
+        public = keys / f"client-{client}.pub"
+        public.write_text(f"ecdsa-sha2-nistp384 AAAA {names[client]}\n")
+        numbers.bind(node, public)
+    write_keys(folder, keys)
+    monkeypatch.setenv(clients.VARIABLE, str(folder / "client-numbers.json"))
+    return folder
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """What the SuperLink tells of nodes: a status, and when they went."""
+    nodes = dict.fromkeys(NODES, ("online", ""))
+
+    def flwr(home, *arguments):
+        assert arguments[:2] == ("supernode", "list")
+        if nodes is None:
+            raise RoundError("nobody answers")
+        return {
+            "nodes": [
+                {"node-id": str(node), "status": status, "offline-at": since}
+                for node, (status, since) in nodes.items()
+            ]
+        }
+
+    monkeypatch.setattr(commands, "flwr", flwr)
+    return nodes
+
+
+def registry(grid, wanted):
+    found = ClientRegistry(grid, wanted)
+    found.refresh()
+    found.refresh()
+    return found
+
+
+def test_each_client_is_told_by_number_name_state_version_and_tasks(state, listed):
+    registry(Telling([9011, 9012, 9014]), 3)
+    listed[9013] = "offline", "2026-01-02 03:04:05Z"
+    rows, unknown = membership(state)
+    assert not unknown
+    assert [(row.number, row.name) for row in rows] == [
+        (0, "ward 1"),
+        (1, "ward 2"),
+        (2, "client-2"),
+        (3, "client-3"),
+    ]
+    assert [row.state for row in rows[:3]] == [
+        "connected",
+        "connected",
+        "away",
+    ]
+    assert shown(rows[2].seen) == "2026-01-02 03:04:05 UTC"
+    assert rows[3].state.startswith("refused: the run has 3 clients; --resume")
+    assert [row.tasks for row in rows] == [1, 2, None, 4]
+    assert rows[0].version == clients.own()["version"]
+    assert rows[2].version == ""
+
+
+def test_who_is_refused_for_its_version_is_told_so_until_it_is_taken_in(state, listed):
+    registry(Telling([9011], protocol=1), 2)
+    (row, *_), _ = membership(state)
+    assert "refused: client 0 runs fcl-flower" in row.state
+    registry(Telling([9011]), 2)
+    (row, *_), _ = membership(state)
+    assert row.state == "connected"
+
+
+def test_a_client_has_left_whose_key_is_gone(state, listed, tmp_path):
+    registry(Telling([9011, 9012]), 2)
+    (tmp_path / "clients" / "client-1.pub").unlink()
+    write_keys(state, tmp_path / "clients")
+    rows, _ = membership(state)
+    assert [row.state for row in rows][:2] == [
+        "connected",
+        "left: its key is gone",
+    ]
+
+
+def test_without_a_server_the_last_that_was_known_is_told(state, monkeypatch):
+    registry(Telling([9011]), 2)
+
+    def silent(home, *arguments):
+        raise RoundError("nobody answers")
+
+    monkeypatch.setattr(commands, "flwr", silent)
+    rows, unknown = membership(state)
+    assert "it knew last" in unknown
+    assert rows[0].state == "away"
+    assert rows[1].state == "never seen"
+    now = datetime.datetime.now(datetime.UTC)
+    assert abs(rows[0].seen - now) < datetime.timedelta(minutes=1)
+
+
+def test_what_a_client_says_cannot_break_the_table(state, listed):
+    registry(Telling([9011], version="\x1b[31m" + "x" * 1000), 2)
+    member = read_roll(state)[0]
+    assert len(member.version) <= 200
+    assert member.version.isprintable()
+    (state / FILE).write_text("{")
+    assert read_roll(state) == {}
+
+
+def test_a_simulation_keeps_no_roll(state, monkeypatch):
+    monkeypatch.delenv(clients.VARIABLE)
+    registry(Telling([9011]), 2)
+    assert not (state / FILE).exists()
+
+
+def test_the_command_shows_a_table_without_ids(state, listed, fcl):
+    registry(Telling([9011, 9012]), 2)
+    answer = fcl("clients", "--state", state)
+    assert answer.code == 0, answer.err
+    assert "ward 1" in answer.out
+    assert not any(str(node) in answer.out for node in NODES)
+    refused = fcl("clients", "--state", Path("elsewhere"))
+    refused.is_refusal("state: got 'elsewhere', expected the --state folder")
+
+
+def test_a_file_of_keys_is_read_by_whom_it_names(state):
+    assert json.loads((state / "client-keys.json").read_text())["0"] == "ward 1"
