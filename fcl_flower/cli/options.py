@@ -154,7 +154,7 @@ def resumed(
         raise config_error("output", str(output), expected)
     rate = given.get("learning_rate")
     again = rate is not None and lost_first_round(folder)
-    more = {} if again else {key: given.get(key) for key in LONGER}
+    more: dict[str, Any] = {} if again else {key: given.get(key) for key in LONGER}
     for key, value in given.items():
         if key in more or (again and key == "learning_rate"):
             continue

@@ -107,6 +107,18 @@ class ScenarioSection(NamedSection):
     """Rounds that were over when each client joined, such as '0,0,15'; empty for none.
     A client counts its own tasks from then on; local data only."""
 
+    sat_out: str = ""
+    """Clients and tasks that are none of their own, such as '2:3,0:4': they had no data
+    for it then, and count their own tasks without it; local data only."""
+
+    @property
+    def tasks_sat_out(self) -> frozenset[tuple[int, int]]:
+        """Pairs of client and task; none where one is none."""
+        pairs = [_counts(pair.replace(":", ",")) for pair in _listed(self.sat_out)]
+        if any(len(pair) != 2 for pair in pairs):
+            return frozenset()
+        return frozenset((client, task) for client, task in pairs)
+
     @property
     def joined_after(self) -> tuple[int, ...]:
         """Rounds by client; none where all are there from the start."""

@@ -72,6 +72,8 @@ class Schedule:
         rounds_by_task: of the first tasks, where they differ.
         joined: by client how many rounds were over when it joined; none: all were there
             from the start. The task of the next round is the first of its own.
+        sat_out: pairs of a client and a task that is none of its own, as it had no data
+            for it then.
     """
 
     clients: int
@@ -85,6 +87,7 @@ class Schedule:
     scores: bool = True
     rounds_by_task: tuple[int, ...] = ()
     joined: tuple[int, ...] = ()
+    sat_out: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def num_rounds(self) -> int:
@@ -115,6 +118,12 @@ class Schedule:
         """Count the rounds of all tasks before a client's first one."""
         return self.end(self.first_task(client) - 1)
 
+    def own_tasks(self, client: int, until: int | None = None) -> tuple[int, ...]:
+        """List the tasks up to ``until`` that a client counts; None for all."""
+        last = self.tasks - 1 if until is None else until
+        tasks = range(self.first_task(client), last + 1)
+        return tuple(task for task in tasks if (client, task) not in self.sat_out)
+
     def has_joined(self, client: int, server_round: int) -> bool:
         """Tell whether a client belongs to the federation in a round."""
         return not self.joined or self.joined[client] < server_round
@@ -122,8 +131,12 @@ class Schedule:
     def participants(self, server_round: int) -> tuple[int, ...]:
         """Draw the participants of a round, ascending; at least one."""
         # Who joins later comes behind all others, so that earlier draws stay.
-        here = sum(self.has_joined(c, server_round) for c in range(self.clients))
-        return _sample(here, self.fraction, self.seed, server_round)
+        joined = [c for c in range(self.clients) if self.has_joined(c, server_round)]
+        if self.sat_out:
+            task = self.task(server_round)
+            joined = [c for c in joined if (c, task) not in self.sat_out]
+        chosen = _sample(len(joined), self.fraction, self.seed, server_round)
+        return tuple(joined[place] for place in chosen)
 
     def evaluates(self, server_round: int) -> bool:
         """Tell whether clients are evaluated after a round."""
@@ -134,7 +147,9 @@ class Schedule:
 
     def evaluated(self, server_round: int, client: int) -> int:
         """Count the tasks a client is tested on: its own so far, or all concepts."""
-        return self.concepts or self.task(server_round) + 1 - self.first_task(client)
+        if self.concepts:
+            return self.concepts
+        return len(self.own_tasks(client, self.task(server_round)))
 
     def stage(self, server_round: int, client: int | None = None) -> TaskStage:
         """Place a client in its own stream of tasks; None places the round itself.
@@ -162,7 +177,9 @@ class Schedule:
         ]
         return TaskStage(
             round=server_round,
-            task=task if client is None else task - self.first_task(client),
+            task=task
+            if client is None
+            else max(0, len(self.own_tasks(client, task)) - 1),
             starts_task=not rounds or server_round <= rounds[0],
             ends_task=bool(rounds) and server_round >= rounds[-1],
         )

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from logging import INFO, WARNING
 from pathlib import Path
@@ -132,6 +132,7 @@ class ClientRegistry:
         self._not_before: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         self._liars = set[int]()
+        self._without = frozenset[int]()
         self._begin = in_thread if is_remote(grid) else at_once
         self._listing: Future[Iterable[int]] | None = None
         self._listed = frozenset[int]()
@@ -161,9 +162,12 @@ class ClientRegistry:
         )
         return next(of_its_key, NOT_CONNECTED)
 
-    def wait_for_clients(self, least: int, timeout: float) -> None:
+    def wait_for_clients(
+        self, least: int, timeout: float, without: Collection[int] = ()
+    ) -> None:
         """Wait for all clients; after ``timeout`` seconds ``least`` are enough.
 
+        Those ``without`` data for what is learned next may stay away.
         They are, too, where each of the others is there and refused for what it says:
         nobody else has its key, and it can hold up a run for no longer than it answers.
 
@@ -171,6 +175,7 @@ class ClientRegistry:
             RoundError: fewer came; the message says who was refused, and why.
         """
         deadline = time.monotonic() + timeout
+        self._without = frozenset(without)
         while True:
             self.refresh()
             here = len(self._connected)
@@ -189,7 +194,7 @@ class ClientRegistry:
         self._clients = self._clients or len(self._connected)
 
     def _missing(self) -> set[int]:
-        return set(range(self._clients)) - self._connected.keys()
+        return set(range(self._clients)) - self._connected.keys() - self._without
 
     def _awaited(self) -> set[int]:
         keys = by_key()

@@ -7,6 +7,7 @@ clients, which count their own tasks from the round in which they join.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ def extend(
     tasks: int | None = None,
     clients: int | None = None,
     rounds: int | None = None,
+    sit_out: Sequence[int] = (),
 ) -> RunConfig:
     """Give the run in a folder more tasks or clients; return how it is resumed.
 
@@ -39,6 +41,8 @@ def extend(
         tasks: of the longer run, in all; None for as many as before.
         clients: likewise.
         rounds: of each task that is added; None for as many as the last one has.
+        sit_out: clients without data for the tasks that are added, which are none of
+            their own.
 
     Raises:
         ConfigError: the run has no state to go on from, or its numbers would not be
@@ -55,6 +59,7 @@ def extend(
             raise config_error("resume", str(folder), expected)
         before = Built(resolve(RunConfig.read(file, "resume")))
         config = _longer(before, saved, tasks, clients, rounds)
+        config = _without(config, before.schedule.tasks, sit_out)
         summary = folder / "summary.json"
         _check_size(before, config, finished=summary.exists())
         if config.run.client_state != "context" and not (folder / CLIENTS).is_dir():
@@ -68,7 +73,7 @@ def extend(
             _check_plan(before, after, saved)
         # In this order: what is killed between is a run of before that goes on.
         summary.unlink(missing_ok=True)
-        _replace(file, config.replace(resume=False).to_file())
+        replace_config(folder, config)
     return config
 
 
@@ -93,6 +98,13 @@ def _longer(
         joined = [*(old.joined or [0] * old.clients), *[_done(saved)] * more]
         config = config.replace(joined=",".join(map(str, joined)))
     return config
+
+
+def _without(config: RunConfig, learned: int, sit_out: Sequence[int]) -> RunConfig:
+    section = config.scenario
+    added = range(learned, section.tasks)
+    pairs = [f"{client}:{task}" for task in added for client in sit_out]
+    return config.replace(sat_out=",".join(filter(None, [section.sat_out, *pairs])))
 
 
 def _done(saved: Saved) -> int:
@@ -155,10 +167,12 @@ def _begins(before: Built, after: Built) -> bool:
     )
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_config(folder: Path, config: RunConfig) -> None:
+    """Replace the configuration of the run in a folder in one step."""
+    path = folder / "config.toml"
     temporary = path.with_suffix(".new")
     with temporary.open("w") as file:
-        file.write(text)
+        file.write(config.replace(resume=False).to_file())
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

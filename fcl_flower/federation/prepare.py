@@ -87,7 +87,9 @@ def prepare(
         refuse_attack(config)
     made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
     registry.announce(made.spec)
-    registry.wait_for_clients(config.federation.min_updates, timeout)
+    last = made.schedule.tasks - 1
+    without = {client for client, task in made.schedule.sat_out if task == last}
+    registry.wait_for_clients(config.federation.min_updates, timeout, without)
     clients = made.config.scenario.clients
     config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
@@ -101,6 +103,7 @@ def prepare(
     remarks = {} if words is None else {"word vectors": words.origin}
     remarks |= made.params.remarks(network.classes, clients)
     remarks |= strategy.remarks()
+    remarks |= _sat_out(made.schedule)
     for topic, remark in remarks.items():
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)
@@ -160,6 +163,15 @@ def prepare(
     quorum = Quorum(section.quorum, section.deadline_factor)
     channel = Channel(grid, registry, timeout, lambda: server.traffic, quorum)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
+
+
+def _sat_out(schedule: Schedule) -> dict[str, str]:
+    found = [
+        f"client {client} had none for {', '.join(map(str, tasks))}"
+        for client in range(schedule.clients)
+        if (tasks := sorted(t for c, t in schedule.sat_out if c == client))
+    ]
+    return {"tasks without data": "; ".join(found)} if found else {}
 
 
 def _class_names(

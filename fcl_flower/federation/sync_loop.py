@@ -203,9 +203,10 @@ class SyncLoop(Loop):
         if schedule.evaluates(number):
             out = self._scores.keys() | self._late.keys() | self._busy
             for client in server.refresh_clients():
-                if client not in out and schedule.has_joined(client, number):
+                tasks = schedule.evaluated(number, client)
+                there = tasks > 0 and schedule.has_joined(client, number)
+                if there and client not in out:
                     stage = schedule.stage(number, client)
-                    tasks = schedule.evaluated(number, client)
                     asked += [server.evaluate_request(client, stage, tasks).message]
         received = server.receive(self._ask(asked, number, self._quorum.closes_at))
         scores = dict(sorted((self._scores | received.scores).items()))

@@ -115,8 +115,8 @@ class About(_Noted):
     Attributes:
         rounds: of each task that ``rounds_by_task`` does not list.
         rounds_by_task: of the first tasks, where they differ.
-        first_tasks: the task in which a client joined, for those that joined late: the
-            first one of its own count.
+        sat_out: by client the tasks that are none of its own: those before it joined,
+            and those for which it had no data.
     """
 
     label: str
@@ -133,13 +133,18 @@ class About(_Noted):
     rounds: int
     total_rounds: int
     rounds_by_task: list[int] = []
-    first_tasks: dict[int, int] = {}
+    sat_out: dict[int, list[int]] = {}
     mode: str = "synchronous"
     hidden: Hidden | None = None
     command: str | None = None
     counterpart: str | None
     single_task: bool = False
     environment: Environment = Environment()
+
+    def own_tasks(self, client: int) -> list[int]:
+        """List the tasks that a client counts."""
+        out = self.sat_out.get(client, ())
+        return [task for task in range(self.tasks) if task not in out]
 
 
 # ---- what came out of it

@@ -78,17 +78,11 @@ class Accuracies:
     matrix: Accuracy
     evaluations: list[Accuracy] = field(default_factory=list)
 
-    def add(
-        self, row: int, scores: Mapping[int, Evaluation], first: Mapping[int, int]
-    ) -> None:
-        """Write every client's scores into row ``row`` of its matrix.
-
-        ``first`` is the column of a client's first task, 0 where it has none.
-        """
+    def add(self, row: int, scores: Mapping[int, Evaluation], about: About) -> None:
+        """Write every client's scores into row ``row`` of its matrix."""
         for client, found in scores.items():
-            start = first.get(client, 0)
-            end = start + len(found.accuracy)
-            self.matrix[client, row, start:end] = found.accuracy
+            columns = about.own_tasks(client)[: len(found.accuracy)]
+            self.matrix[client, row, columns] = found.accuracy
         self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
 
     def grow(self, clients: int, tasks: int) -> None:
@@ -149,8 +143,8 @@ class Record:
             case Trained():
                 self._add_round(event)
             case EvaluatedBefore():
-                row, first = self._row(event.task), self.about.first_tasks
-                self.tested_before.add(row, event.scores, first)
+                row = self._row(event.task)
+                self.tested_before.add(row, event.scores, self.about)
             case Evaluated():
                 self._add_test(event)
             case Finished():
@@ -209,8 +203,8 @@ class Record:
         for test in self.tests:
             place = rounds.index(test.round)
             for client, values in test.accuracy.items():
-                start = self.about.first_tasks.get(client, 0)
-                accuracy[place, client, start : start + len(values)] = values
+                columns = self.about.own_tasks(client)[: len(values)]
+                accuracy[place, client, columns] = values
         return np.array(rounds, np.int64), accuracy
 
     def _add_round(self, event: Trained) -> None:
@@ -238,7 +232,7 @@ class Record:
 
     def _add_test(self, event: Evaluated) -> None:
         row, scores = self._row(event.task), event.scores
-        self.tested.add(row, scores, self.about.first_tasks)
+        self.tested.add(row, scores, self.about)
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
@@ -359,7 +353,7 @@ def _untrained(record: Record) -> int | None:
     about = record.about
     if about.hidden is not None:
         return None
-    every = about.clients * about.tasks - sum(about.first_tasks.values())
+    every = about.clients * about.tasks - sum(map(len, about.sat_out.values()))
     if record.begun.joint:  # every round trains on all tasks
         clients = {client for client, _ in record.trained}
         return every - len(clients) * about.tasks

@@ -144,7 +144,10 @@ class Recorder:
         config, folder = self._config, self.folder
         settings = config.replace(resume=False).to_file()
         made = f"# Run: {self._begun.about.environment.describe()}\n"
-        (folder / "config.toml").write_text(made + settings)
+        # In one step: a service that is killed here reads it when it starts again.
+        whole = folder / "config.new"
+        whole.write_text(made + settings)
+        whole.replace(folder / "config.toml")
         self._scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         with (folder / "accuracy.csv").open("w", newline="") as file:
@@ -209,8 +212,8 @@ class Recorder:
                 lines = csv.writer(file)
                 for client, found in event.scores.items():
                     tasks = self._scenario.clients[client]
-                    first = self.record.about.first_tasks.get(client, 0)
-                    for i, value in enumerate(found.accuracy, first):
+                    own = self.record.about.own_tasks(client)
+                    for i, value in zip(own, found.accuracy, strict=False):
                         place = [event.round, event.task, client, i, tasks[i].name]
                         lines.writerow([*place, value])
         for listener in self._listeners:
@@ -324,7 +327,11 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
 def _size(about: About) -> tuple[object, ...]:
     """Take what of a run may become more."""
     shape = about.clients, about.tasks, about.rounds, about.rounds_by_task
-    return *shape, about.first_tasks
+    return *shape, about.sat_out
+
+
+def _not_own(plan: Schedule, client: int) -> list[int]:
+    return sorted({*range(plan.tasks)}.difference(plan.own_tasks(client)))
 
 
 def _task_of(about: About, number: int) -> int:
@@ -379,6 +386,7 @@ def _about(
         config.run.seed,
         rounds_by_task=listed,
         joined=joined,
+        sat_out=config.scenario.tasks_sat_out,
     )
     clients = range(plan.clients)
     asynchronous = config.asynchronous.enabled
@@ -398,7 +406,7 @@ def _about(
         rounds=plan.rounds_per_task,
         total_rounds=sum(own) if asynchronous else plan.num_rounds,
         rounds_by_task=list(listed),
-        first_tasks={c: first for c in clients if (first := plan.first_task(c))},
+        sat_out={c: out for c in clients if (out := _not_own(plan, c))},
         mode="asynchronous" if asynchronous else "synchronous",
         hidden=None
         if stream is None

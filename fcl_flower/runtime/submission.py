@@ -78,6 +78,7 @@ class SuperLink:
         *,
         report: Callable[[str], None],
         watch: Callable[[Progress], None],
+        apps: tuple[str, str] = OURS,
     ) -> None:
         """Run ``config``, with a number of clients and an absolute ``output``.
 
@@ -90,7 +91,7 @@ class SuperLink:
         heard: dict[str, str] = {}
         with self._home() as home:
             app = home / "app"
-            write_app(app, config)
+            write_app(app, config, apps)
             flwr = commands.program("flwr")
             command = [flwr, "run", str(app), commands.SUPERLINK, "--stream"]
             report(shlex.join(command))
@@ -111,9 +112,7 @@ class SuperLink:
                     time.sleep(0.0 if ended else processes.POLL_SECONDS)
             except BaseException:  # an interrupt above all
                 if "run" in heard:
-                    report(f"stopping run {heard['run']}")
-                    with suppress(RoundError):  # it may have ended by itself
-                        self._ask("stop", heard["run"])
+                    self.stop(heard["run"], report)
                 raise
             finally:
                 processes.stop_guarded(process)
@@ -126,6 +125,12 @@ class SuperLink:
             raise RoundError(
                 f"the run did not finish, but ended as {run['status']}: {reason}"
             )
+
+    def stop(self, run: str, report: Callable[[str], None]) -> None:
+        """Stop a run, which may have ended by itself."""
+        report(f"stopping run {run}")
+        with suppress(RoundError):
+            self._ask("stop", run)
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
         try:

@@ -144,6 +144,7 @@ class Built(Entries):
             scores=config.privacy.scores,
             rounds_by_task=config.federation.listed_rounds,
             joined=config.scenario.joined_after,
+            sat_out=config.scenario.tasks_sat_out,
         )
 
     @property

@@ -5,6 +5,7 @@ rest is here, a generator for each subject: of what is wrong it yields the setti
 value and what was expected. The first is what a user is told.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,6 +39,7 @@ def check(run: Entries) -> None:
         scenario,
         rounds,
         joining,
+        sitting_out,
         heads,
         masks,
         growing_head,
@@ -284,6 +286,33 @@ def joining(run: Entries) -> Iterator[Wrong]:
     if not run.spec.local_data:
         why = "whose samples are shared out beforehand"
         yield key, text, f"none for scenario {config.scenario.name}, {why}"
+
+
+def sitting_out(run: Entries) -> Iterator[Wrong]:
+    """Find tasks that clients cannot sit out."""
+    config, text = run.config, run.config.scenario.sat_out
+    if not text:
+        return
+    key, found = "scenario.sat_out", config.scenario.tasks_sat_out
+    clients, tasks = config.scenario.clients, config.scenario.tasks
+    out = Counter(task for _, task in found)
+    if (
+        not found
+        or any(client >= clients or task >= tasks for client, task in found)
+        or max(out.values()) >= clients
+    ):
+        yield (
+            key,
+            text,
+            f"pairs of a client below {clients} and a task below {tasks}, such as "
+            "'2:3', separated by commas, and a client that learns each task",
+        )
+    if not run.spec.local_data:
+        why = "whose samples are shared out beforehand"
+        yield key, text, f"none for scenario {config.scenario.name}, {why}"
+    if config.asynchronous.enabled:
+        why = "in which each client goes through its tasks at its own pace"
+        yield key, text, f"none in an asynchronous run, {why}"
 
 
 def heads(run: Entries) -> Iterator[Wrong]:

@@ -158,3 +158,31 @@ def test_a_client_that_sits_out_a_task_never_finished_it():
     assert plan.stage(1, absent) == TaskStage(
         round=1, task=0, starts_task=True, ends_task=False
     )
+
+
+# ---------------------------------------------------------------- tasks sat out
+
+
+def test_a_client_counts_its_own_tasks_without_those_that_it_sat_out():
+    plan = Schedule(3, 4, 2, 1.0, 0, sat_out=frozenset({(1, 1), (2, 0), (2, 3)}))
+
+    assert [plan.own_tasks(client) for client in range(3)] == [
+        (0, 1, 2, 3),
+        (0, 2, 3),
+        (1, 2),
+    ]
+    assert plan.own_tasks(1, until=2) == (0, 2)
+    there = [plan.participants(number) for number in (1, 3, 5, 7)]
+    assert there == [(0, 1), (0, 2), (0, 1, 2), (0, 1)]
+    # Rounds of tasks 0 to 3; who sits one out is tested on those before.
+    assert [plan.evaluated(number, 1) for number in (2, 4, 6, 8)] == [1, 1, 2, 3]
+    assert [plan.evaluated(number, 2) for number in (2, 4, 6, 8)] == [0, 1, 2, 2]
+    assert [plan.stage(number, 1).task for number in (2, 4, 6, 8)] == [0, 0, 1, 2]
+    assert [plan.stage(number).task for number in (2, 4, 6, 8)] == [0, 1, 2, 3]
+    assert plan.stage(5, 1) == TaskStage(5, 1, starts_task=True, ends_task=False)
+
+
+def test_a_share_of_the_clients_is_drawn_among_those_with_data():
+    plan = Schedule(4, 1, 9, 0.5, 0, sat_out=frozenset({(0, 0), (2, 0)}))
+    drawn = {plan.participants(number) for number in range(1, 10)}
+    assert drawn == {(1,), (3,)}

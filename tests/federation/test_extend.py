@@ -434,6 +434,14 @@ def test_a_client_joins_an_asynchronous_run(tmp_path, places):
         ({"joined": "0,4"}, r"all below the 4 rounds of the run"),
         ({"rounds_by_task": "2,0"}, r"federation\.rounds_by_task: got '2,0', expected"),
         ({"rounds_by_task": "1,1,1"}, r"for up to 2 tasks"),
+        (
+            {"sat_out": "2:0"},
+            r"scenario\.sat_out: got '2:0', expected pairs of a client",
+        ),
+        ({"sat_out": "1:2"}, r"scenario\.sat_out: got '1:2'"),
+        ({"sat_out": "1"}, r"scenario\.sat_out: got '1'"),
+        ({"sat_out": "0:1,1:1"}, r"and a client that learns each task"),
+        ({"sat_out": "1:1", "asynchronous": True}, r"none in an asynchronous run"),
     ],
 )
 def test_lists_that_are_none_are_refused(tmp_path, places, settings, said):

@@ -1,0 +1,271 @@
+"""The command ``fcl serve``: a federation that learns new tasks as they come."""
+
+import datetime
+import re
+import secrets
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from fcl_flower.cli.deploy import (
+    CONTROL_PORT,
+    _address,
+    _certificates,
+    _present,
+    certs_option,
+    insecure_option,
+)
+from fcl_flower.cli.options import configured, run_options
+from fcl_flower.cli.tables import print_sheet
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import config_error
+from fcl_flower.results.service import (
+    BEGIN_NOW,
+    ClientTasks,
+    Policy,
+    ServiceStatus,
+    read_status,
+)
+from fcl_flower.results.tables import TextTable
+
+SHORTEST_LOOK = 0.1
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_COUNT = re.compile(r"\d+")
+
+_GROWS = ("scenario.tasks", "scenario.clients", "scenario.joined", "scenario.sat_out")
+"""Settings that a service changes by itself."""
+_OF_FOLDER = ("run.output", "run.id", "run.resume")
+
+
+@click.command()
+@run_options(
+    without=frozenset(
+        {"scenario", "tasks", "dataset", "data_root", "asynchronous", "clients"}
+    )
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(min=1),
+    help="Clients that count for the quorum before they have ever connected.",
+)
+@click.option(
+    "--quorum",
+    default="0.6",
+    show_default=True,
+    help="Of the known clients whose new tasks are enough: a fraction, or a number.",
+)
+@click.option(
+    "--deadline",
+    default="1d",
+    show_default=True,
+    help="After the first client has a new task, for fewer than the quorum; 0: never.",
+)
+@click.option(
+    "--every",
+    default="0",
+    show_default=True,
+    help="Between the beginnings of two trainings, at least.",
+)
+@click.option(
+    "--min-samples",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="New training samples of all clients together that are enough.",
+)
+@click.option(
+    "--look",
+    default="30s",
+    show_default=True,
+    help="Between two questions to a client for its tasks.",
+)
+@click.option(
+    "--server",
+    default=f"127.0.0.1:{CONTROL_PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The --control-port of fcl server on this machine.",
+)
+@certs_option
+@insecure_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; the same one goes on with the service.",
+)
+@click.option(
+    "--now",
+    "begin",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Tell the service in FOLDER to begin with what there is, and return.",
+)
+@click.option(
+    "--status",
+    "shown",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Show what the service in FOLDER does or waits for, and return.",
+)
+def serve(
+    clients: int | None,
+    quorum: str,
+    deadline: str,
+    every: str,
+    min_samples: int,
+    look: str,
+    server: str,
+    certs: Path | None,
+    insecure: bool,
+    output: Path | None,
+    begin: Path | None,
+    shown: Path | None,
+    **given: Any,  # noqa: ANN401
+) -> None:
+    """Learn each new task of the clients' local data as it comes, without an end.
+
+    It runs on the server's machine, beside fcl server. Killed and started again by the
+    same command, it goes on where it was.
+    """
+    if shown is not None:
+        show_status(Console(), read_status(shown), time.time())
+        return
+    if begin is not None:
+        read_status(begin)  # or it is no service
+        (begin / BEGIN_NOW).touch()
+        click.echo(f"the service in {begin} begins when it looks at its clients next")
+        return
+    from fcl_flower.flower.commands import START_RUN
+    from fcl_flower.runtime import serve as service
+    from fcl_flower.runtime.client import diagnose_server
+    from fcl_flower.runtime.submission import SuperLink
+
+    if output is None:
+        raise config_error("output", "", "a folder for the results")
+    config = _configuration(output.absolute(), clients or 0, configured(given))
+    policy = Policy(
+        quorum=_quorum(quorum),
+        deadline=_seconds("deadline", deadline),
+        every=_seconds("every", every),
+        min_samples=min_samples,
+        look=max(SHORTEST_LOOK, _seconds("look", look)),
+    )
+    certificates = _certificates(certs, insecure)
+    authority = certificates and _present(certificates.authority, "certs")
+    obstacle = partial(diagnose_server, _address(server), authority, START_RUN)
+    superlink = SuperLink(server, authority)
+    try:
+        service.serve(superlink, config, policy, obstacle, _say)
+    except KeyboardInterrupt:
+        _say(f"interrupted; the same command goes on with {output}")
+        raise
+
+
+def _say(line: str) -> None:
+    click.echo(f"fcl: {line}")
+
+
+def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
+    """Take the configuration of the service in a folder, or of a new one."""
+    from fcl_flower.setup.build import validate
+    from fcl_flower.setup.resolve import resolve
+
+    scenario, path = given.scenario.name or "local-data", folder / "config.toml"
+    if scenario != "local-data":
+        expected = "local-data, as a service learns what clients bring"
+        raise config_error("scenario.name", scenario, expected)
+    if given.asynchronous.enabled:
+        expected = "false for a service, in which clients learn a task together"
+        raise config_error("asynchronous.enabled", True, expected)
+    given = given.replace(scenario=scenario, tasks=1, clients=clients)
+    if path.exists():
+        kept = RunConfig.read(path, "output")
+        blank, before = RunConfig().flat(), kept.flat()
+        for key, value in given.flat().items():
+            if key in (*_GROWS, *_OF_FOLDER) or value == blank.get(key):
+                continue
+            if before.get(key) != value:
+                expected = f"{before.get(key)!r}, as the service in {folder} has it"
+                raise config_error(key, value, expected)
+        return kept
+    validate(resolve(given.replace(clients=max(1, clients))))
+    name = f"{folder.name}-{secrets.token_hex(4)}"
+    return given.replace(output=str(folder), id=name)
+
+
+def _quorum(text: str) -> int | float:
+    expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
+    if _COUNT.fullmatch(text) and int(text) > 0:
+        return int(text)
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = 0.0
+    if _COUNT.fullmatch(text) or not 0 < fraction <= 1:
+        raise config_error("quorum", text, expected)
+    return fraction
+
+
+def _seconds(key: str, text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise config_error(key, text, "a duration such as 90s, 15m, 6h or 2d")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+# ---- the status
+
+
+def show_status(console: Console, status: ServiceStatus, now: float) -> None:
+    """Print what a service does or waits for, at a time in seconds since 1970."""
+    lines = [
+        f"{status.state} since {_clock(status.since)} ({_span(now - status.since)}): "
+        f"{status.sentence}",
+        f"tasks learned: {status.learned}",
+    ]
+    if status.state == "waiting":
+        lines.append(f"next training: {_due(status.due, now)}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    head = ("client", "state", "tasks", "learned", "new samples", "told its tasks")
+    rows = [
+        _row(number, found, now) for number, found in sorted(status.clients.items())
+    ]
+    print_sheet(console, TextTable(head, rows, ""))
+
+
+def _row(number: int, found: ClientTasks, now: float) -> tuple[str, ...]:
+    state = "not connected"
+    if found.connected:
+        state = "has a new task" if found.ready else "has no new task"
+    told = "never" if found.told is None else f"{_span(now - found.told)} ago"
+    counts = found.tasks, found.learned, found.samples
+    return (str(number), state, *map(str, counts), told)
+
+
+def _due(due: float | None, now: float) -> str:
+    if due is None:
+        return "not known yet"
+    return "now" if due <= now else f"{_clock(due)} (in {_span(due - now)})"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _span(seconds: float) -> str:
+    """Say how long, in the largest unit of which there are two.
+
+    >>> _span(100), _span(200), _span(100000)
+    ('100 s', '3 min', '27 h')
+    """
+    whole = max(0, round(seconds))
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if whole >= 2 * size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

@@ -1,0 +1,299 @@
+"""The Flower ServerApp of a service: it waits for new tasks, trains, and waits again.
+
+One task is one run of `FlowerStrategy.start`, which goes on with the folder of the one
+before. What shall be learned next, and by whom, stands in the folder's ``config.toml``
+before the first round of it, so that a service that was killed goes on with the same
+numbers: with the task that it was at, or with its waiting.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from logging import INFO, WARNING
+from pathlib import Path
+
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.files import lock_folder
+from fcl_flower.core.schedule import Schedule
+from fcl_flower.federation import messages
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation.due import next_training
+from fcl_flower.federation.extend import extend, replace_config
+from fcl_flower.federation.mailbox import Mailbox, content, reason
+from fcl_flower.federation.server_app import FlowerStrategy
+from fcl_flower.flower.identity import log
+from fcl_flower.results.service import (
+    BEGIN_NOW,
+    FILE,
+    ClientTasks,
+    Policy,
+    ServiceStatus,
+    read_policy,
+    read_status,
+    write,
+)
+from fcl_flower.setup.build import Built
+from fcl_flower.setup.resolve import resolve
+
+POLL_SECONDS = 0.2
+PATIENCE = 60.0
+"""What an earlier run of the service may take to end."""
+SERVICE_LOCK = ".service-lock"
+MOST_CLIENTS = 10_000
+"""Numbers from here on are nobody's: without keys a client may claim any."""
+
+
+class TaskCounts:
+    """What clients say of their tasks, asked again and again."""
+
+    def __init__(self, grid: Grid, look: float, clock: Callable[[], float]) -> None:
+        """Ask each client that is connected every ``look`` seconds."""
+        self._clock = clock
+        self._registry = ClientRegistry(grid)
+        self._mailbox = Mailbox(grid, max(look, 10.0))
+        self._look = look
+        self._asked = dict[int, float]()
+        self._waiting = set[int]()
+        self.told: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that are connected have told something, or have failed to."""
+        here = set(self._registry.clients)
+        return here <= self._asked.keys() - self._waiting
+
+    @property
+    def connected(self) -> tuple[int, ...]:
+        """Clients that are connected, ascending."""
+        return self._registry.clients
+
+    def refresh(self) -> list[int]:
+        """Look who is there, and ask and listen; list the clients that have told."""
+        self._registry.refresh()
+        now = self._clock()
+        due = [
+            client
+            for client in self._registry.clients
+            if client not in self._waiting
+            and client < MOST_CLIENTS
+            # A clock that is set back delays nothing.
+            and abs(now - self._asked.get(client, -math.inf)) >= self._look
+        ]
+        self._asked |= dict.fromkeys(due, now)
+        self._waiting.update(due)
+        self._mailbox.send(
+            Message(
+                RecordDict(),
+                dst_node_id=self._registry.node(client),
+                message_type=f"{MessageType.QUERY}.{messages.TASKS}",
+            )
+            for client in due
+        )
+        heard = map(self._take, self._mailbox.collect())
+        return [client for client in heard if client is not None]
+
+    def _take(self, reply: Message) -> int | None:
+        client = self._registry.client(reply.metadata.src_node_id)
+        self._waiting.discard(client)
+        # A peer's content may break Flower's accessors in any way.
+        try:
+            self.told[client] = messages.finished_tasks(content(reply))
+        except Exception as error:
+            log(WARNING, "client %d does not tell its tasks: %s", client, reason(error))
+            return None
+        return client
+
+
+class Service:
+    """Trains on each new task as its policy says, without an end.
+
+    The folder is that of the run; the policy stands there in ``service-policy.json``.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        grid: Grid,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take up the service in ``run.output``, or begin one of this configuration.
+
+        ``scenario.clients`` are known from the beginning; 0 for none.
+        """
+        self._grid, self._clock, self._sleep = grid, clock, sleep
+        self._first = config
+        self._folder = Path(config.run.output)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._policy: Policy = read_policy(self._folder)
+        self._now = self._folder / BEGIN_NOW
+        self._status = self._kept_status()
+
+    def run(self) -> None:
+        """Train and wait until the process ends."""
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        """Finish the task that is under way, or wait for the next one and plan it."""
+        if self._planned is None or self._finished:
+            self._plan(self._wait())
+        else:
+            self._train(self._planned)
+
+    @property
+    def _finished(self) -> bool:
+        return (self._folder / "summary.json").exists()
+
+    @property
+    def _planned(self) -> RunConfig | None:
+        path = self._folder / "config.toml"
+        if not path.exists():
+            return None
+        return RunConfig.read(path, "run.output").replace(resume=True)
+
+    def _kept_status(self) -> ServiceStatus:
+        if (self._folder / FILE).exists():
+            return read_status(self._folder)
+        blank = ClientTasks(connected=False, tasks=0, learned=0, samples=0, told=None)
+        known = dict.fromkeys(range(self._first.scenario.clients), blank)
+        now = self._clock()
+        return ServiceStatus(
+            state="waiting", since=now, learned=0, sentence="", clients=known
+        )
+
+    def _note(self, **changes: object) -> None:
+        before = self._status
+        self._status = before.model_copy(update=changes)
+        if self._status.state != before.state:
+            self._status = self._status.model_copy(update={"since": self._clock()})
+        if self._status != before:
+            write(self._folder / FILE, self._status)
+
+    # ---- waiting
+
+    def _wait(self) -> tuple[int, ...]:
+        """Wait until the next training is due; return who has a new task then."""
+        schedule = self._schedule()
+        counts = TaskCounts(self._grid, self._policy.look, self._clock)
+        began = self._clock()
+        said = ""
+        while True:
+            heard = counts.refresh()
+            clients = self._known(counts, heard, schedule)
+            now = self._clock()
+            ready = tuple(sorted(c for c, found in clients.items() if found.ready))
+            first_new = self._status.first_new
+            if counts.settled:
+                first_new = (first_new or now) if ready else None
+            last = self._status.last_begun
+            due = next_training(self._policy, clients, first_new, last)
+            self._note(
+                state="waiting",
+                learned=schedule.tasks if schedule else 0,
+                sentence=f"waits for {due.sentence}",
+                due=due.at if math.isfinite(due.at) else None,
+                first_new=first_new,
+                clients=clients,
+            )
+            if due.sentence != said and due.at > now:
+                log(INFO, "waiting for %s", due.sentence)
+                said = due.sentence
+            # Who is known and not here may be about to connect.
+            here = all(found.connected for found in clients.values())
+            if counts.settled and (here or now - began >= self._policy.look):
+                if ready and (due.at <= now or self._now.exists()):
+                    return ready
+                self._now.unlink(missing_ok=True)
+            self._sleep(POLL_SECONDS)
+
+    def _known(
+        self, counts: TaskCounts, heard: Sequence[int], schedule: Schedule | None
+    ) -> Mapping[int, ClientTasks]:
+        known = dict(self._status.clients)
+        for client in sorted({*known, *counts.told}):
+            learned = 0
+            if schedule is not None and client < schedule.clients:
+                learned = len(schedule.own_tasks(client))
+            told = counts.told.get(client)
+            before = known.get(client)
+            samples = told or ()
+            known[client] = ClientTasks(
+                connected=client in counts.connected and told is not None,
+                tasks=len(samples) if told is not None or not before else before.tasks,
+                learned=learned,
+                samples=samples[learned] if learned < len(samples) else 0,
+                told=self._clock()
+                if client in heard
+                else before.told
+                if before
+                else None,
+            )
+        return known
+
+    # ---- training
+
+    def _schedule(self) -> Schedule | None:
+        planned = self._planned
+        return None if planned is None else Built(resolve(planned)).schedule
+
+    def _plan(self, ready: tuple[int, ...]) -> None:
+        """Decide that these clients learn a task next, before anything else is done."""
+        planned = self._planned
+        known = max([*ready, *self._status.clients]) + 1
+        task = 0 if planned is None else planned.scenario.tasks
+        out = [client for client in range(known) if client not in ready]
+        if planned is None:
+            first = self._first.replace(tasks=1, clients=known)
+            first = first.replace(sat_out=",".join(f"{client}:0" for client in out))
+            replace_config(self._folder, resolve(first).config)
+        else:
+            extend(self._folder, tasks=task + 1, clients=known, sit_out=out)
+        self._now.unlink(missing_ok=True)
+        for client in out:
+            found = self._status.clients.get(client)
+            own = found.learned if found else 0
+            log(INFO, "client %d has no task %d yet: it sits this one out", client, own)
+
+    def _train(self, config: RunConfig) -> None:
+        begun = self._status.last_begun
+        if self._status.state == "waiting":  # else it goes on with it
+            begun = self._clock()
+        self._note(
+            state="training",
+            sentence=f"trains on task {config.scenario.tasks - 1}",
+            due=None,
+            first_new=None,
+            last_begun=begun,
+        )
+        try:
+            FlowerStrategy(config).start(self._grid)
+        except Exception as error:
+            self._note(state="failed", sentence=f"{type(error).__name__}: {error}")
+            raise
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve until the run is stopped; wait for an earlier run of it to end."""
+    config = RunConfig.of(context.run_config)
+    folder = Path(config.run.output)
+    deadline = time.monotonic() + PATIENCE
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lock_folder(folder, "run.output", SERVICE_LOCK))
+                break
+            except ConfigError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
+        Service(config, grid).run()

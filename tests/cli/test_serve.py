@@ -1,0 +1,155 @@
+"""The command ``fcl serve``: what it refuses, and how it shows a service."""
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fcl_flower.cli.main import cli
+from fcl_flower.cli.serve import show_status
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.results.service import (
+    BEGIN_NOW,
+    FILE,
+    ClientTasks,
+    Policy,
+    ServiceStatus,
+    write,
+)
+from fcl_flower.runtime import serve as runtime
+
+RUN = (
+    *("--strategy", "fedavg", "--model", "mlp", "--set", "model.num_features=2"),
+    *("--classes-per-task", "2", "--insecure"),
+)
+
+
+def call(*options):
+    return CliRunner().invoke(
+        cli,
+        ["serve", *map(str, options)],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Return what the command would serve: configurations and policies."""
+    found = []
+    monkeypatch.setattr(runtime, "serve", lambda *given: found.append(given[1:3]))
+    return found
+
+
+def status(**changes):
+    clients = {
+        0: ClientTasks(connected=True, tasks=3, learned=2, samples=40, told=990.0),
+        1: ClientTasks(connected=True, tasks=1, learned=1, samples=0, told=400.0),
+        2: ClientTasks(connected=False, tasks=0, learned=0, samples=0, told=None),
+    }
+    given = {
+        "state": "waiting",
+        "since": 700.0,
+        "learned": 2,
+        "sentence": "waits for a new task at 2 clients, where 1 have one",
+        "clients": clients,
+    }
+    return ServiceStatus(**{**given, **changes})
+
+
+def test_a_service_is_of_local_data_and_has_a_policy(tmp_path, served):
+    more = ("--quorum", "3", "--deadline", "2d", "--every", "6h", "--min-samples", 500)
+    call(*RUN, *more, "--look", "90s", "--clients", 4, "--output", tmp_path / "x")
+
+    ((config, policy),) = served
+    assert policy == Policy(
+        quorum=3, deadline=172800, every=21600, min_samples=500, look=90
+    )
+    assert (config.scenario.name, config.scenario.clients) == ("local-data", 4)
+    assert config.run.output == str(tmp_path / "x")
+    assert config.run.id.startswith("x-")
+
+
+def test_the_same_command_goes_on_and_another_is_refused(tmp_path, served):
+    call(*RUN, "--seed", 3, "--output", tmp_path)
+    kept = served[0][0].replace(tasks=7, clients=4, sat_out="1:2", rounds=2)
+    (tmp_path / "config.toml").write_text(kept.to_file())
+
+    call(*RUN, "--seed", 3, "--output", tmp_path, "--quorum", 0.9)
+
+    assert served[1][0] == RunConfig.read(tmp_path / "config.toml", "")
+    assert served[1][1].quorum == 0.9
+    with pytest.raises(ConfigError, match=r"run\.seed: got 4, expected 3, as the"):
+        call(*RUN, "--seed", 4, "--output", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "output: got '', expected a folder"),
+        (("--output", "x", "--quorum", "0"), "quorum: got '0', expected a fraction"),
+        (("--output", "x", "--quorum", "1.5"), "quorum: got '1.5'"),
+        (("--output", "x", "--quorum", "all"), "quorum: got 'all'"),
+        (
+            ("--output", "x", "--every", "6 hours"),
+            "every: got .6 hours., expected a",
+        ),
+        (("--output", "x", "--deadline", "-1"), "deadline: got '-1'"),
+        (
+            ("--output", "x", "--set", "scenario.name=overlapped"),
+            "scenario.name: got 'overlapped', expected local-data",
+        ),
+        (
+            ("--output", "x", "--set", "asynchronous.enabled=true"),
+            "asynchronous.enabled: got ",
+        ),
+        (("--output", "x", "--set", "model.num_features=0"), "model.num_features"),
+        (("--now", "nowhere"), "nowhere/service.json"),
+        (("--status", "nowhere"), "nowhere/service.json"),
+    ],
+)
+def test_what_makes_no_service_is_refused(tmp_path, monkeypatch, served, options, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        call(*RUN, *options)
+    assert not served
+
+
+def test_a_service_is_told_to_begin(tmp_path):
+    write(tmp_path / FILE, status())
+    assert "begins when it looks" in call("--now", tmp_path).output
+    assert (tmp_path / BEGIN_NOW).exists()
+
+
+def test_the_status_of_a_service_is_words_and_a_table(capsys):
+    show_status(Console(width=100), status(due=4600.0), 1000.0)
+    said = capsys.readouterr().out
+    assert "(5 min): waits for a new task at 2 clients, where 1 have one" in said
+    assert "tasks learned: 2" in said
+    assert "(in 60 min)" in said
+    rows = [line.split() for line in said.splitlines() if line[1:2].isdigit()]
+    assert [" ".join(row) for row in rows] == [
+        "0 has a new task 3 2 40 10 s ago",
+        "1 has no new task 1 1 0 10 min ago",
+        "2 not connected 0 0 0 never",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "next training: not known yet"),
+        ({"due": 900.0}, "next training: now"),
+        ({"state": "training", "sentence": "trains on task 2"}, "trains on task 2"),
+    ],
+)
+def test_it_says_when_the_next_training_begins(capsys, changes, said):
+    show_status(Console(width=100), status(**changes), 1000.0)
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert ("next training" in printed) == (changes.get("state") != "training")
+
+
+def test_the_command_reads_the_status_of_a_folder(tmp_path):
+    write(tmp_path / FILE, status())
+    assert "has a new task" in call("--status", tmp_path).output

@@ -1,0 +1,328 @@
+"""A service in one process: tasks come late, and it is killed wherever it can be."""
+
+import itertools
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from fakes import InProcessGrid, rounds_of, summary_of
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.federation import extend, service
+from fcl_flower.federation.client import forget_runs
+from fcl_flower.federation.messages import TASKS, decode_request, zero_copy
+from fcl_flower.federation.service import Service
+from fcl_flower.flower.identity import flower_identity
+from fcl_flower.privacy.mechanism import simulated
+from fcl_flower.results import service as files
+from fcl_flower.results.service import Policy, read_status
+
+
+class KilledError(BaseException):
+    """The server ends."""
+
+
+class DoneError(BaseException):
+    """The test has seen enough."""
+
+
+def table(seed, classes=("ant", "bee"), each=20):
+    rng = np.random.default_rng(seed)
+    lines = ["x,label,y"]
+    for number, name in enumerate(classes):
+        for x, y in 6 * np.array([number, -number]) + rng.normal(size=(each, 2)):
+            lines.append(f"{x:.3f},{name},{y:.3f}")
+    return "\n".join(lines) + "\n"
+
+
+def deliver(place, number):
+    """Give a client a task, if it does not have it yet."""
+    task = place / f"task-{number:02}"
+    if not task.exists():
+        task.mkdir(parents=True)
+        seed = 10 * number + ord(place.name)
+        (task / "train.csv").write_text(table(seed))
+
+
+class World:
+    """Clients that outlive a server, a clock, and what is delivered when it waits.
+
+    ``waits(learned, now)`` is called when the service has learned so many tasks and
+    waits. Of what happens one after another, `kill_at` is the number of the event
+    before which the server is killed.
+    """
+
+    def __init__(self, folder, policy, waits, clients=2, **settings):
+        self.folder, self.waits, self.now = folder, waits, 1000.0
+        self.places = [folder / name for name in "abcd"[:clients]]
+        for place in self.places:
+            place.mkdir(parents=True)
+        self.events, self.kill_at = 0, None
+        self.trained = []
+        self.run = folder / "run"
+        self.run.mkdir()
+        files.write(self.run / files.POLICY_FILE, policy)
+        chosen = {"strategy": "fedavg", "rounds": 1, **settings}
+        self.config = RunConfig.from_settings(
+            scenario="local-data",
+            model="mlp",
+            num_features=2,
+            classes_per_task=2,
+            output=str(self.run),
+            **chosen,
+        )
+        self.offline = set()
+        self.tamper = lambda client, message, reply: reply
+
+    def event(self):
+        if self.events == self.kill_at:
+            self.kill_at = None
+            raise KilledError
+        self.events += 1
+
+    def sleep(self, seconds):
+        self.now += 10.0
+        if self.now > 1e5:
+            raise AssertionError(read_status(self.run))
+        self.waits(read_status(self.run).learned, self.now)
+
+    def serve(self):
+        """Let a server serve until the test has seen enough, or it is killed."""
+
+        def answered(client, message, reply):
+            self.event()
+            if message.metadata.message_type == "train":
+                stage = decode_request(message.content).stage
+                self.trained.append((client, stage.round, stage.task))
+            return self.tamper(client, message, reply)
+
+        world = self
+
+        class Grid(InProcessGrid):
+            def get_node_ids(self):
+                return [n for n in super().get_node_ids() if n not in world.offline]
+
+        nodes = [100 + client for client in range(len(self.places))]
+        state = str(self.folder / "states")
+        places = [{"data-path": str(p), "state-path": state} for p in self.places]
+        grid = Grid(nodes, self.config.flat(), tamper=answered, places=places)
+        try:
+            with ExitStack() as stack:
+                for one in (simulated(), flower_identity(), zero_copy()):
+                    stack.enter_context(one)
+                forget_runs()
+                Service(self.config, grid, lambda: self.now, self.sleep).run()
+        except DoneError:
+            return True
+        except KilledError:
+            return False
+        finally:
+            forget_runs()
+
+    def outcome(self):
+        lines = rounds_of(self.run)
+        journal = (self.run / "accuracy.csv").read_text()
+        return summary_of(self.run), lines, journal
+
+    def status(self):
+        return read_status(self.run)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Count each writing of the service's own files as an event of the world."""
+    world = []
+
+    def counted(function):
+        def call(*given):
+            if world:
+                world[0].event()
+            function(*given)
+            if world:
+                world[0].event()
+
+        return call
+
+    monkeypatch.setattr(service, "write", counted(files.write))
+    replaced = counted(extend.replace_config)
+    monkeypatch.setattr(service, "replace_config", replaced)
+    monkeypatch.setattr(extend, "replace_config", replaced)
+    return world
+
+
+def late_second(world):
+    """Client 1 has no data for the federation's second task, and for the third."""
+
+    def waits(learned, now):
+        first, second = world[0].places
+        if learned == 0:
+            deliver(first, 1)
+            deliver(second, 1)
+        elif learned == 1:
+            deliver(first, 2)
+        elif learned == 2:
+            deliver(first, 3)
+            deliver(second, 2)
+        else:
+            raise DoneError
+
+    return waits
+
+
+def late_world(folder, **settings):
+    worlds = []
+    policy = Policy(quorum=1.0, deadline=60.0, look=10.0)
+    world = World(folder, policy, late_second(worlds), **settings)
+    worlds.append(world)
+    return world
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
+def test_a_client_without_a_task_sits_it_out_and_learns_its_own_next_one_later(
+    tmp_path, strategy
+):
+    world = late_world(tmp_path, strategy=strategy)
+
+    assert world.serve()
+
+    assert world.trained == [(0, 1, 0), (1, 1, 0), (0, 2, 1), (0, 3, 2), (1, 3, 1)]
+    summary, lines, table = world.outcome()
+    assert [line["clients"] for line in lines] == [[0, 1], [0], [0, 1]]
+    assert [line["failed"] for line in lines] == [[], [], []]
+    assert (summary["tasks"], summary["sat_out"]) == (3, {"1": [1]})
+    assert summary["untrained_client_tasks"] == 0
+    assert "client 1 had none for 1" in (world.run / "report.html").read_text()
+    # Its second task is the federation's third; nothing stands for the one between.
+    accuracy = np.array(summary["client_accuracy"], float)
+    assert np.isnan(accuracy[1, :, 1]).all()
+    assert not np.isnan(accuracy[1, 2, [0, 2]]).any()
+    assert not np.isnan(accuracy[1, 1, 0])
+    assert [row.split(",")[2:4] for row in table.splitlines()[1:]] == [
+        *(["0", "0"], ["1", "0"]),
+        *(["0", "0"], ["0", "1"], ["1", "0"]),
+        *(["0", "0"], ["0", "1"], ["0", "2"], ["1", "0"], ["1", "2"]),
+    ]
+
+
+def killed_once(folder, steps, number):
+    """Return what comes out of a service that is killed before an event."""
+    world = late_world(folder)
+    steps[:] = [world]
+    world.kill_at = number
+    assert not world.serve()
+    assert world.serve()
+    return world.outcome()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    world = late_world(tmp_path_factory.mktemp("whole"))
+    assert world.serve()
+    return world.outcome()
+
+
+# Some of each kind: while it waits, as it plans, as it says so, and as it trains.
+@pytest.mark.parametrize("number", [0, 5, 8, 11, 14, 30, 40, 55])
+def test_a_service_that_is_killed_ends_with_the_same_numbers(
+    tmp_path, steps, undisturbed, number
+):
+    assert killed_once(tmp_path, steps, number) == undisturbed
+
+
+@pytest.mark.fuzz
+def test_a_service_may_be_killed_between_any_two_steps(tmp_path, steps, undisturbed):
+    world = late_world(tmp_path / "whole")
+    steps.append(world)
+    assert world.serve()
+    assert world.events > 50
+    for number in range(world.events):
+        assert killed_once(tmp_path / str(number), steps, number) == undisturbed, number
+
+
+def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
+    def waits(learned, now):
+        if learned == 0 and now == 1010:
+            assert not (world.run / files.BEGIN_NOW).exists()  # there was nothing
+            deliver(world.places[1], 1)
+        elif learned == 0 and now == 1100:
+            assert world.status().sentence == (
+                "waits for a new task at 2 clients, where 1 have one"
+            )
+            assert world.status().due is None
+            (world.run / files.BEGIN_NOW).touch()
+        elif learned == 1:
+            raise DoneError
+
+    world = World(tmp_path, Policy(quorum=2, look=10.0), waits)
+    (world.run / files.BEGIN_NOW).touch()
+
+    assert world.serve()
+
+    assert world.trained == [(1, 1, 0)]
+    assert not (world.run / files.BEGIN_NOW).exists()
+    assert summary_of(world.run)["sat_out"] == {"0": [0]}
+
+
+def test_trainings_begin_no_more_often_than_the_schedule_says(tmp_path):
+    begun = []
+
+    def waits(learned, now):
+        status = world.status()
+        if learned and status.last_begun not in begun:
+            begun.append(status.last_begun)
+        if learned == 3:
+            raise DoneError
+        for place in world.places:
+            deliver(place, learned + 1)
+
+    world = World(tmp_path, Policy(every=500.0, look=10.0), waits)
+
+    assert world.serve()
+
+    assert [b - a for a, b in itertools.pairwise(begun)] == [500.0, 500.0]
+
+
+def test_a_client_that_is_new_joins_with_its_first_task(tmp_path):
+    def waits(learned, now):
+        if learned == 0:
+            world.offline = {102}
+            deliver(world.places[0], 1)
+            deliver(world.places[1], 1)
+        elif learned == 1:
+            world.offline = set()
+            deliver(world.places[2], 1)
+            deliver(world.places[0], 2)
+            deliver(world.places[1], 2)
+        else:
+            raise DoneError
+
+    world = World(tmp_path, Policy(quorum=1.0, look=10.0), waits, clients=3)
+    world.offline = {102}
+
+    assert world.serve()
+
+    assert world.trained == [(0, 1, 0), (1, 1, 0), (0, 2, 1), (1, 2, 1), (2, 2, 0)]
+    assert summary_of(world.run)["sat_out"] == {"2": [0]}
+
+
+@pytest.mark.parametrize("told", [3, [-1], "x", None])
+def test_a_client_that_tells_nonsense_has_no_task_and_ends_nothing(tmp_path, told):
+    def waits(learned, now):
+        deliver(world.places[1], 1)
+        if learned == 1:
+            raise DoneError
+
+    def lie(client, message, reply):
+        if client == 0 and message.metadata.message_type == f"query.{TASKS}":
+            record = {} if told is None else {"samples": told}
+            return Message(RecordDict({TASKS: ConfigRecord(record)}), reply_to=message)
+        return reply
+
+    world = World(tmp_path, Policy(quorum=1, look=10.0), waits)
+    world.tamper = lie
+
+    assert world.serve()
+
+    assert world.trained == [(1, 1, 0)]
+    assert world.status().clients.keys() == {1}
