@@ -197,6 +197,13 @@ def server(
     help="Folder for what a restart needs.  [default: federation/client-NUMBER]",
 )
 @click.option(
+    "--keep-runs",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="When a run begins, remove the state of all but so many; 0 keeps all.",
+)
+@click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
     help="Where it trains; by default, what the run says.",
@@ -217,6 +224,7 @@ def client(
     marked_tasks: bool,
     word_vectors: Path | None,
     state: Path | None,
+    keep_runs: int,
     device: str | None,
     resident: bool,
     insecure: bool,
@@ -228,7 +236,7 @@ def client(
     """
     from fcl_flower.runtime.client import run_supernode
 
-    node: dict[str, int | str] = {"partition-id": number}
+    node: dict[str, int | str] = {"partition-id": number, "keep-runs": keep_runs}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
         if path is not None:
             node[key] = str(_present(path, key))

@@ -22,6 +22,7 @@ class NodeConfig(BaseModel):
         data_path: folder with the client's own data.
         marked_tasks: 1 where a task's folder counts once it holds a file DONE.
         state_path: folder for what the client remembers.
+        keep_runs: of how many runs it remembers anything; 0 for all.
         device: torch device name, or ``auto``; empty for the run's.
         word_vectors: file of word vectors; empty for the run's.
         client_name: what NVFlare calls the client, and tells every node; not used.
@@ -40,6 +41,7 @@ class NodeConfig(BaseModel):
     data_path: str = ""
     marked_tasks: int = Field(0, ge=0, le=1)
     state_path: str = ""
+    keep_runs: int = Field(0, ge=0)
     device: str = ""
     word_vectors: str = ""
     client_name: str = ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,9 +25,10 @@ from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.data.local.client import finished_tasks
 from fcl_flower.federation import clients, messages
-from fcl_flower.federation.client import Client, keep_spec, kept_spec
+from fcl_flower.federation.client import Client, keep_spec, kept_spec, state_folder
 from fcl_flower.federation.copies import CopyError
 from fcl_flower.federation.messages import encode_evaluation
+from fcl_flower.federation.retention import remove_old_runs
 from fcl_flower.federation.secure import client as exchange
 from fcl_flower.federation.secure.client import ClientSide
 from fcl_flower.flower.identity import log
@@ -79,7 +80,12 @@ def who(message: Message, context: Context) -> Message:
     if text := messages.told_run(message.content):
         spec = RunSpec.from_json(text)
         refuse_attack(spec.config)
+        begins = bool(node.keep_runs) and not state_folder(context, node).exists()
         keep_spec(context, node, spec)
+        if begins:
+            run = state_folder(context, node).parent
+            for name in remove_old_runs(run.parent, node.keep_runs, run.name):
+                log(INFO, "removed the state of an old run, %s", name)
     record = ConfigRecord({"partition": node.partition_id, **clients.own()})
     if node.data_path:
         record["tasks"] = len(_finished(node))
