@@ -22,8 +22,13 @@ def name(path):
     return path.name
 
 
-def services(path):
+def every_service(path):
     return yaml.safe_load(path.read_text())["services"]
+
+
+def services(path):
+    """Ours: what they run is made here."""
+    return {k: s for k, s in every_service(path).items() if k != "prometheus"}
 
 
 def built(path):
@@ -92,7 +97,9 @@ def test_only_the_gate_is_published():
         if "ports" in service
     }
 
-    assert published == {"server": ["${PORT:-9092}:9092"]}
+    assert published == {
+        "server": ["${PORT:-9092}:9092", "127.0.0.1:${PROMETHEUS_PORT:-9090}:9090"]
+    }
     assert re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE) == ["9092"]
 
 
@@ -169,6 +176,43 @@ def test_a_container_is_bounded_and_writes_to_its_state_alone(path):
         assert service["mem_limit"] == "${MEMORY:-8g}"
         assert service["pids_limit"] > 0
         assert service["ulimits"] == {"nofile": 65536}
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=name)
+def test_a_service_comes_back_by_itself_and_its_log_is_bounded(path):
+    for key, service in every_service(path).items():
+        wanted = "no" if key == "certs" else "unless-stopped"
+        assert service["restart"] == wanted
+        assert service["logging"]["driver"] == "json-file"
+        options = service["logging"]["options"]
+        assert options == {"max-size": "10m", "max-file": "5"}
+
+
+def test_what_is_built_has_a_health_check_and_so_has_prometheus():
+    stages = re.split(r"^FROM \S+ AS ", DOCKERFILE, flags=re.MULTILINE)
+    checked = {s.split()[0] for s in stages if "\nHEALTHCHECK " in s}
+    for path in COMPOSE:
+        for service in every_service(path).values():
+            if service["image"].removeprefix("fcl-") not in checked:
+                assert service["healthcheck"]["test"][0] == "CMD"
+
+
+def test_prometheus_is_asked_for_and_finds_its_rules_and_the_servers_metrics():
+    found = every_service(DOCKER / "server.compose.yaml")
+    prometheus, server = found["prometheus"], found["server"]
+    mounted = dict(v.split(":", 1) for v in prometheus["volumes"])
+    scraped = yaml.safe_load((DOCKER / "monitoring" / "prometheus.yml").read_text())
+
+    assert prometheus["profiles"] == ["monitoring"]
+    assert prometheus["network_mode"] == "service:server"
+    assert prometheus["read_only"] is True
+    assert prometheus["mem_limit"] == "1g"
+    assert mounted["./monitoring"] == "/etc/prometheus:ro"
+    ((target,),) = [
+        s["targets"] for s in scraped["scrape_configs"][0]["static_configs"]
+    ]
+    port = re.search(r"--metrics-port (\d+)", server["command"])[1]
+    assert target == f"127.0.0.1:{port}"
 
 
 # ---- Kubernetes

@@ -254,7 +254,7 @@ def test_commands_are_there_with_their_options(path):
 
 
 def test_the_command_that_removes_old_states_leaves_those_of_runs_that_go_on(tmp_path):
-    text = (ROOT / "docs" / "deployment.md").read_text()
+    text = (ROOT / "docs" / "operate.md").read_text()
     (command,) = re.findall(r"`(find federation/[^`]+)`", text)
     memory = tmp_path / "federation" / "client-3" / "memory"
     month = 31 * 86400
