@@ -67,6 +67,7 @@ class Algorithm:
         needs_single_head: clients train for several tasks together, on samples of old
             ones or on what an old model says; these need one head, and an identity.
         returns_to_tasks: a task may come again, as concepts do.
+        validates: clients tell a validation loss with each update.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Algorithm:
     privacy_units: tuple[str, ...] = ()
     needs_single_head: bool = False
     returns_to_tasks: bool = True
+    validates: bool = True
 
     @property
     def dataset(self) -> str:

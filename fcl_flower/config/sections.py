@@ -231,6 +231,9 @@ class FederationSection(Section):
     rounds_by_task: str = ""
     """Rounds of the first tasks where they are others than rounds_per_task, such as
     '5,5,12'."""
+    patience: int = Field(0, ge=0)
+    """Rounds in a row without a lower mean of the clients' validation losses after
+    which a task gets its last round, before it has had all; 0 for never."""
     evaluate_every: int = Field(0, ge=0)
     """Rounds between evaluations; 0 for the end of each task, or for what suits."""
     evaluate_before_aggregation: bool = True

@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Self
 
 import numpy as np
 
@@ -183,6 +184,29 @@ class Schedule:
             starts_task=not rounds or server_round <= rounds[0],
             ends_task=bool(rounds) and server_round >= rounds[-1],
         )
+
+    def closed_after(self, server_round: int) -> Self:
+        """Give the task of a round one more round, which is its last.
+
+        Whoever trains has to be told in a task's last round that it is the last.
+        """
+        task = self.task(server_round)
+        ends = [*map(self.end, range(task)), server_round + 1]
+        starts = [0, *ends[:-1]]
+        listed = tuple(e - s for s, e in zip(starts, ends, strict=True))
+        return replace(self, rounds_by_task=listed)
+
+
+def stagnates(losses: Sequence[float | None], patience: int) -> bool:
+    """Tell whether losses, None where none was measured, have got no lower of late.
+
+    >>> stagnates([0.9, 0.5, 0.6, 0.5], patience=2)
+    True
+    >>> stagnates([0.9, 0.5, 0.6, 0.4], patience=2)
+    False
+    """
+    known = [loss for loss in losses if loss is not None]
+    return bool(known) and len(known) - 1 - known.index(min(known)) >= patience
 
 
 @cache

@@ -112,6 +112,11 @@ class Server:
         return self._done
 
     @property
+    def valid_losses(self) -> list[float | None]:
+        """Mean validation losses of the clients by round, as far as they were told."""
+        return [found.valid_loss for found in self._recorder.record.rounds]
+
+    @property
     def clients(self) -> tuple[int, ...]:
         """Clients that are connected, ascending."""
         return self._registry.clients
@@ -315,6 +320,10 @@ class Server:
         self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()
         self._publisher.close_round()
+
+    def replan(self, rounds_by_task: tuple[int, ...]) -> None:
+        """Record that the first tasks have so many rounds, after the last round."""
+        self._recorder.replan(self._done, rounds_by_task)
 
     def note_given_up(self, reasons: Mapping[int, str]) -> None:
         """Note why clients were given up, which may be after the last round."""

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import BudgetError, RoundError
 from fcl_flower.core.failures import BUSY
+from fcl_flower.core.schedule import stagnates
 from fcl_flower.core.types import Evaluation, TaskStage, Update
 from fcl_flower.federation import mailbox, pacing
 from fcl_flower.federation.loop import EvaluateFn, Loop
@@ -55,7 +56,8 @@ class SyncLoop(Loop):
     @override
     def _run_rounds(self) -> None:
         server = self._server
-        for number in range(server.done + 1, self._schedule.num_rounds + 1):
+        self._end_early()  # killed between a round and this
+        while (number := server.done + 1) <= self._schedule.num_rounds:
             try:
                 self._train(number)
             except BudgetError as spent:
@@ -71,6 +73,25 @@ class SyncLoop(Loop):
                 late=self._late,
             )
             self._evaluate_centrally()
+            self._end_early()
+
+    def _end_early(self) -> None:
+        """Let the task of the last round end with the next one where it stagnates."""
+        done, plan, patience = self._server.done, self._schedule, self._section.patience
+        if not (patience and done):
+            return
+        task = plan.task(done)
+        losses = self._server.valid_losses[plan.end(task - 1) : done]
+        if done + 1 < plan.end(task) and stagnates(losses, patience):
+            self._schedule = plan.closed_after(done)
+            log(
+                INFO,
+                "task %d: no lower validation loss in %d rounds, ends with round %d",
+                task,
+                patience,
+                done + 1,
+            )
+            self._server.replan(self._schedule.rounds_by_task)
 
     # ---- training
 

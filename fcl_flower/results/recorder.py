@@ -140,7 +140,21 @@ class Recorder:
         self.progress(0, 0, 0, "starting")
         return rounds
 
-    def _write_files(self) -> None:
+    def replan(self, last: int, rounds_by_task: Sequence[int]) -> None:
+        """Record after a round that the first tasks have other numbers of rounds."""
+        listed = ",".join(map(str, rounds_by_task))
+        self._config = self._config.replace(rounds_by_task=listed)
+        about = self._begun.about.model_copy(
+            update={
+                "rounds_by_task": list(rounds_by_task),
+                "total_rounds": _plan(self._config).num_rounds,
+            }
+        )
+        self._begun = self._begun.model_copy(update={"about": about})
+        self._write_config()
+        self.add(Extended(round=last, begun=self._begun))
+
+    def _write_config(self) -> None:
         config, folder = self._config, self.folder
         settings = config.replace(resume=False).to_file()
         made = f"# Run: {self._begun.about.environment.describe()}\n"
@@ -148,6 +162,10 @@ class Recorder:
         whole = folder / "config.new"
         whole.write_text(made + settings)
         whole.replace(folder / "config.toml")
+
+    def _write_files(self) -> None:
+        folder = self.folder
+        self._write_config()
         self._scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         with (folder / "accuracy.csv").open("w", newline="") as file:
@@ -274,6 +292,8 @@ class Recorder:
             record.traffic.add(traffic)
         of_labels = record.reported[costs.LABEL_EPSILON]
         remarks = costs.privacy_remarks(section, self._ledger, of_labels)
+        if early := _ended_early(self._config):
+            remarks["early stop"] = early
         diverged = [str(c) for c, why in record.failures.items() if DIVERGED in why]
         if diverged:
             rate = self._config.training.learning_rate
@@ -330,6 +350,17 @@ def _size(about: About) -> tuple[object, ...]:
     return *shape, about.sat_out
 
 
+def _ended_early(config: RunConfig) -> str:
+    section = config.federation
+    found = [
+        f"task {task} after {rounds} rounds"
+        for task, rounds in enumerate(section.listed_rounds)
+        if section.patience and rounds < section.rounds_per_task
+    ]
+    most = f" of at most {section.rounds_per_task}, by federation.patience"
+    return "; ".join(found) + most if found else ""
+
+
 def _not_own(plan: Schedule, client: int) -> list[int]:
     return sorted({*range(plan.tasks)}.difference(plan.own_tasks(client)))
 
@@ -369,6 +400,20 @@ def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
     )
 
 
+def _plan(config: RunConfig, *, hidden: bool = False) -> Schedule:
+    return Schedule(
+        config.scenario.clients,
+        # Hidden concepts share all rounds; otherwise each task has its own.
+        1 if hidden else config.scenario.tasks,
+        config.federation.rounds_per_task,
+        config.federation.client_fraction,
+        config.run.seed,
+        rounds_by_task=config.federation.listed_rounds,
+        joined=config.scenario.joined_after,
+        sat_out=config.scenario.tasks_sat_out,
+    )
+
+
 def _about(
     config: RunConfig, scenario: Scenario, counterpart: str | None, single_task: bool
 ) -> About:
@@ -376,18 +421,7 @@ def _about(
     reveal = bool(config.scenario.params.get("reveal_ids"))
     # Every setting of training, so that none is forgotten that comes later.
     told = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
-    # Hidden concepts share all rounds; otherwise each task has its own.
-    listed, joined = config.federation.listed_rounds, config.scenario.joined_after
-    plan = Schedule(
-        config.scenario.clients,
-        config.scenario.tasks if stream is None else 1,
-        config.federation.rounds_per_task,
-        config.federation.client_fraction,
-        config.run.seed,
-        rounds_by_task=listed,
-        joined=joined,
-        sat_out=config.scenario.tasks_sat_out,
-    )
+    plan = _plan(config, hidden=stream is not None)
     clients = range(plan.clients)
     asynchronous = config.asynchronous.enabled
     own = [plan.num_rounds - plan.rounds_before(client) for client in clients]
@@ -405,7 +439,7 @@ def _about(
         tasks=config.scenario.tasks,
         rounds=plan.rounds_per_task,
         total_rounds=sum(own) if asynchronous else plan.num_rounds,
-        rounds_by_task=list(listed),
+        rounds_by_task=list(plan.rounds_by_task),
         sat_out={c: out for c in clients if (out := _not_own(plan, c))},
         mode="asynchronous" if asynchronous else "synchronous",
         hidden=None

@@ -40,6 +40,7 @@ def check(run: Entries) -> None:
         rounds,
         joining,
         sitting_out,
+        patience,
         heads,
         masks,
         growing_head,
@@ -313,6 +314,31 @@ def sitting_out(run: Entries) -> Iterator[Wrong]:
     if config.asynchronous.enabled:
         why = "in which each client goes through its tasks at its own pace"
         yield key, text, f"none in an asynchronous run, {why}"
+
+
+def patience(run: Entries) -> Iterator[Wrong]:
+    """Find runs whose tasks cannot end before their last round."""
+    config, value = run.config, run.config.federation.patience
+    if not value:
+        return
+    if not run.algorithm.validates:
+        why = f"for {config.strategy.name}, whose clients measure no validation loss"
+    elif config.privacy.unit != "none":
+        why = f"with privacy.unit {config.privacy.unit!r}, by which clients tell none"
+    elif not (config.scenario.valid_fraction or run.spec.local_data):
+        why = "with scenario.valid_fraction 0, without which there is none"
+    elif config.asynchronous.enabled:
+        why = "in an asynchronous run, whose clients end their tasks by themselves"
+    elif run.scenario_entry.hidden:
+        why = f"for scenario {config.scenario.name}, whose tasks have no last round"
+    elif config.federation.client_fraction < 1:
+        why = (
+            "with federation.client_fraction below 1, by which some clients would not "
+            "train in the round that ends a task"
+        )
+    else:
+        return
+    yield "federation.patience", value, f"0 {why}"
 
 
 def heads(run: Entries) -> Iterator[Wrong]:

@@ -72,4 +72,5 @@ ALGORITHM = Algorithm(
         "federation.rounds_per_task": 1,
     },
     models=("frozen-transformer", "efficientnet-lite0", "patch-filters"),
+    validates=False,
 )

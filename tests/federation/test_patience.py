@@ -1,0 +1,206 @@
+"""Tasks that end early, where the clients' validation loss has got no lower."""
+
+import pytest
+from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import MetricRecord
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.schedule import Schedule, stagnates
+from fcl_flower.federation.messages import METRICS, decode_request
+from fcl_flower.results import journal
+from fcl_flower.results.events import Extended, Trained
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.setup.resolve import resolve
+
+LOSSES = {1: [0.9, 0.5, 0.6, 0.5, 0.1], 2: [0.9, 0.8, 0.7, 0.6, 0.5]}
+"""By task, counted from 1, what both clients tell round by round."""
+
+
+SHORTER = {**LOSSES, 1: [0.5, 0.6, 0.1, 0.1, 0.1]}
+"""By which the first task is over after three rounds with a patience of one."""
+
+
+class PulledPlugError(BaseException):
+    """The server ends."""
+
+
+def scripted(told, end=None):
+    """Return what makes clients tell such losses; the server ends in round ``end``."""
+    begun = {}
+
+    def tamper(client, message, reply):
+        if client == 1 and end is not None and asked_in(message, end):
+            raise PulledPlugError
+        if message.metadata.message_type == "train":
+            stage = decode_request(message.content).stage
+            first = begun.setdefault(stage.task, stage.round)
+            metrics = dict(reply.content[METRICS])
+            metrics["valid_loss"] = told[stage.task + 1][stage.round - first]
+            reply.content[METRICS] = MetricRecord(metrics)
+        return reply
+
+    return tamper
+
+
+def config(folder, **settings):
+    states = str(folder.parent / f"{folder.name}-states")
+    return tiny(folder, rounds=5, client_state=states, **settings)
+
+
+def outcome(folder):
+    """Return what counts of a run, without the words on why tasks ended."""
+    summary = summary_of(folder)
+    summary["remarks"].pop("early stop", None)
+    return summary, rounds_of(folder)
+
+
+def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last(
+    tmp_path,
+):
+    run = config(tmp_path / "run", patience=2)
+    grid = run_in_process(run, tamper=scripted(LOSSES))
+    stages = [
+        decode_request(message.content).stage
+        for client, message in grid.asked
+        if client == 0 and message.metadata.message_type == "train"
+    ]
+    told = [(stage.round, stage.task, stage.ends_task) for stage in stages]
+    # Two rounds after the second none is better: the decision falls after the fourth.
+    assert told == [
+        *((1, 0, False), (2, 0, False), (3, 0, False), (4, 0, False), (5, 0, True)),
+        *((6, 1, False), (7, 1, False), (8, 1, False), (9, 1, False), (10, 1, True)),
+    ]
+
+
+def test_it_ends_as_a_run_that_was_planned_so(tmp_path):
+    early = config(tmp_path / "early", patience=1)
+    run_in_process(early, tamper=scripted(SHORTER))
+    planned = config(tmp_path / "planned", rounds_by_task="3")
+    run_in_process(planned, tamper=scripted(SHORTER))
+
+    ours, others = outcome(tmp_path / "early"), outcome(tmp_path / "planned")
+    assert ours[0]["total_rounds"] == len(ours[1]) == 8
+    assert ours == others
+
+
+def test_the_decision_stands_in_the_journal_the_configuration_and_on_the_page(tmp_path):
+    run_in_process(config(tmp_path / "run", patience=1), tamper=scripted(SHORTER))
+
+    events = list(journal.replay(tmp_path / "run" / journal.FILE))
+    (place,) = [n for n, found in enumerate(events) if isinstance(found, Extended)]
+    assert events[place].round == 2
+    assert events[place].begun.about.rounds_by_task == [3]
+    rounds = [found for found in events[:place] if isinstance(found, Trained)]
+    assert len(rounds) == 2
+    written = RunConfig.read(tmp_path / "run" / "config.toml", "")
+    assert written.federation.listed_rounds == (3,)
+    said = "task 0 after 3 rounds of at most 5, by federation.patience"
+    assert summary_of(tmp_path / "run")["remarks"]["early stop"] == said
+    assert said in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_configuration_that_it_leaves_gives_the_same_numbers(tmp_path):
+    run_in_process(config(tmp_path / "run", patience=1), tamper=scripted(SHORTER))
+    again = RunConfig.read(tmp_path / "run" / "config.toml", "")
+    states = str(tmp_path / "again-states")
+    again = again.replace(output=str(tmp_path / "again"), client_state=states)
+    run_in_process(again, tamper=scripted(SHORTER))
+    assert outcome(tmp_path / "again") == outcome(tmp_path / "run")
+
+
+@pytest.mark.parametrize("end", [2, 3, 4])
+def test_a_run_that_was_interrupted_decides_the_same(tmp_path, end):
+    whole = config(tmp_path / "whole", patience=1)
+    run_in_process(whole, tamper=scripted(SHORTER))
+    run = config(tmp_path / "run", patience=1)
+    with pytest.raises(PulledPlugError):
+        run_in_process(run, tamper=scripted(SHORTER, end))
+    kept = RunConfig.read(tmp_path / "run" / "config.toml", "").replace(resume=True)
+    told = {1: [0.5, 0.6, 0.1], 2: LOSSES[2]}
+    if end < 4:  # the script counts from the round in which it begins
+        told[1] = told[1][end - 1 :]
+    run_in_process(kept, tamper=scripted(told))
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_server_that_ends_as_it_decides_decides_again(tmp_path, monkeypatch, written):
+    whole = config(tmp_path / "whole", patience=1)
+    run_in_process(whole, tamper=scripted(SHORTER))
+    replan = Recorder.replan
+
+    def pulled(recorder, *given):
+        if written:
+            replan(recorder, *given)
+        raise PulledPlugError
+
+    monkeypatch.setattr(Recorder, "replan", pulled)
+    with pytest.raises(PulledPlugError):
+        run_in_process(
+            config(tmp_path / "run", patience=1),
+            tamper=scripted(SHORTER),
+        )
+    monkeypatch.undo()
+    kept = RunConfig.read(tmp_path / "run" / "config.toml", "").replace(resume=True)
+    run_in_process(kept, tamper=scripted({1: [0.1], 2: LOSSES[2]}))
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    events = journal.replay(tmp_path / "run" / journal.FILE)
+    assert len([found for found in events if isinstance(found, Extended)]) == 1
+
+
+def test_without_patience_nothing_ends_early(tmp_path):
+    run_in_process(config(tmp_path / "run"), tamper=scripted(SHORTER))
+    assert len(rounds_of(tmp_path / "run")) == 10
+    assert "early stop" not in summary_of(tmp_path / "run")["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "stale"),
+    [
+        ([], 1, False),
+        ([None, None, None], 1, False),
+        ([0.5], 1, False),
+        ([0.5, 0.5], 1, True),
+        ([0.5, 0.4], 1, False),
+        ([0.4, 0.5, 0.45], 2, True),
+        ([0.4, None, 0.45], 2, False),
+        ([0.4, 0.5, 0.3, 0.6], 2, False),
+    ],
+)
+def test_a_loss_that_gets_no_lower_stagnates(losses, patience, stale):
+    assert stagnates(losses, patience) == stale
+
+
+def test_a_task_that_is_closed_leaves_the_others_as_they_were():
+    plan = Schedule(2, 3, 5, 1.0, 0, rounds_by_task=(2,)).closed_after(4)
+    assert plan.rounds_by_task == (2, 3)
+    assert [plan.end(task) for task in range(3)] == [2, 5, 10]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"strategy": "analytic", "dataset": "digits", "model": "patch-filters"},
+            "measure no validation",
+        ),
+        ({"client_fraction": 0.5, "clients": 4}, "client_fraction below 1"),
+        ({"asynchronous": True}, "in an asynchronous run"),
+        (
+            {"scenario": "concepts", "strategy": "concept-matching"},
+            "have no last round",
+        ),
+        (
+            {"strategy": "fedavg", "unit": "client", "noise_multiplier": 1.0},
+            "with privacy.unit 'client'",
+        ),
+        (
+            {"strategy": "fedavg", "valid_fraction": 0.0, "lr_patience": 0},
+            "with scenario.valid_fraction 0",
+        ),
+    ],
+)
+def test_patience_without_what_it_needs_is_refused(tmp_path, settings, said):
+    with pytest.raises(ConfigError, match=rf"federation\.patience: got 2, .*{said}"):
+        resolve(tiny(tmp_path, patience=2, **settings))
