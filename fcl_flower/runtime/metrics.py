@@ -12,7 +12,7 @@ from typing import Final
 from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError, require_extra
-from fcl_flower.results import journal
+from fcl_flower.results import journal, service
 from fcl_flower.results.known_runs import FOLDER, KnownRun, Standing, known_runs
 from fcl_flower.results.monitors import Exporter
 from fcl_flower.runtime.certificates import Certificates
@@ -66,6 +66,7 @@ class ServerMetrics(Collector):
         yield from self._of_machine()
         runs = known_runs(self._state / FOLDER)
         yield from _of_runs(runs)
+        yield from _of_service(runs)
         yield from self._newest(runs).registry.collect()
 
     def _last_calls(self) -> Mapping[str, float]:
@@ -153,6 +154,31 @@ def _of_runs(runs: list[KnownRun]) -> Iterator[Metric]:
     failed = runs and runs[-1].standing in (Standing.FAILED, Standing.STOPPED)
     what = "Whether the newest run has failed, or was stopped."
     yield _gauge("run_failed", what, bool(failed))
+
+
+def _of_service(runs: list[KnownRun]) -> Iterator[Metric]:
+    """Yield what a service does; NaN where the newest run is of none."""
+    states = ("waiting", "training", "failed")
+    now, since, due, learned = dict.fromkeys(states, math.nan), *[math.nan] * 3
+    try:
+        status = service.read_status(runs[-1].folder) if runs else None
+    except ConfigError:  # there is none
+        status = None
+    if status is not None:
+        now = {state: float(state == status.state) for state in states}
+        since, learned = status.since, status.learned
+        due = math.nan if status.due is None else status.due
+    state = GaugeMetricFamily(
+        "fcl_service", "What fcl serve does: 1 for its state.", labels=["state"]
+    )
+    for name, value in now.items():
+        state.add_metric([name], value)
+    yield state
+    what = "Since when it does that."
+    yield _gauge("service_since_timestamp_seconds", what, since)
+    what = "When it trains next if nothing changes."
+    yield _gauge("service_due_timestamp_seconds", what, due)
+    yield _gauge("service_tasks", "Tasks that the federation has learned.", learned)
 
 
 def _gauge(name: str, what: str, value: float) -> Metric:

@@ -21,6 +21,12 @@ HARDENED = {
 }
 
 
+def test_there_is_a_unit_for_each_program_that_stays():
+    assert list(map(name, UNITS)) == [
+        *("fcl-client@.service", "fcl-serve.service", "fcl-server.service"),
+    ]
+
+
 def name(path):
     return path.name
 
@@ -49,9 +55,10 @@ def test_what_it_starts_is_a_command_of_fcl(path):
         parsed.parse_args(context, arguments)
         assert context.params["certs"] == Path("/etc/fcl/certs")
         assert context.params.get("number", 7) == 7
-    if (state := context.params.get("state")) is not None:
-        # The only place that it may write to.
-        assert str(state) == f"%S/{value(path, 'StateDirectory').replace('%i', '7')}"
+    # The only place that it may write to.
+    written = str(context.params.get("state") or context.params["output"])
+    place = f"%S/{value(path, 'StateDirectory').replace('%i', '7')}"
+    assert f"{written}/".startswith(f"{place}/")
 
 
 @pytest.mark.parametrize("path", UNITS, ids=name)
@@ -59,7 +66,8 @@ def test_it_is_hardened_and_comes_back_but_not_without_end(path):
     found = settings(path)
     assert set(found) >= HARDENED
     assert value(path, "User") == "fcl"
-    assert value(path, "Restart") == "on-failure"
+    always = path.name == "fcl-serve.service"
+    assert value(path, "Restart") == ("always" if always else "on-failure")
     assert int(value(path, "StartLimitBurst")) > 1
     # fcl ends so when it is stopped.
     assert value(path, "SuccessExitStatus") == "143"

@@ -113,6 +113,31 @@ def test_a_damaged_journal_leaves_the_server_its_metrics(tmp_path):
         assert found["fcl_runs_going_on",] == 1
 
 
+@pytest.mark.parametrize("state", ["waiting", "training", "failed"])
+def test_a_service_is_told_by_its_status(tmp_path, state):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    status = {"state": state, "since": NOW - 50, "learned": 3, "sentence": "waits"}
+    with noted(tmp_path / "runs", "run", folder):
+        before = samples(server(tmp_path))
+        (folder / "service.json").write_text(json.dumps(status))
+        found = samples(server(tmp_path))
+        (folder / "service.json").write_text(json.dumps({**status, "due": NOW + 9}))
+        due = samples(server(tmp_path))["fcl_service_due_timestamp_seconds",]
+
+    assert before.keys() == found.keys()
+    assert math.isnan(before["fcl_service", state])
+    states = {
+        n: v for (what, *n), v in found.items() if what == "fcl_service" for n in n
+    }
+    assert states.pop(state) == 1
+    assert [*states.values()] == [0, 0]
+    assert found["fcl_service_since_timestamp_seconds",] == NOW - 50
+    assert found["fcl_service_tasks",] == 3
+    assert math.isnan(found["fcl_service_due_timestamp_seconds",])
+    assert due == NOW + 9
+
+
 def test_clients_are_told_by_number(tmp_path):
     calls = {
         "client-0": NOW - 1,
