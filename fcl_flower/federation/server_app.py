@@ -1,6 +1,6 @@
 """The Flower ServerApp: one federated continual learning run."""
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -104,6 +104,14 @@ def flower_strategy(name: str, config: RunConfig) -> FlowerStrategy:
     return FlowerStrategy(config.replace(strategy=name))
 
 
+def noted_run(config: RunConfig) -> AbstractContextManager[None]:
+    """Note beside the server's state that a run goes on; nothing in a simulation."""
+    state = clients.server_state()
+    if state is None or not config.run.id:
+        return nullcontext()
+    return noted(state / FOLDER, config.run.id, Path(config.run.output))
+
+
 app = ServerApp()
 
 
@@ -111,8 +119,5 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
-    with ExitStack() as stack:
-        if (state := clients.server_state()) and config.run.id:
-            folder = Path(config.run.output)
-            stack.enter_context(noted(state / FOLDER, config.run.id, folder))
+    with noted_run(config):
         flower_strategy(config.strategy.name, config).start(grid)

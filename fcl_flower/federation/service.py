@@ -25,7 +25,7 @@ from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.due import next_training
 from fcl_flower.federation.extend import extend, replace_config
 from fcl_flower.federation.mailbox import Mailbox, content, reason
-from fcl_flower.federation.server_app import FlowerStrategy
+from fcl_flower.federation.server_app import FlowerStrategy, noted_run
 from fcl_flower.flower.identity import log
 from fcl_flower.results.service import (
     BEGIN_NOW,
@@ -296,4 +296,5 @@ def main(grid: Grid, context: Context) -> None:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_SECONDS)
+        stack.enter_context(noted_run(config))
         Service(config, grid).run()
