@@ -165,7 +165,9 @@ def _of_service(runs: list[KnownRun]) -> Iterator[Metric]:
     except ConfigError:  # there is none
         status = None
     if status is not None:
-        now = {state: float(state == status.state) for state in states}
+        # Who was killed has not written that it waits no longer.
+        on = status.state == "failed" or runs[-1].standing is Standing.GOES_ON
+        now = {state: float(on and state == status.state) for state in states}
         since, learned = status.since, status.learned
         due = math.nan if status.due is None else status.due
     state = GaugeMetricFamily(

@@ -127,6 +127,8 @@ def test_a_service_is_told_by_its_status(tmp_path, state):
 
     assert before.keys() == found.keys()
     assert math.isnan(before["fcl_service", state])
+    ended = samples(server(tmp_path))["fcl_service", state]
+    assert ended == (state == "failed")  # the others were never over, but cut off
     states = {
         n: v for (what, *n), v in found.items() if what == "fcl_service" for n in n
     }
