@@ -78,6 +78,11 @@ class RunSpec(BaseModel):
     tasks: int = Field(ge=1)
     revision: int = Field(0, ge=0)
 
+    @property
+    def names_classes(self) -> bool:
+        """Whether clients name the classes of a single head as they meet them."""
+        return self.local_data and self.config.model.growing_head
+
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Check what a server has sent."""

@@ -134,7 +134,7 @@ class DataSection(Section):
     """Folder with data sets; empty for $FCL_DATA or ./data."""
     class_names: str = ""
     """All classes, separated by commas, in the order of a single head; local data
-    only."""
+    only, where clients name theirs if there are none (model.growing_head)."""
     word_vectors: str = ""
     """File of word vectors for text; empty to train some on the training texts."""
     public_fraction: float = Field(0.1, ge=0, lt=1)
@@ -172,8 +172,11 @@ class ModelSection(NamedSection):
     """One head for each task, or a single one over all classes; empty for what suits
     the scenario."""
     growing_head: bool = False
-    """Let a single head grow with the classes, in the scenario class-incremental:
-    losses and predictions know none of later tasks."""
+    """Let a single head grow with the classes, in the scenario class-incremental, or
+    with local data, where clients name them: losses and predictions know none of later
+    tasks."""
+    places: int = Field(100, ge=2)
+    """Most classes of a single head that grows with those that clients name."""
     mask_logits: bool = False
     """Let a single head predict no labels but those of the client's own samples of the
     test's task, or of the hidden concept; training is as without."""

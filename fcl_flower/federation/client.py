@@ -155,6 +155,11 @@ def client_data(run: Built, node: NodeConfig, tasks: int) -> ClientData:
     """Find where a client's samples come from."""
     if not run.spec.local_data:
         return ScenarioData(run.scenario, node.partition_id, run.inputs)
+    return local_data(run, node, tasks)
+
+
+def local_data(run: Built, node: NodeConfig, tasks: int) -> LocalData:
+    """Find a client's local data, with so many tasks."""
     if not node.data_path:
         raise ConfigError(
             "node-config data-path: missing, expected the folder with this client's "
@@ -213,7 +218,7 @@ class Client:
         network = parts.network(self.samples.vectors)
         self.learner: ClientLearner[Any] = run.learner(node.partition_id, network)
         if config.model.growing_head:
-            self.learner.model.restrict_head(self.scenario.labels_until(stage.task))
+            self.learner.model.restrict_head(run.labels_until(stage.task))
         masked = config.federation.secure_aggregation
         self.masks = ClientSide(context, config.federation) if masked else None
         self.wire = WireFormat.of(config.federation, run.algorithm.load_server())

@@ -25,7 +25,14 @@ from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.data.local.client import finished_tasks
 from fcl_flower.federation import clients, messages
-from fcl_flower.federation.client import Client, keep_spec, kept_spec, state_folder
+from fcl_flower.federation.client import (
+    Client,
+    keep_spec,
+    kept_spec,
+    local_data,
+    run_parts,
+    state_folder,
+)
 from fcl_flower.federation.copies import CopyError
 from fcl_flower.federation.messages import encode_evaluation
 from fcl_flower.federation.retention import remove_old_runs
@@ -105,6 +112,16 @@ def _finished(node: NodeConfig) -> list[int]:
     report = partial(log, WARNING, "a task does not count yet: %s")
     folder, marked = Path(node.data_path).expanduser(), bool(node.marked_tasks)
     return finished_tasks(folder, marked=marked, report=report)
+
+
+@app.query(messages.CLASSES)
+def classes(message: Message, context: Context) -> Message:
+    """Name the classes of the client's task, for a head that grows with them."""
+    node = NodeConfig.of(context.node_config)
+    stage = messages.decode_request(message.content).stage
+    run = run_parts(context.run_id, kept_spec(context, node), node).run
+    names = local_data(run, node, stage.task + 1).class_names(stage.task)
+    return Message(messages.told_classes(names), reply_to=message)
 
 
 @app.query("survey")

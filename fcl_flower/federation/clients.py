@@ -225,6 +225,11 @@ class ClientRegistry:
         self._spec = spec.to_json()
         self._connected.clear()
 
+    def tell(self, spec: RunSpec) -> str:
+        """Tell what has become of the run to who connects from now on; return it."""
+        self._spec = spec.to_json()
+        return self._spec
+
     def greet_again(self, node: int) -> None:
         """Tell the run to a node that no longer knows it, before it is asked more."""
         for client in [c for c, known in self._connected.items() if known == node]:

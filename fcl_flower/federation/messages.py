@@ -46,6 +46,7 @@ STATE_LOST = "fcl.forgotten"
 RUN_UNKNOWN = "fcl.unknown-run"
 SPEC = "fcl.run"
 TASKS = "tasks"
+CLASSES = "classes"
 NUM_EXAMPLES = "num-examples"
 INITIAL = "initial_arrays"
 
@@ -53,6 +54,8 @@ MAX_BYTES = 2**31
 MAX_EXAMPLES = 2**31
 MAX_SAMPLES = 2**31
 MAX_TASKS = 2**16
+MAX_NAMES = 2**12
+MAX_NAME = 200
 MAX_METRICS = 2**14  # the journal keeps every scalar of every round
 METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
 """What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
@@ -272,6 +275,35 @@ def finished_tasks(records: RecordDict) -> tuple[int, ...]:
     if len(counts) < len(told):
         raise WireError(f"tasks/samples: expected counts, got {found!r:.60}")
     return tuple(counts)
+
+
+def told_classes(names: Sequence[str]) -> RecordDict:
+    """Make the reply that names the classes of a client's task, in its order."""
+    return RecordDict({CLASSES: ConfigRecord({"names": list(names)})})
+
+
+def class_names(records: RecordDict) -> tuple[str, ...]:
+    """Read the names of the classes of a client's task.
+
+    Raises:
+        WireError: the peer says something else, or a name cannot be listed.
+    """
+    found = records.config_records[CLASSES]["names"]
+    told = found if isinstance(found, list) and len(found) <= MAX_NAMES else [None]
+    names = [
+        name
+        for name in told
+        if isinstance(name, str)
+        and 0 < len(name) <= MAX_NAME
+        and name == name.strip()
+        and name.isprintable()
+        and "," not in name
+    ]
+    if len(names) < len(told):
+        raise WireError(
+            f"classes/names: expected names without commas, got {found!r:.60}"
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def reports_state_lost(records: RecordDict) -> bool:

@@ -16,9 +16,10 @@ from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.schedule import Schedule, SimulatedClock
-from fcl_flower.core.types import Arrays
+from fcl_flower.core.types import Arrays, TaskStage
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.federation.class_names import ClassPlaces
 from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.messages import from_array_record
@@ -53,6 +54,8 @@ class FederatedRun:
         ledger: what clients' data have cost; None where they are no privacy unit.
         agree_on_masks: called with the participants before each attempt at a round;
             returns why some of them are left out.
+        agree_on_classes: called before that with all who are connected, and where they
+            stand; returns likewise.
     """
 
     server: Server
@@ -64,6 +67,9 @@ class FederatedRun:
     timeout: float
     ledger: Ledger | None = None
     agree_on_masks: Callable[[Sequence[int]], Mapping[int, str]] = lambda clients: {}
+    agree_on_classes: Callable[[Mapping[int, TaskStage]], Mapping[int, str]] = (
+        lambda stages: {}
+    )
 
 
 def prepare(
@@ -157,10 +163,13 @@ def prepare(
         timeout,
         ledger,
     )
-    if secure is None:
-        return run
     section = config.federation
     quorum = Quorum(section.quorum, section.deadline_factor)
+    if made.spec.names_classes:
+        told = made.spec, timeout, quorum.closes_at, recorder.name_classes
+        run = replace(run, agree_on_classes=ClassPlaces(grid, registry, *told).agree)
+    if secure is None:
+        return run
     channel = Channel(grid, registry, timeout, lambda: server.traffic, quorum)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
@@ -177,6 +186,8 @@ def _sat_out(schedule: Schedule) -> dict[str, str]:
 def _class_names(
     config: RunConfig, scenario: Scenario, network: MultiHeadModel
 ) -> Sequence[str]:
+    if config.model.growing_head and scenario.local_data:
+        return config.data.classes
     if not (config.federation.per_class and network.single_head):
         return ()
     known = dict(enumerate(config.data.classes)) or scenario.class_names

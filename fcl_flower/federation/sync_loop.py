@@ -101,6 +101,7 @@ class SyncLoop(Loop):
         self._state_lost = frozenset()
         while True:
             self._select_participants(number)
+            self._agree_on_classes(number)
             self._query()
             try:
                 self._agree_on_masks()
@@ -146,6 +147,21 @@ class SyncLoop(Loop):
             **backing_off,
         }
         self._late, self._busy = {}, busy
+
+    def _agree_on_classes(self, number: int) -> None:
+        schedule = self._schedule
+        stages = {
+            client: schedule.stage(number, client)
+            for client in self._server.clients
+            if schedule.has_joined(client, number)
+            and schedule.task(number) in schedule.own_tasks(client)
+        }
+        self._failures |= self._run.agree_on_classes(stages)
+        self._stages = {
+            client: stage
+            for client, stage in self._stages.items()
+            if client not in self._failures and client in self._server.clients
+        }
 
     def _query(self) -> None:
         server = self._server

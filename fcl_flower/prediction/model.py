@@ -243,7 +243,7 @@ class Model:
             labels = torch.tensor(self.about.tasks[task].labels, device=device)
         if model.growing_head:
             last = len(self.about.tasks) - 1
-            learner.model.restrict_head(self.run.scenario.labels_until(last))
+            learner.model.restrict_head(self.run.labels_until(last))
         if labels is not None and model.mask_loss:
             learner.model.restrict_head(labels.tolist())
         if self.run.spec.hidden_tasks:

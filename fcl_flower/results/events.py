@@ -308,7 +308,7 @@ class Begun(_Noted):
 
 
 class Extended(_Noted):
-    """More tasks, clients or rounds, after a round: ``begun`` holds from then on."""
+    """More tasks, clients or classes, after a round: ``begun`` holds from then on."""
 
     round: int
     begun: Begun

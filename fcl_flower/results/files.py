@@ -49,8 +49,13 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 def write_json(path: Path, content: object) -> None:
     """Replace a file in one step: a reader sees the old content or the new."""
+    replace_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader sees the old text or the new."""
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
 
 

@@ -418,7 +418,7 @@ def _by_class(record: Record) -> dict[str, Any]:
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:
     """Name what a logit stands for; by its number where only clients know."""
-    if record.begun.class_names:
+    if label < len(record.begun.class_names):
         return record.begun.class_names[label]
     known = record.scenario.clients[client][task]
     if label >= len(known.class_names):

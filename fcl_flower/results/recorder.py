@@ -31,7 +31,7 @@ from fcl_flower.results.events import (
     Traffic,
     Trained,
 )
-from fcl_flower.results.files import write_json
+from fcl_flower.results.files import replace_text, write_json
 from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Record, summarize
 
@@ -128,7 +128,7 @@ class Recorder:
         first = events[0]
         assert isinstance(first, Begun)  # so a journal begins
         known = [first, *(e.begun for e in events if isinstance(e, Extended))]
-        if _size(known[-1].about) != _size(self._begun.about):
+        if _size(known[-1]) != _size(self._begun):
             events.append(Extended(round=last, begun=self._begun))
             self._journal.add(events[-1])
         self._write_files()
@@ -154,18 +154,22 @@ class Recorder:
         self._write_config()
         self.add(Extended(round=last, begun=self._begun))
 
+    def name_classes(self, names: Sequence[str]) -> None:
+        """Record the classes of a single head, of which there are more from now on."""
+        self._config = self._config.replace(class_names=",".join(names))
+        self._begun = self._begun.model_copy(update={"class_names": list(names)})
+        self._write_config()
+        self.add(Extended(round=len(self.record.rounds), begun=self._begun))
+
     def _write_config(self) -> None:
-        config, folder = self._config, self.folder
-        settings = config.replace(resume=False).to_file()
+        settings = self._config.replace(resume=False).to_file()
         made = f"# Run: {self._begun.about.environment.describe()}\n"
         # In one step: a service that is killed here reads it when it starts again.
-        whole = folder / "config.new"
-        whole.write_text(made + settings)
-        whole.replace(folder / "config.toml")
+        replace_text(self.folder / "config.toml", made + settings)
 
     def _write_files(self) -> None:
-        folder = self.folder
         self._write_config()
+        folder = self.folder
         self._scenario.save(folder / "scenario.json")
         (folder / "rounds.jsonl").write_text("")
         with (folder / "accuracy.csv").open("w", newline="") as file:
@@ -344,10 +348,11 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
     return max(0.0, (total - len(took)) * mean - min(running, mean))
 
 
-def _size(about: About) -> tuple[object, ...]:
+def _size(begun: Begun) -> tuple[object, ...]:
     """Take what of a run may become more."""
+    about = begun.about
     shape = about.clients, about.tasks, about.rounds, about.rounds_by_task
-    return *shape, about.sat_out
+    return *shape, about.sat_out, begun.class_names
 
 
 def _ended_early(config: RunConfig) -> str:

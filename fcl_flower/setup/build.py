@@ -1,5 +1,6 @@
 """From a run's specification to its objects; both apps build through here."""
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -125,6 +126,7 @@ class Built(Entries):
             seed=config.run.seed,
             max_train_per_class=config.scenario.max_train_per_class,
             max_test_per_class=config.scenario.max_test_per_class,
+            places=config.model.places if self.spec.names_classes else 0,
         )
 
     @cached_property
@@ -168,9 +170,7 @@ class Built(Entries):
             config.model.name,
             params=self.model_params,
             tasks=config.scenario.tasks,
-            classes=(len(config.data.classes) or plan.num_labels)
-            if single
-            else plan.classes_per_task,
+            classes=self._labels() if single else plan.classes_per_task,
             single_head=single,
             seed=config.run.seed,
             table=None if words is None else words.table,
@@ -179,6 +179,18 @@ class Built(Entries):
         with seeded(derive(config.run.seed, "heads")):
             self.algorithm.load_client().replace_heads(model, self.params)
         return model
+
+    def labels_until(self, task: int) -> Sequence[int]:
+        """List the places of a growing head that have a class by a task."""
+        if self.spec.names_classes:
+            return range(len(self.config.data.classes))
+        return self.scenario.labels_until(task)
+
+    def _labels(self) -> int:
+        """Count the places of a single head."""
+        if self.spec.names_classes:
+            return self.config.model.places
+        return len(self.config.data.classes) or self.scenario.num_labels
 
     def network(self, words: WordVectors | None = None) -> MultiHeadModel:
         """Make the `model` on the run's device."""

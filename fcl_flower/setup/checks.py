@@ -385,7 +385,9 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
     config, key = run.config, "model.growing_head"
     if not config.model.growing_head:
         return
-    if not run.scenario_entry.incremental:
+    if run.spec.names_classes:
+        yield from _named_classes(run)
+    elif not run.scenario_entry.incremental:
         why = "in which clients do not meet new classes together"
         yield key, True, f"false for scenario {config.scenario.name}, {why}"
     if config.scenario.joint:
@@ -394,6 +396,23 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
     if run.algorithm.trainer and not run.algorithm.load_server().needs_classes:
         why = "which trains on the server on all classes"
         yield key, True, f"false for {config.strategy.name}, {why}"
+
+
+def _named_classes(run: Entries) -> Iterator[Wrong]:
+    config, key = run.config, "data.class_names"
+    given, why = config.data.class_names, ""
+    if config.model.head != "single":
+        expected = "false with a head for each task, which has its own classes"
+        yield "model.growing_head", True, expected
+    if config.asynchronous.enabled:
+        why = "in an asynchronous run, in which no task begins for all"
+    elif config.privacy.unit != "none":
+        why = f"with privacy.unit {config.privacy.unit!r}, as clients would tell theirs"
+    if why:
+        yield key, given, f"the names of all classes, and no growing head, {why}"
+    if len(config.data.classes) > config.model.places:
+        many = len(config.data.classes)
+        yield "model.places", config.model.places, f"at least the {many} classes"
 
 
 _UNFIT = {
@@ -451,7 +470,9 @@ def _left_open(config: RunConfig) -> Iterator[Wrong]:
         if classes < 2:
             expected = "at least 2, the most classes that any task has"
             yield "scenario.classes_per_task", classes, expected
-    elif len(names) < 2 or len({*names}) < len(names):
+    elif len({*names}) < len(names) or (
+        len(names) == 1 and not config.model.growing_head
+    ):
         yield (
             "data.class_names",
             section.class_names,

@@ -51,6 +51,8 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     elif not config.data.names:
         expected = "names of data sets separated by commas"
         raise config_error("data.datasets", config.data.datasets, expected)
+    if local_data and config.model.head == "single" and not config.data.classes:
+        config = config.replace(growing_head=True)
     root = data_root(config)
     modality = _modality(config, root, local_data=local_data)
     model_name = config.model.name or _suitable(method, config, modality)
@@ -67,6 +69,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
             "scenario.name": scenario_name,
             "scenario.clients": config.scenario.clients or scenario.clients,
             "scenario.classes_per_task": config.scenario.classes_per_task
+            or (config.model.places if local_data and config.model.growing_head else 0)
             or len(config.data.classes),
             "model.name": model_name,
             "model.head": config.model.head or scenario.head,

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 from fakes import (
     InProcessGrid,
-    asked_in,
-    exact,
     rounds_of,
     run_in_process,
     summary_of,
     tiny,
 )
+from local_runs import NODES, check_extended, config, outcome, pulled_in, run, table
 from resuming import PulledPlugError
 
 import fcl_flower as fcl
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.scenarios.given import GivenTasks, TaskSamples
 from fcl_flower.federation.checkpoint import FolderStateStore
@@ -26,20 +24,7 @@ from fcl_flower.results.record import read
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.runtime.in_process import run_apps
 
-NODES = [71, 23, 40]
 SINGLE = {"model.head": "single", "data.class_names": "c0,c1,c2,c3"}
-
-
-def table(classes, seed, each=8):
-    """Return a table of clouds around far corners, one a class."""
-    rng = np.random.default_rng(seed)
-    lines = ["x,label,y,z"]
-    for name in classes:
-        number = int(name[1:])
-        corner = 6 * np.array([number, -number, 1])
-        for x, y, z in corner + rng.normal(size=(each, 3)):
-            lines.append(f"{x:.3f},{name},{y:.3f},{z:.3f}")
-    return "\n".join(lines) + "\n"
 
 
 def add_task(folder, number, client):
@@ -56,48 +41,6 @@ def places(tmp_path):
         for number in range(4):
             add_task(tmp_path / f"data-{client}", number, client)
     return [{"data-path": str(tmp_path / f"data-{client}")} for client in range(3)]
-
-
-def config(folder, **values):
-    settings = {
-        "scenario": "local-data",
-        "model": "mlp",
-        "num_features": 3,
-        "classes_per_task": 2,
-        "clients": 2,
-        "tasks": 2,
-        "rounds": 2,
-        "output": str(folder),
-        "client_state": str(folder / CLIENTS),
-    }
-    return RunConfig.from_settings(**{**settings, **values})
-
-
-def run(config, places):
-    count = config.scenario.clients
-    return run_in_process(config, NODES[:count], places=places[:count])
-
-
-def outcome(folder):
-    """All that a run leaves, but for time and the beginning of its journal."""
-    state = FolderStateStore(folder / CHECKPOINT).load()
-    table = (folder / "accuracy.csv").read_text()
-    return summary_of(folder), rounds_of(folder), table, exact(state.state)
-
-
-def check_extended(tmp_path, places, before, after, **settings):
-    """Let a run be planned for ``after``, and one for ``before`` be extended to it."""
-    run(config(tmp_path / "long", **settings, **after), places)
-    run(config(tmp_path / "short", **settings, **before), places)
-    lines = (tmp_path / "short" / "journal.jsonl").read_text().splitlines()
-    more = {key: after[key] for key in ("tasks", "rounds") if key in after}
-    resumed = extend(tmp_path / "short", **more)
-    assert not (tmp_path / "short" / "summary.json").exists()
-    run(resumed, places)
-    assert outcome(tmp_path / "short") == outcome(tmp_path / "long")
-    kept = (tmp_path / "short" / "journal.jsonl").read_text().splitlines()
-    assert kept[: len(lines) - 1] == lines[:-1], "no line is written anew but the end"
-    return resumed
 
 
 # ---------------------------------------------------------------- more tasks
@@ -166,15 +109,6 @@ def test_tasks_that_are_added_may_have_more_rounds(tmp_path, places):
         2,
     ]
     assert rounds_of(tmp_path / "short") == rounds_of(tmp_path / "long")
-
-
-def pulled_in(number):
-    def pull(who, message, reply):
-        if who == 1 and asked_in(message, number):
-            raise PulledPlugError
-        return reply
-
-    return pull
 
 
 def test_a_run_that_has_not_finished_goes_on_to_more_tasks(tmp_path, places):

@@ -395,8 +395,8 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
             "data.class_names: got 'a,b', expected none",
         ),
         (
-            {"head": "single"},
-            "data.class_names: got '', expected different names of all",
+            {"head": "single", "class_names": "a"},
+            "data.class_names: got 'a', expected different names of all",
         ),
         ({"head": "single", "class_names": "a,a"}, "data.class_names: got 'a,a'"),
         ({"word_vectors": "x"}, "data.word_vectors: got 'x', expected none.*mlp"),

@@ -53,6 +53,7 @@ class LocalDataSpec:
         max_train_per_class: samples of each class in a task to train and validate on;
             0 for all.
         max_test_per_class: likewise to test.
+        places: of a single head that grows as clients name classes; 0 for any other.
     """
 
     dataset_type: type[Dataset]
@@ -64,11 +65,12 @@ class LocalDataSpec:
     seed: int
     max_train_per_class: int = 0
     max_test_per_class: int = 0
+    places: int = 0
 
     @property
     def logits(self) -> int:
         """Width of a head."""
-        return len(self.labels) or self.classes
+        return self.places or len(self.labels) or self.classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,6 +276,13 @@ class LocalData(ClientData):
         found = self._task(task)
         labels = tuple(map(found.data.class_names.index, found.classes))
         return TaskClasses(found.data.name, labels, found.classes, found.columns)
+
+    def class_names(self, task: int) -> tuple[str, ...]:
+        """Name the classes of a task, in the order of its manifest, or sorted."""
+        files, spec = self._files[task], self._spec
+        with _hide_details(f"task {task}: the client's data"):
+            found = read_samples(files.train, spec.dataset_type, spec.input_shape)
+        return files.labels or found.names
 
     def _task(self, number: int) -> LocalTask:
         with _hide_details(f"task {number}: the client's data"):

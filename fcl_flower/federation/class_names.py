@@ -1,0 +1,98 @@
+"""Places in a single head, by the classes that clients name as they meet them.
+
+The head has all its places from the start; those that no class has yet are closed, so
+that no probability and no gradient comes of them. A class keeps its place. New ones get
+the next: by ascending client, and in the order that its files give. It is decided
+before the first round of a task, and told to all clients with the run.
+"""
+
+from collections.abc import Callable, Mapping
+from logging import INFO, WARNING
+from typing import TypeVar
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.types import Request, TaskStage
+from fcl_flower.federation import mailbox, messages
+from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.flower.identity import log
+
+T = TypeVar("T")
+
+
+class ClassPlaces:
+    """Asks clients for the classes of their tasks, and gives each a place."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        registry: ClientRegistry,
+        spec: RunSpec,
+        timeout: float,
+        closes_at: mailbox.Deadline,
+        on_names: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        """Begin with the classes of a run; ``on_names`` hears of all when more come."""
+        self._grid, self._registry, self._spec = grid, registry, spec
+        self._timeout, self._closes_at, self._on_names = timeout, closes_at, on_names
+        self._named: set[tuple[int, int]] = set()
+
+    def agree(self, stages: Mapping[int, TaskStage]) -> dict[int, str]:
+        """Ask those whose task is new; return whose classes have no place, and why.
+
+        A client that has not named them is asked again before the next round.
+        """
+        requests = {
+            client: messages.MessageEncoder().encode_request({}, Request(stage))
+            for client, stage in stages.items()
+            if (client, stage.task) not in self._named
+        }
+        kind = f"{MessageType.QUERY}.{messages.CLASSES}"
+        named = self._ask(kind, requests, messages.class_names)
+        before, failures = self._spec.config.data.classes, dict[int, str]()
+        names, places = list(before), self._spec.config.model.places
+        for client, own in named.items():
+            new = [name for name in own if name not in names]
+            if len(names) + len(new) > places:
+                failures[client] = (
+                    f"classes: {len(names) + len(new)} of the federation, expected at "
+                    f"most the {places} of model.places"
+                )
+                continue
+            names += new
+            self._named.add((client, stages[client].task))
+        if len(names) > len(before):
+            self._tell(tuple(names))
+        return failures
+
+    def _tell(self, names: tuple[str, ...]) -> None:
+        log(INFO, "the head has places for %d classes: %s", len(names), names)
+        named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
+        self._spec = named.model_copy(update={"revision": self._spec.revision + 1})
+        self._on_names(names)
+        text = self._registry.tell(self._spec)
+        every = {client: messages.greeting(text) for client in self._registry.clients}
+        self._ask(MessageType.QUERY, every, messages.told_run)
+
+    def _ask(
+        self,
+        kind: str,
+        contents: Mapping[int, RecordDict],
+        read: Callable[[RecordDict], T],
+    ) -> dict[int, T]:
+        box, found = mailbox.Mailbox(self._grid, self._timeout), dict[int, T]()
+        asked = [
+            Message(content, dst_node_id=self._registry.node(c), message_type=kind)
+            for c, content in contents.items()
+        ]
+        for reply in mailbox.ask(box, asked, self._closes_at):
+            client = self._registry.client(reply.metadata.src_node_id)
+            # A peer's content may break Flower's accessors in any way.
+            try:
+                found[client] = read(self._registry.open(reply))
+            except Exception as error:
+                why = mailbox.reason(error)
+                log(WARNING, "client %d: %s: %s", client, kind, why)
+        return dict(sorted(found.items()))
