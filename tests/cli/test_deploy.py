@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import fakes
 import psutil
@@ -230,6 +232,48 @@ def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path)
     ((arguments, _),) = flower.calls("flower-superlink")
     assert arguments[-1] == "--insecure"
     assert arguments[:2] == ["--host", "127.0.0.1"]
+
+
+@pytest.mark.process
+def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch):
+    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)  # what listens says nothing
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+    port, found, said = free_port(), [], []
+    address = f"http://127.0.0.1:{port}/metrics"
+
+    def later():
+        await_true(lambda: flower.calls("flwr"))
+        with urlopen(address, timeout=10) as reply:
+            found.append(reply.read().decode())
+        (tmp_path / "end").touch()
+
+    helper = threading.Thread(target=later)
+    helper.start()
+    known = certificates(tmp_path / "certs"), tmp_path / "state", ports, []
+    with pytest.raises(RoundError, match="the SuperLink ended by itself"):
+        run_superlink(*known, said.append, port)
+    helper.join()
+
+    assert f"metrics: {address}" in said
+    lines = found[0].splitlines()
+    assert {"fcl_up 0.0", 'fcl_client_connected{client="0"} 0.0'} <= {*lines}
+    days = next(line for line in lines if line.startswith("fcl_certificate_days"))
+    assert 0.9 < float(days.split()[1]) <= 1
+    with pytest.raises(URLError):
+        urlopen(address, timeout=10)
+
+
+def test_a_port_of_metrics_that_is_taken_is_refused_at_once(flower, tmp_path):
+    flower.install(flower_superlink=LISTENS)
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        expected = f"^metrics-port: got {port}, expected a free port of 127.0.0.1"
+        with pytest.raises(ConfigError, match=expected):
+            run_superlink(None, tmp_path / "state", ports, [], print, port)
+
+    assert flower.calls("flower-superlink") == []
 
 
 def test_a_server_does_not_take_another_for_its_own_superlink(flower, tmp_path):

@@ -1,6 +1,8 @@
 """Signed calls, made with Flower's own client side."""
 
 import datetime
+import math
+import time
 from base64 import b64encode
 
 import httpx
@@ -47,6 +49,19 @@ def test_keys_come_and_go():
     keys.replace({})
     with pytest.raises(WireError, match="unknown key"):
         keys.client(signed())
+
+
+def test_the_last_call_of_each_client_is_known():
+    keys = NodeKeys({"client-0": OURS[1], "client-1": OTHER[1]})
+    before = time.time()
+    keys.client(signed())
+    with pytest.raises(WireError):
+        keys.client(with_(signed(OTHER), signature=b"forged"))
+
+    assert before <= keys.seen()["client-0"] <= time.time()
+    assert math.isnan(keys.seen()["client-1"])
+    keys.replace({"client-1": OTHER[1]})
+    assert keys.seen().keys() == {"client-1"}
 
 
 def test_a_call_signed_by_another_is_refused():
