@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_a_server_without_a_run_has_all_metrics_of_one_that_had_one(tmp_path, fi
 def test_the_newest_run_is_told_by_its_own_files(tmp_path, finished):
     with noted(tmp_path / "runs", "run", finished):
         assert samples(server(tmp_path))["fcl_runs_going_on",] == 1
+    os.utime(finished / "rounds.jsonl", (1_700_000_000,) * 2)
     found = samples(server(tmp_path))
     rows = [
         json.loads(line)
@@ -69,8 +71,7 @@ def test_the_newest_run_is_told_by_its_own_files(tmp_path, finished):
     assert found["fcl_accuracy",] == pytest.approx(summary["average_accuracy"])
     assert found["fcl_bytes_total", "up"] == summary["bytes_up"]
     assert found["fcl_bytes_total", "down"] == summary["bytes_down"]
-    at = found["fcl_last_round_timestamp_seconds",]
-    assert at == pytest.approx((finished / "rounds.jsonl").stat().st_mtime)
+    assert found["fcl_last_round_timestamp_seconds",] == 1_700_000_000
 
 
 def test_a_run_is_followed_while_it_goes_on(tmp_path):
@@ -98,7 +99,9 @@ def test_a_new_run_takes_the_place_of_the_one_before(tmp_path, finished):
         raise ValueError("mine")
     found = samples(registry)
     assert found["fcl_run_failed",] == found["fcl_runs", "failed"] == 1
-    assert found["fcl_run_began_timestamp_seconds",] == pytest.approx(time.time(), 1e-6)
+    assert found["fcl_run_began_timestamp_seconds",] == pytest.approx(
+        time.time(), abs=60
+    )
 
 
 def test_a_damaged_journal_leaves_the_server_its_metrics(tmp_path):
