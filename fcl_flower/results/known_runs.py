@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, NamedTuple
+from urllib.parse import quote, unquote
 
 from fcl_flower.core.files import make_private_folder, opener, take
 
@@ -44,7 +45,8 @@ class KnownRun(NamedTuple):
 def noted(runs: Path, name: str, folder: Path) -> Iterator[None]:
     """Note in ``runs`` that a run goes on while the context lasts, and how it ends."""
     make_private_folder(runs)
-    with open(runs / f"{name}.json", "a", opener=opener) as file:
+    path = runs / f"{quote(name, safe='')}.json"  # anybody may name a run a/b
+    with open(path, "a", opener=opener) as file:
         # A look at it may have it for a moment; two runs never have one name.
         fcntl.flock(file, fcntl.LOCK_EX)
         told = {"folder": str(folder), "began": time.time()}
@@ -77,11 +79,13 @@ def known_runs(runs: Path) -> list[KnownRun]:
 def _read(path: Path) -> KnownRun | None:
     """Read one run; None while its first line is not whole, or where it is damaged."""
     try:
-        with path.open() as file:
+        with path.open("r+") as file:  # over NFS, who locks has to write
             told = json.load(file)
             standing = Standing(told.get("ended", Standing.STOPPED))
             if "ended" not in told and not take(file.fileno()):
                 standing = Standing.GOES_ON
-            return KnownRun(path.stem, Path(told["folder"]), told["began"], standing)
+            return KnownRun(
+                unquote(path.stem), Path(told["folder"]), told["began"], standing
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

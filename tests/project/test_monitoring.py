@@ -62,6 +62,14 @@ def test_what_is_asked_for_is_exported_with_a_run_and_without(
         assert asked - OWN_OF_PROMETHEUS <= found.keys()
 
 
+def test_the_runbook_explains_what_is_exported_and_nothing_else(with_run):
+    text = (ROOT / "docs" / "operate.md").read_text().partition("\n## Monitoring\n")[2]
+    rows = re.findall(r"^\| (`fcl_.*?) \|", text, re.MULTILINE)
+    explained = set(re.findall(r"`(fcl_\w+)", " ".join(rows)))
+
+    assert explained == {name for name in with_run if not name.endswith("_created")}
+
+
 def test_a_label_that_is_asked_for_is_exported(with_run):
     asked = re.compile(r"(fcl_\w+)\{(\w+)=")
     for _, expression in expressions():

@@ -41,6 +41,15 @@ def test_a_run_that_is_resumed_is_the_newest_and_still_one(tmp_path):
     assert standings(tmp_path) == {"second": "finished", "first": "finished"}
 
 
+def test_a_run_may_have_any_name(tmp_path):
+    for name in ("a/b", "../c", "d.e", "f g", "%2F"):
+        with noted(tmp_path / "runs", name, Path("a")):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    found = {run.name for run in known_runs(tmp_path / "runs")}
+    assert found == {"a/b", "../c", "d.e", "f g", "%2F"}
+
+
 @pytest.mark.process
 def test_a_run_whose_process_was_killed_does_not_go_on(tmp_path):
     program = (
