@@ -60,7 +60,8 @@ def begin(lab):
     here = lab.folder
     lab.certificates(clients=4)
     lab.certificates(clients=2, name="other")
-    lab.server("--", "--log-file", "superlink.log")
+    lab.metrics = free_port()
+    lab.server("--metrics-port", lab.metrics, "--", "--log-file", "superlink.log")
     for number in range(3):
         name = f"client-{number}"
         copied(here / "certs", here / f"of-{name}", "ca.crt", KEY.format(number))
@@ -113,6 +114,9 @@ def runs_of_others(lab):
     lab.until("liar", "SuperNode ID")
     run(lab, "with-a-liar", *FEDAVG, "--tasks", 1, "--rounds", 1, "--seed", 7)
     assert lab.end("liar") == []
+    address = f"http://127.0.0.1:{lab.metrics}/metrics"
+    with urlopen(address, timeout=10) as reply:
+        lab.scraped = reply.read().decode().splitlines()
 
 
 # ---- runs
@@ -138,6 +142,20 @@ def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     assert (lab.folder / "run" / "report.html").exists()
     assert "<title>fedweit, under way</title>" in lab.page
     assert 'id="live"' in lab.page
+
+
+def test_a_server_has_metrics_of_its_runs_and_its_clients(lab):
+    found = dict(line.rsplit(" ", 1) for line in lab.scraped if line[0] != "#")
+
+    assert found["fcl_up"] == "1.0"
+    assert found['fcl_runs{end="finished"}'] == "3.0"
+    assert found["fcl_runs_going_on"] == found["fcl_run_failed"] == "0.0"
+    assert [found[f'fcl_client_connected{{client="{n}"}}'] for n in range(3)] == [
+        *("1.0", "1.0", "1.0"),
+    ]
+    last = summary_of(lab.folder / "with-a-liar")
+    assert float(found["fcl_accuracy"]) == pytest.approx(last["average_accuracy"])
+    assert float(found['fcl_bytes_total{direction="up"}']) == last["bytes_up"]
 
 
 def test_no_client_waits_for_another_in_an_asynchronous_run(lab):
