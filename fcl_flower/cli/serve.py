@@ -22,9 +22,11 @@ from fcl_flower.cli.deploy import (
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import config_error
+from fcl_flower.core.errors import ConfigError, config_error
+from fcl_flower.core.files import lock_folder
 from fcl_flower.results.service import (
     BEGIN_NOW,
+    SERVICE_LOCK,
     ClientTasks,
     Policy,
     ServiceStatus,
@@ -134,6 +136,8 @@ def serve(
     """
     if shown is not None:
         show_status(Console(), read_status(shown), time.time())
+        if not _is_served(shown):
+            click.echo("nobody serves this folder now: the state is the last one")
         return
     if begin is not None:
         read_status(begin)  # or it is no service
@@ -237,6 +241,14 @@ def show_status(console: Console, status: ServiceStatus, now: float) -> None:
         _row(number, found, now) for number, found in sorted(status.clients.items())
     ]
     print_sheet(console, TextTable(head, rows, ""))
+
+
+def _is_served(folder: Path) -> bool:
+    try:
+        with lock_folder(folder, "status", SERVICE_LOCK):
+            return False
+    except (ConfigError, OSError):  # or another user's, who may serve it
+        return True
 
 
 def _row(number: int, found: ClientTasks, now: float) -> tuple[str, ...]:

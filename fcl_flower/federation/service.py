@@ -27,9 +27,11 @@ from fcl_flower.federation.extend import extend, replace_config
 from fcl_flower.federation.mailbox import Mailbox, content, reason
 from fcl_flower.federation.server_app import FlowerStrategy, noted_run
 from fcl_flower.flower.identity import log
+from fcl_flower.results.record import read
 from fcl_flower.results.service import (
     BEGIN_NOW,
     FILE,
+    SERVICE_LOCK,
     ClientTasks,
     Policy,
     ServiceStatus,
@@ -43,7 +45,6 @@ from fcl_flower.setup.resolve import resolve
 POLL_SECONDS = 0.2
 PATIENCE = 60.0
 """What an earlier run of the service may take to end."""
-SERVICE_LOCK = ".service-lock"
 MOST_CLIENTS = 10_000
 """Numbers from here on are nobody's: without keys a client may claim any."""
 
@@ -59,13 +60,18 @@ class TaskCounts:
         self._look = look
         self._asked = dict[int, float]()
         self._waiting = set[int]()
+        self._answered = set[int]()
         self.told: dict[int, tuple[int, ...]] = {}
 
     @property
     def settled(self) -> bool:
         """Whether all that are connected have told something, or have failed to."""
-        here = set(self._registry.clients)
-        return here <= self._asked.keys() - self._waiting
+        return self._answered.issuperset(self._registry.clients)
+
+    def ask_again(self) -> None:
+        """Let nobody have told anything yet: all are asked when looked at next."""
+        self._asked.clear()
+        self._answered.clear()
 
     @property
     def connected(self) -> tuple[int, ...]:
@@ -100,6 +106,7 @@ class TaskCounts:
     def _take(self, reply: Message) -> int | None:
         client = self._registry.client(reply.metadata.src_node_id)
         self._waiting.discard(client)
+        self._answered.add(client)
         # A peer's content may break Flower's accessors in any way.
         try:
             self.told[client] = messages.finished_tasks(content(reply))
@@ -179,11 +186,15 @@ class Service:
 
     def _wait(self) -> tuple[int, ...]:
         """Wait until the next training is due; return who has a new task then."""
+        self._give_back()
         schedule = self._schedule()
         counts = TaskCounts(self._grid, self._policy.look, self._clock)
         began = self._clock()
-        said = ""
+        said, hurried = "", False
         while True:
+            if self._now.exists() and not hurried:  # tasks may have come this moment
+                counts.ask_again()
+                hurried = True
             heard = counts.refresh()
             clients = self._known(counts, heard, schedule)
             now = self._clock()
@@ -207,9 +218,12 @@ class Service:
             # Who is known and not here may be about to connect.
             here = all(found.connected for found in clients.values())
             if counts.settled and (here or now - began >= self._policy.look):
-                if ready and (due.at <= now or self._now.exists()):
+                if ready and (due.at <= now or hurried):
                     return ready
-                self._now.unlink(missing_ok=True)
+                if hurried:
+                    log(INFO, "no client has a new task to begin with now")
+                    self._now.unlink(missing_ok=True)
+                    hurried = False
             self._sleep(POLL_SECONDS)
 
     def _known(
@@ -221,20 +235,42 @@ class Service:
             if schedule is not None and client < schedule.clients:
                 learned = len(schedule.own_tasks(client))
             told = counts.told.get(client)
-            before = known.get(client)
-            samples = told or ()
+            if told is None:  # not yet, in this waiting
+                known[client] = known[client].model_copy(
+                    update={"connected": False, "learned": learned, "samples": 0}
+                )
+                continue
             known[client] = ClientTasks(
-                connected=client in counts.connected and told is not None,
-                tasks=len(samples) if told is not None or not before else before.tasks,
+                connected=client in counts.connected,
+                tasks=len(told),
                 learned=learned,
-                samples=samples[learned] if learned < len(samples) else 0,
-                told=self._clock()
-                if client in heard
-                else before.told
-                if before
-                else None,
+                samples=told[learned] if learned < len(told) else 0,
+                told=self._clock() if client in heard else known[client].told,
             )
         return known
+
+    def _give_back(self) -> None:
+        """Let the last task be none of those that were away for the whole of it.
+
+        Such a client has been neither trained nor tested on it: it learns it next time.
+        """
+        planned, plan = self._planned, self._schedule()
+        if planned is None or plan is None:
+            return
+        record, last = read(self._folder), plan.tasks - 1
+        tested = {
+            c for test in record.tests if test.task == last for c in test.accuracy
+        }
+        away = [
+            f"{client}:{last}"
+            for client in range(plan.clients)
+            if last in (own := plan.own_tasks(client))
+            and client not in tested
+            and (client, len(own) - 1) not in record.trained
+        ]
+        if away:
+            listed = ",".join(filter(None, [planned.scenario.sat_out, *away]))
+            replace_config(self._folder, planned.replace(sat_out=listed))
 
     # ---- training
 

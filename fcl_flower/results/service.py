@@ -10,6 +10,8 @@ from fcl_flower.results.files import json_value, read_as, write_json
 
 FILE = "service.json"
 POLICY_FILE = "service-policy.json"
+SERVICE_LOCK = ".service-lock"
+"""Held by a service for as long as it lasts."""
 BEGIN_NOW = "begin-now"
 """A file by which a service is told to begin with what there is."""
 

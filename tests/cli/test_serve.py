@@ -8,9 +8,11 @@ from fcl_flower.cli.main import cli
 from fcl_flower.cli.serve import show_status
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.files import lock_folder
 from fcl_flower.results.service import (
     BEGIN_NOW,
     FILE,
+    SERVICE_LOCK,
     ClientTasks,
     Policy,
     ServiceStatus,
@@ -152,4 +154,8 @@ def test_it_says_when_the_next_training_begins(capsys, changes, said):
 
 def test_the_command_reads_the_status_of_a_folder(tmp_path):
     write(tmp_path / FILE, status())
-    assert "has a new task" in call("--status", tmp_path).output
+    said = call("--status", tmp_path).output
+    assert "has a new task" in said
+    assert "nobody serves this folder now" in said
+    with lock_folder(tmp_path, "run.output", SERVICE_LOCK):
+        assert "nobody serves" not in call("--status", tmp_path).output

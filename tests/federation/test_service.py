@@ -1,132 +1,17 @@
 """A service in one process: tasks come late, and it is killed wherever it can be."""
 
 import itertools
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from fakes import InProcessGrid, rounds_of, summary_of
+from fakes import summary_of
 from flwr.app import ConfigRecord, Message, RecordDict
+from services import DoneError, World, deliver
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation import extend, service
-from fcl_flower.federation.client import forget_runs
-from fcl_flower.federation.messages import TASKS, decode_request, zero_copy
-from fcl_flower.federation.service import Service
-from fcl_flower.flower.identity import flower_identity
-from fcl_flower.privacy.mechanism import simulated
+from fcl_flower.federation.messages import TASKS
 from fcl_flower.results import service as files
-from fcl_flower.results.service import Policy, read_status
-
-
-class KilledError(BaseException):
-    """The server ends."""
-
-
-class DoneError(BaseException):
-    """The test has seen enough."""
-
-
-def table(seed, classes=("ant", "bee"), each=20):
-    rng = np.random.default_rng(seed)
-    lines = ["x,label,y"]
-    for number, name in enumerate(classes):
-        for x, y in 6 * np.array([number, -number]) + rng.normal(size=(each, 2)):
-            lines.append(f"{x:.3f},{name},{y:.3f}")
-    return "\n".join(lines) + "\n"
-
-
-def deliver(place, number):
-    """Give a client a task, if it does not have it yet."""
-    task = place / f"task-{number:02}"
-    if not task.exists():
-        task.mkdir(parents=True)
-        seed = 10 * number + ord(place.name)
-        (task / "train.csv").write_text(table(seed))
-
-
-class World:
-    """Clients that outlive a server, a clock, and what is delivered when it waits.
-
-    ``waits(learned, now)`` is called when the service has learned so many tasks and
-    waits. Of what happens one after another, `kill_at` is the number of the event
-    before which the server is killed.
-    """
-
-    def __init__(self, folder, policy, waits, clients=2, **settings):
-        self.folder, self.waits, self.now = folder, waits, 1000.0
-        self.places = [folder / name for name in "abcd"[:clients]]
-        for place in self.places:
-            place.mkdir(parents=True)
-        self.events, self.kill_at = 0, None
-        self.trained = []
-        self.run = folder / "run"
-        self.run.mkdir()
-        files.write(self.run / files.POLICY_FILE, policy)
-        chosen = {"strategy": "fedavg", "rounds": 1, **settings}
-        self.config = RunConfig.from_settings(
-            scenario="local-data",
-            model="mlp",
-            num_features=2,
-            classes_per_task=2,
-            output=str(self.run),
-            **chosen,
-        )
-        self.offline = set()
-        self.tamper = lambda client, message, reply: reply
-
-    def event(self):
-        if self.events == self.kill_at:
-            self.kill_at = None
-            raise KilledError
-        self.events += 1
-
-    def sleep(self, seconds):
-        self.now += 10.0
-        if self.now > 1e5:
-            raise AssertionError(read_status(self.run))
-        self.waits(read_status(self.run).learned, self.now)
-
-    def serve(self):
-        """Let a server serve until the test has seen enough, or it is killed."""
-
-        def answered(client, message, reply):
-            self.event()
-            if message.metadata.message_type == "train":
-                stage = decode_request(message.content).stage
-                self.trained.append((client, stage.round, stage.task))
-            return self.tamper(client, message, reply)
-
-        world = self
-
-        class Grid(InProcessGrid):
-            def get_node_ids(self):
-                return [n for n in super().get_node_ids() if n not in world.offline]
-
-        nodes = [100 + client for client in range(len(self.places))]
-        state = str(self.folder / "states")
-        places = [{"data-path": str(p), "state-path": state} for p in self.places]
-        grid = Grid(nodes, self.config.flat(), tamper=answered, places=places)
-        try:
-            with ExitStack() as stack:
-                for one in (simulated(), flower_identity(), zero_copy()):
-                    stack.enter_context(one)
-                forget_runs()
-                Service(self.config, grid, lambda: self.now, self.sleep).run()
-        except DoneError:
-            return True
-        except KilledError:
-            return False
-        finally:
-            forget_runs()
-
-    def outcome(self):
-        lines = rounds_of(self.run)
-        journal = (self.run / "accuracy.csv").read_text()
-        return summary_of(self.run), lines, journal
-
-    def status(self):
-        return read_status(self.run)
+from fcl_flower.results.service import Policy
 
 
 @pytest.fixture
@@ -264,6 +149,22 @@ def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
     assert summary_of(world.run)["sat_out"] == {"0": [0]}
 
 
+def test_clients_that_take_longer_to_answer_than_the_look_are_heard(tmp_path):
+    def waits(learned, now):
+        for place in world.places:
+            deliver(place, 1)
+        if learned == 1:
+            raise DoneError
+
+    world = World(tmp_path, Policy(quorum=1.0, look=10.0), waits)
+    world.delay = lambda client: 3 + client  # pulls, each of which takes as long
+
+    assert world.serve()
+
+    assert world.trained == [(0, 1, 0), (1, 1, 0)]
+    assert world.status().last_begun < 1100
+
+
 def test_trainings_begin_no_more_often_than_the_schedule_says(tmp_path):
     begun = []
 
@@ -304,6 +205,34 @@ def test_a_client_that_is_new_joins_with_its_first_task(tmp_path):
 
     assert world.trained == [(0, 1, 0), (1, 1, 0), (0, 2, 1), (1, 2, 1), (2, 2, 0)]
     assert summary_of(world.run)["sat_out"] == {"2": [0]}
+
+
+def test_a_client_that_was_away_for_a_whole_task_learns_it_the_next_time(
+    tmp_path, monkeypatch
+):
+    def waits(learned, now):
+        world.offline = set()
+        if learned == 3:
+            raise DoneError
+        deliver(world.places[0], learned + 1)
+        if learned < 2:
+            deliver(world.places[1], learned + 1)
+
+    def leaves(*given, **more):
+        if more["tasks"] == 2:
+            world.offline = {101}
+        return extend.extend(*given, **more)
+
+    monkeypatch.setattr(service, "extend", leaves)
+    policy = Policy(quorum=1.0, look=10.0)
+    world = World(tmp_path, policy, waits, timeout=0.2)
+
+    assert world.serve()
+
+    assert world.trained == [(0, 1, 0), (1, 1, 0), (0, 2, 1), (0, 3, 2), (1, 3, 1)]
+    summary = summary_of(world.run)
+    assert summary["sat_out"] == {"1": [1]}
+    assert summary["untrained_client_tasks"] == 0
 
 
 @pytest.mark.parametrize("told", [3, [-1], "x", None])
