@@ -73,7 +73,7 @@ class Roll:
         news = False
         for client in connected:
             known = self._members.get(client, Member())
-            changed = {"node": connected[client], "seen": time.time(), "refused": ""}
+            changed = {"node": connected[client], "seen": time.time()}
             self._members[client] = known.model_copy(update=changed)
         for client, why in refused.items():
             known, why = self._members.get(client, Member()), _printable(why)

@@ -667,3 +667,31 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
     study.write_text('seeds = [1, 2]\n[[variant]]\nstrategy.name = "local"\n')
     fcl("study", str(study)).is_refusal("seed 2")
     assert seeds == [1, 2]
+
+
+def test_a_simulation_of_local_data_goes_on_with_more_tasks_and_clients(
+    fcl, tmp_path, tables
+):
+    for client in ("a", "b", "c"):
+        for number in (1, 2, 3):
+            task = tmp_path / client / f"task-{number:02}"
+            task.mkdir(parents=True, exist_ok=True)
+            rows = [f"{n % 2}.{n},{'cat' if n % 2 else 'dog'},1" for n in range(20)]
+            (task / "train.csv").write_text("\n".join(["x,label,y", *rows]) + "\n")
+    two, third = ["--data", "a", "--data", "b"], ["--data", "c"]
+    shape = ["--strategy", "fedavg", "--rounds", "1", "--set", "run.keep_clients=true"]
+    done = fcl("simulate", *two, *shape, "--tasks", "1", "--output", "here")
+    assert done.code == 0, done.err
+    more = ["simulate", "--resume", "here", "--tasks", "3", "--clients", "3"]
+    fcl(*more, *two).is_refusal("data: got 'a b', expected 3 folders")
+    fcl(*more).is_refusal("data: got '', expected 3 folders")
+    fcl(*more, *two, *third, "--epochs", "2").is_refusal(
+        "epochs: got 2", "more --tasks"
+    )
+    fcl("simulate", "--resume", "here", *two).is_refusal("or more --tasks; this one")
+    assert summary_of(tmp_path / "here")["tasks"] == 1, "nothing has changed"
+    longer = fcl(*more, *two, *third, "--rounds", "2")
+    assert longer.code == 0, longer.err
+    found = summary_of(tmp_path / "here")
+    assert (found["tasks"], found["clients"], found["total_rounds"]) == (3, 3, 5)
+    assert found["client_accuracy"][2][0] == [None] * 3

@@ -14,6 +14,7 @@ from fcl_flower.federation import messages
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.extend import extend
 from fcl_flower.results import journal
+from fcl_flower.results.record import read
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
@@ -119,6 +120,8 @@ def test_a_run_that_was_interrupted_grows_to_the_same_head(tmp_path):
     np.testing.assert_array_equal(
         head_of(tmp_path / "ended"), head_of(tmp_path / "whole")
     )
+    told = [read(tmp_path / name).begun.class_names for name in ("ended", "whole")]
+    assert told == [["c0", "c1", "c3", "c2", "c5"]] * 2
     assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
     assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
 

@@ -431,6 +431,7 @@ def test_a_node_says_what_it_has():
         "data-path": "d",
         "marked-tasks": 1,
         "state-path": "s",
+        "keep-runs": 3,
         "device": "cpu",
         "word-vectors": "v",
         "client-name": "site-1",
