@@ -68,7 +68,7 @@ class ClassPlaces:
         return failures
 
     def _tell(self, names: tuple[str, ...]) -> None:
-        log(INFO, "the head has places for %d classes: %s", len(names), names)
+        log(INFO, "classes of the head: %s", ", ".join(names))
         named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
         self._spec = named.model_copy(update={"revision": self._spec.revision + 1})
         self._on_names(names)
