@@ -190,8 +190,11 @@ def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
     if path.exists():
         kept = RunConfig.read(path, "output")
         blank, before = RunConfig().flat(), kept.flat()
+        free = {*_GROWS, *_OF_FOLDER}
+        free |= {"data.class_names"} if kept.model.growing_head else set()
+        free |= {"federation.rounds_by_task"} if kept.federation.patience else set()
         for key, value in given.flat().items():
-            if key in (*_GROWS, *_OF_FOLDER) or value == blank.get(key):
+            if key in free or value == blank.get(key):
                 continue
             if before.get(key) != value:
                 expected = f"{before.get(key)!r}, as the service in {folder} has it"

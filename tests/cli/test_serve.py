@@ -81,6 +81,13 @@ def test_the_same_command_goes_on_and_another_is_refused(tmp_path, served):
 
     assert served[1][0] == RunConfig.read(tmp_path / "config.toml", "")
     assert served[1][1].quorum == 0.9
+    grown = kept.replace(**{"data.class_names": "a,b,c", "model.head": "single"})
+    names = ("--set", "data.class_names=a,b", "--set", "model.head=single")
+    (tmp_path / "config.toml").write_text(grown.replace(growing_head=True).to_file())
+    call(*RUN, *names, "--seed", 3, "--output", tmp_path)
+    (tmp_path / "config.toml").write_text(grown.to_file())
+    with pytest.raises(ConfigError, match=r"data\.class_names: got 'a,b'"):
+        call(*RUN, *names, "--seed", 3, "--output", tmp_path)
     with pytest.raises(ConfigError, match=r"run\.seed: got 4, expected 3, as the"):
         call(*RUN, "--seed", 4, "--output", tmp_path)
 

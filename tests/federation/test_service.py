@@ -8,6 +8,7 @@ from fakes import summary_of
 from flwr.app import ConfigRecord, Message, RecordDict
 from services import DoneError, World, deliver
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation import extend, service
 from fcl_flower.federation.messages import TASKS
 from fcl_flower.results import service as files
@@ -233,6 +234,25 @@ def test_a_client_that_was_away_for_a_whole_task_learns_it_the_next_time(
     summary = summary_of(world.run)
     assert summary["sat_out"] == {"1": [1]}
     assert summary["untrained_client_tasks"] == 0
+
+
+def test_a_single_head_grows_with_the_tasks_that_come(tmp_path):
+    def waits(learned, now):
+        if learned == 2:
+            raise DoneError
+        first, second = world.places
+        deliver(first, learned + 1, [f"c{learned}", "c3"])
+        deliver(second, learned + 1, ["c3", "c4"])
+
+    policy = Policy(quorum=1.0, look=10.0)
+    head = {"model.head": "single", "places": 6, "classes_per_task": 0}
+    world = World(tmp_path, policy, waits, **head)
+
+    assert world.serve()
+
+    config = RunConfig.read(world.run / "config.toml", "run")
+    assert config.data.classes == ("c0", "c3", "c4", "c1")
+    assert summary_of(world.run)["untrained_client_tasks"] == 0
 
 
 @pytest.mark.parametrize("told", [3, [-1], "x", None])

@@ -12,7 +12,7 @@ from fcl_flower.results.service import Policy, read_status
 pytestmark = pytest.mark.deploy
 
 RUN = (
-    *("--strategy", "fedavg", "--model", "mlp", "--set", "model.num_features=2"),
+    *("--strategy", "fedavg", "--model", "mlp", "--set", "model.num_features=3"),
     *("--classes-per-task", 2, "--rounds", 2, "--seed", 3),
     *("--quorum", "1.0", "--deadline", "0", "--look", "0.5s"),
 )

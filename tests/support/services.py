@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-import numpy as np
 from fakes import InProcessGrid, rounds_of, summary_of
+from local_runs import table
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client import forget_runs
@@ -23,22 +23,13 @@ class DoneError(BaseException):
     """The test has seen enough."""
 
 
-def table(seed, classes=("ant", "bee"), each=20):
-    rng = np.random.default_rng(seed)
-    lines = ["x,label,y"]
-    for number, name in enumerate(classes):
-        for x, y in 6 * np.array([number, -number]) + rng.normal(size=(each, 2)):
-            lines.append(f"{x:.3f},{name},{y:.3f}")
-    return "\n".join(lines) + "\n"
-
-
-def deliver(place, number):
+def deliver(place, number, classes=("c0", "c1")):
     """Give a client a task, if it does not have it yet."""
     task = place / f"task-{number:02}"
     if not task.exists():
         task.mkdir(parents=True)
         seed = 10 * number + ord(place.name)
-        (task / "train.csv").write_text(table(seed))
+        (task / "train.csv").write_text(table(classes, seed, each=20))
 
 
 class World:
@@ -59,12 +50,12 @@ class World:
         self.run = folder / "run"
         self.run.mkdir()
         files.write(self.run / files.POLICY_FILE, policy)
-        chosen = {"strategy": "fedavg", "rounds": 1, **settings}
+        usual = {"strategy": "fedavg", "rounds": 1, "classes_per_task": 2}
+        chosen = {**usual, **settings}
         self.config = RunConfig.from_settings(
             scenario="local-data",
             model="mlp",
-            num_features=2,
-            classes_per_task=2,
+            num_features=3,
             output=str(self.run),
             **chosen,
         )
