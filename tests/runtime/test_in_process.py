@@ -38,7 +38,7 @@ def test_it_leaves_a_complete_folder_and_returns_its_summary(run):
     assert {path.name for path in folder.iterdir()} == {
         *("accuracy.csv", "config.toml", "diagnostics.json", "flower.log"),
         *("progress.json", "report.html", "rounds.jsonl", "scenario.json"),
-        *("summary.json", "checkpoint", "journal.jsonl"),
+        *("summary.json", "checkpoint", "journal.jsonl", ".flower"),
     }
     assert summary == json.loads((folder / "summary.json").read_text())
     assert len(rounds_of(folder)) == 2
