@@ -21,6 +21,7 @@ from fcl_flower.cli.clients import clients
 from fcl_flower.cli.deploy import certs, client, run, server
 from fcl_flower.cli.export import export, export_model
 from fcl_flower.cli.options import configured, run_options, with_flag
+from fcl_flower.cli.predict import models, predict
 from fcl_flower.cli.run import compare, simulate, study
 from fcl_flower.cli.serve import serve
 from fcl_flower.config.parsing import Setting, describe, parse_pair, toml
@@ -225,7 +226,7 @@ def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> N
 @click.group(
     commands=[
         *(simulate, compare, study, list_),
-        *(export, export_model),
+        *(export, export_model, predict, models),
         *(forget, check_data, certs, server, client, clients, run, serve),
     ],
     invoke_without_command=True,

@@ -358,6 +358,9 @@ class RunSection(Section):
     keep_clients: Literal["auto", "true", "false"] = "auto"
     """Keep the clients' states in the folder of a simulation that is over, with which
     fcl predict and fcl export-model work; auto: at most 256 MB, and none in a study."""
+    keep_versions: str = Field("tasks", pattern=r"tasks|last:[1-9]\d{0,5}")
+    """Versions of the model that a real client keeps, and the server: tasks for one
+    after each task, last:5 for the last five of these; the newest and the best stay."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
     while the run goes on; 0 for none."""

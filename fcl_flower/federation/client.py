@@ -2,16 +2,18 @@
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
-from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
 from fcl_flower.algorithms.local_only import SERVER
 from fcl_flower.config.run_spec import NodeConfig, RunSpec
 from fcl_flower.core import update_checks
@@ -31,12 +33,13 @@ from fcl_flower.data.examples import (
     Examples,
     ScenarioData,
     SplitName,
+    TaskClasses,
     TaskData,
     concat,
 )
 from fcl_flower.data.local.client import LocalData
 from fcl_flower.data.word_vectors import WordVectors, find_vectors
-from fcl_flower.federation import messages
+from fcl_flower.federation import messages, versions
 from fcl_flower.federation.checkpoint import (
     ContextStateStore,
     FolderStateStore,
@@ -194,15 +197,20 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
     """
     left_out = (
         (state, (*learner.temporary_state, SPENT)),
-        (received, tuple(learner.training_only)),
+        (received, learner.training_only),
     )
     return sum(
         len(encode(tensor, copy=False).data)
         for payload, names in left_out
-        for group, arrays in payload.items()
-        if not f"{group}/".startswith(tuple(f"{name}/" for name in names))
+        for arrays in _without(payload, names).values()
         for tensor in arrays.values()
     )
+
+
+def _without(payload: Payload, names: Collection[str]) -> Payload:
+    """Leave out the groups of some names, and those below them."""
+    below = tuple(f"{name}/" for name in names)
+    return {g: a for g, a in payload.items() if not f"{g}/".startswith(below)}
 
 
 class Client:
@@ -223,12 +231,16 @@ class Client:
         self.masks = ClientSide(context, config.federation) if masked else None
         self.wire = WireFormat.of(config.federation, run.algorithm.load_server())
         self.epsilon = 0.0
+        self.models: Path | None = None
         self.store: StateStore = ContextStateStore(context)
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{node.partition_id}"
             self.store = FolderStateStore(folder, durable=False)
+            if run.spec.local_data:  # nobody else will know the classes
+                self.models = folder / versions.MODELS
         if node.state_path:
             self.store = FolderStateStore(state_folder(context, node))
+            self.models = state_folder(context, node) / versions.MODELS
 
     def state(self, saved: Saved | None) -> Payload:
         """Take the learner's part of what was saved; None: nothing was.
@@ -323,7 +335,11 @@ class Client:
         return TaskData(train, valid, test, found.classes)
 
     def scores(
-        self, state: Payload, received: Payload, stage: TaskStage
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        split: SplitName = "test",
     ) -> tuple[list[float], list[list[list[int]]]]:
         """Test every task so far, or concept: the fractions of right answers.
 
@@ -343,13 +359,105 @@ class Client:
                 known = self.learner.select_model(state, received, samples)
                 asked = stage.task
             predict = partial(self._logits, state, known, asked, labels)
-            test = self._examples(task, "test")
+            test = self._examples(task, split)
             answers = ClassCounts(predict)
             counted = self.config.federation.per_class
             found.append(score(answers if counted else predict, test).accuracy)
             if counted:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
         return found, by_class
+
+    # ---- versions
+
+    @property
+    def predicts_locally(self) -> bool:
+        """Whether it predicts with what it keeps itself."""
+        local_only = self.config.strategy.local_only
+        return local_only or self.run.algorithm.load_server().predicts_locally
+
+    def keep_received(
+        self, saved: Saved | None, received: Payload, stage: TaskStage
+    ) -> None:
+        """Keep a version of what a request to train brings, where that predicts.
+
+        It is the model after the round before, with the client's state of then.
+        """
+        strategy = self.run.algorithm.load_server()
+        tasks = stage.task + (not stage.starts_task)
+        if self.predicts_locally or saved is None or not tasks:
+            return
+        if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
+            return  # what predicts is something else
+        needed = strategy.kinds("predicts") or tuple(received)
+        known = {kind: received[kind] for kind in needed if kind in received}
+        before = TaskStage(stage.round - 1, tasks - 1, False, False)
+        if len(known) == len(needed):
+            self.keep_version(saved.state, known, before, None)
+
+    def keep_version(
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        accuracy: float | None,
+    ) -> None:
+        """Keep what predicts as a version, in the folder that the node has for them.
+
+        Args:
+            state: of the client.
+            received: what it predicts with besides.
+            stage: after which it does.
+            accuracy: on the validation samples of the tasks so far; None where unknown.
+        """
+        if self.models is None:
+            return
+        known, learned = versions.versions(self.models), tuple[TaskClasses, ...]()
+        name = f"task-{stage.task + 1:02}"
+        if not stage.ends_task:
+            name = f"round-{stage.round}"
+            if known and known[-1].about.round >= stage.round:
+                return
+            if known:  # not read from their files again
+                learned = known[-1].about.tasks[: stage.task + 1]
+        tasks = range(0 if self.run.spec.hidden_tasks else stage.task + 1)
+        spent = self.store.last(SPENT)
+        about = versions.About(
+            name=name,
+            round=stage.round,
+            tasks=(*learned, *map(self.samples.classes, tasks[len(learned) :])),
+            head=versions.head_names(self.run),
+            client=self.learner.context.client,
+            accuracy=accuracy,
+            epsilon=spent_epsilon(spent, self.config.privacy.delta) if spent else None,
+            spec=self.run.spec,
+        )
+        groups = {
+            f"{origin}/{group}": arrays
+            for origin, payload, left_out in (
+                ("state", state, (*self.learner.temporary_state, SPENT)),
+                ("received", received, self.learner.training_only),
+            )
+            for group, arrays in _without(payload, left_out).items()
+        }
+        if (words := self.samples.vectors) is not None:
+            text = np.frombuffer("\n".join(words.numbers).encode(), np.uint8)
+            bound = np.asarray(words.bound)
+            groups["words"] = {"words": text, "table": words.table, "bound": bound}
+        versions.write(self.models, about, groups)
+        versions.prune(self.models, self.config.run.keep_versions)
+
+    def validated(
+        self, state: Payload, received: Payload, stage: TaskStage
+    ) -> float | None:
+        """Measure the mean accuracy on the validation samples of the tasks so far.
+
+        None without any; they cost time only where a version is kept.
+        """
+        if self.models is None:
+            return None
+        found, _ = self.scores(state, received, stage, "valid")
+        known = [accuracy for accuracy in found if not math.isnan(accuracy)]
+        return sum(known) / len(known) if known else None
 
     def _logits(
         self,

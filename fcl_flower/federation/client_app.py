@@ -21,7 +21,7 @@ from fcl_flower.core.errors import (
     unforeseen,
     without_paths,
 )
-from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.data.local.client import finished_tasks
 from fcl_flower.federation import clients, messages
@@ -191,6 +191,7 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     data = client.data(stage)
     spent = client.charge_privacy(state, len(data.train.y))
     sum_of = received.pop(exchange.SUM_OF, {})
+    client.keep_received(saved, received, stage)
     if client.config.training.count_multiply_adds:
         train = _counted(train)
     state, learned = train(state, received, stage, data)
@@ -200,6 +201,9 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     # What was sent is old by now: the client has its private state, and its update.
     own = learned.payload if client.learner.update_is_model else {}
     tested = client.evaluation(state, own, stage) if request.evaluate else None
+    if client.predicts_locally:
+        whole = client.validated(state, {}, stage) if request.evaluate else None
+        client.keep_version(state, {}, stage, whole)
     if client.masks is not None:
         update = client.masks.masked(update, sum_of)
         payload = update.payload
@@ -230,7 +234,12 @@ def evaluate(message: Message, context: Context) -> Message:
     client = Client(context, stage)
     saved = client.store.load(before=stage.round + 1)
     received = client.model_copy(saved).receive(message.content, MAX_RECEIVED)
-    found = client.evaluation(client.state(saved), received, stage)
+    state = client.state(saved)
+    found = Evaluation((), 0)  # what predicts comes even where no score may leave
+    if client.config.privacy.scores:
+        found = client.evaluation(state, received, stage)
+    accuracy = client.validated(state, received, stage)
+    client.keep_version(state, received, stage, accuracy)
     return Message(
         RecordDict({messages.SCORES: encode_evaluation(found)}),
         reply_to=message,

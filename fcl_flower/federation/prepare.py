@@ -16,8 +16,10 @@ from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.files import lock_folder
 from fcl_flower.core.schedule import Schedule, SimulatedClock
-from fcl_flower.core.types import Arrays, TaskStage
+from fcl_flower.core.types import Arrays, Payload, TaskStage
+from fcl_flower.data.examples import TaskClasses
 from fcl_flower.data.scenarios.registry import Scenario
+from fcl_flower.federation import versions
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.federation.class_names import ClassPlaces
 from fcl_flower.federation.clients import ClientRegistry
@@ -139,6 +141,7 @@ def prepare(
         wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(made),
+        on_task_end=partial(_keep_version, folder, made, ledger),
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
@@ -181,6 +184,31 @@ def _sat_out(schedule: Schedule) -> dict[str, str]:
         if (tasks := sorted(t for c, t in schedule.sat_out if c == client))
     ]
     return {"tasks without data": "; ".join(found)} if found else {}
+
+
+def _keep_version(
+    folder: Path, made: Built, ledger: Ledger | None, stage: TaskStage, state: Payload
+) -> None:
+    """Keep the server's state after a task, with which it could predict, as a version.
+
+    Of a simulation the end alone is kept, by its checkpoint.
+    """
+    if is_simulated():
+        return
+    numbers = range(1, stage.task + 2)
+    spent = {} if ledger is None else ledger.epsilons("clients")
+    about = versions.About(
+        name=f"task-{stage.task + 1:02}",
+        round=stage.round,
+        tasks=tuple(TaskClasses(f"task-{number:02}", (), ()) for number in numbers),
+        head=versions.head_names(made),
+        client=None,
+        epsilon=max(spent.values(), default=None),
+        spec=made.spec,
+    )
+    models = folder / versions.MODELS
+    versions.write(models, about, {f"state/{g}": a for g, a in state.items()})
+    versions.prune(models, made.config.run.keep_versions)
 
 
 def _class_names(

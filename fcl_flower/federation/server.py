@@ -1,6 +1,6 @@
 """The server's side of every message, and the only writer of the server's state."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from types import MappingProxyType
@@ -61,13 +61,16 @@ class Server:
         wire: WireFormat = EXACT,
         max_update_norm: float = 0.0,
         evaluates_updates: bool = False,
+        on_task_end: Callable[[TaskStage, Payload], None] = lambda stage, state: None,
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
         ``max_update_norm`` is in norms of the server's weights, 0 for any. With
         ``evaluates_updates`` clients are tested before the aggregation, too.
+        ``on_task_end`` is called with the last round of a task and the state after it.
         """
         self._strategy = strategy
+        self._on_task_end = on_task_end
         self._evaluates_updates = evaluates_updates
         self._registry = registry
         self._recorder = recorder
@@ -316,6 +319,8 @@ class Server:
         if pending is not None:
             beside["asked"] = pending.to_payload()
         self._store.save(self._state, self._done, beside)
+        if stage.ends_task:
+            self._on_task_end(stage, self._state)
         self._stages.note(stages)
         self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()

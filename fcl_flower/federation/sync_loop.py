@@ -19,6 +19,7 @@ from fcl_flower.federation.messages import evaluate_metrics, train_metrics
 from fcl_flower.federation.pacing import Quorum
 from fcl_flower.federation.prepare import FederatedRun
 from fcl_flower.flower.identity import log
+from fcl_flower.privacy.mechanism import is_simulated
 
 POLL_SECONDS = 0.1
 
@@ -237,25 +238,32 @@ class SyncLoop(Loop):
     def _evaluate(self, number: int) -> None:
         server, schedule = self._server, self._schedule
         asked: list[Message] = []
-        if schedule.evaluates(number):
+        if schedule.evaluates(number) or self._sends_models(number):
             out = self._scores.keys() | self._late.keys() | self._busy
             for client in server.refresh_clients():
                 tasks = schedule.evaluated(number, client)
                 there = tasks > 0 and schedule.has_joined(client, number)
                 if there and client not in out:
                     stage = schedule.stage(number, client)
-                    asked += [server.evaluate_request(client, stage, tasks).message]
+                    scores = tasks if schedule.scores else 0
+                    asked += [server.evaluate_request(client, stage, scores).message]
         received = server.receive(self._ask(asked, number, self._quorum.closes_at))
         scores = dict(sorted((self._scores | received.scores).items()))
         for client, why in (self._score_failures | received.score_failures).items():
             if client not in scores:
                 self._failures.setdefault(client, f"evaluation: {why}")
-        if scores:
+        if scores and schedule.scores:
             task = schedule.task(number)
             server.record_evaluation(number, task, scores)
             metrics = evaluate_metrics(scores)
             log(INFO, "task %d: test accuracy %.3f", task, metrics["accuracy"])
             self._result.evaluate_metrics_clientapp[number] = metrics
+
+    def _sends_models(self, number: int) -> bool:
+        """Tell whether clients that are not tested get what predicts all the same."""
+        ends_task = self._schedule.stage(number).ends_task
+        local = self._server.predicts_locally or is_simulated()
+        return not self._schedule.scores and ends_task and not local
 
     # ---- time
 

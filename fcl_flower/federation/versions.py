@@ -9,24 +9,25 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging import WARNING
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fcl_flower import __version__
-from fcl_flower.config.parsing import first_complaint
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import ConfigError, FclError, config_error, unknown_name
+from fcl_flower.core.errors import ConfigError, WireError, config_error, unknown_name
 from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.formats import KEY, FormatError, check_format
 from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import TaskClasses
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.flower.identity import log
+from fcl_flower.setup.build import Built
 
 MODELS: Final = "models"
 """Folder of the versions, in that of a client's state or of a server's run."""
@@ -36,17 +37,17 @@ FORMAT: Final = 1
 """Of the folder of a version; a newer one is refused."""
 _USED = "used"
 _ABOUT = "version.json"
-_TASK, _ROUND = re.compile(r"task-\d+"), re.compile(r"round-\d+")
+_TASK = re.compile(r"task-\d+")
 
 
 class About(BaseModel):
     """What a version is.
 
     Attributes:
-        name: ``task-03`` after three tasks, ``round-12`` after a round between, or
-            ``best``.
+        name: ``task-03`` after three tasks, ``round-12`` after a round between.
         round: after which it is this one.
-        tasks: that it knows, in the order in which they were learned; none at a server.
+        tasks: that it knows, in the order in which they were learned; a server does not
+            know what classes they have.
         head: names of a single head's logits; empty where each task has its own.
         client: whose it is, from 0; None for the server's.
         accuracy: mean over tasks on the validation samples; None where unknown.
@@ -72,18 +73,35 @@ class About(BaseModel):
     format: int = FORMAT
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version's folder.
+def head_names(run: Built) -> tuple[str, ...]:
+    """Name the logits of a single head; none where each task has one of its own."""
+    names = run.config.data.classes or run.scenario.class_names
+    single = run.config.model.head == "single"
+    return tuple(names[place] for place in range(len(names))) if single else ()
 
-    Attributes:
-        damage: why it cannot be used; empty where it is whole.
-    """
+
+@dataclass(frozen=True)
+class Version:
+    """A version's folder, with the SHA-256 of each file as it was written."""
 
     folder: Path
     about: About
-    size: int
-    damage: str = ""
+    files: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def damage(self) -> str:
+        """Say which file is not as it was written; empty where all are."""
+        for name, digest in self.files.items():
+            path = self.folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if _digest(path) != digest:
+                return f"{name} is not as it was written"
+        return ""
 
 
 def write(models: Path, about: About, groups: Payload) -> None:
@@ -142,77 +160,79 @@ def _sync(folder: Path) -> None:
 def prune(models: Path, policy: str) -> None:
     """Remove what a policy does not keep (``run.keep_versions``).
 
-    The last round stays until its task ends, and the version that is in use for good.
+    What is newest, best or in use stays.
     """
-    names = sorted(p.name for p in models.iterdir() if not p.name.startswith("."))
-    tasks = sorted(filter(_TASK.fullmatch, names), key=_number)
-    rounds = sorted(filter(_ROUND.fullmatch, names), key=_number)
-    dead = rounds[:-1]
-    if rounds and tasks:
-        last = [_open(models / name) for name in (rounds[-1], tasks[-1])]
-        dead += rounds[-1:] if last[0].about.round <= last[1].about.round else []
-    if policy != "tasks":
-        dead += tasks[: -int(policy.removeprefix("last:"))]
-    for name in {*dead} - {used(models)}:
-        shutil.rmtree(models / name)
-
-
-def _number(name: str) -> int:
-    return int(name.partition("-")[2])
+    known = versions(models)
+    kept = {used(models), *(one.about.name for one in [*known[-1:], *best(known)])}
+    tasks = [one for one in known if _TASK.fullmatch(one.about.name)]
+    last = 0 if policy == "tasks" else int(policy.removeprefix("last:"))
+    kept |= {one.about.name for one in tasks[-last:]}
+    for one in known:
+        if one.about.name not in kept:
+            shutil.rmtree(one.folder)
 
 
 # ---- reading
 
 
-def versions(models: Path) -> tuple[Version, ...]:
-    """List the versions in a folder by round, each checked to the last byte."""
-    return tuple(sorted(_found(models), key=_order))
+def versions(models: Path) -> list[Version]:
+    """List the versions in a folder, the newest last.
+
+    Raises:
+        FormatError: a newer fcl-flower has written one of them.
+    """
+    return sorted(_found(models), key=_order)
 
 
-def _order(version: Version) -> tuple[int, bool, str]:
+def best(known: Sequence[Version]) -> list[Version]:
+    """Find the version with the best validated accuracy, of those with most tasks.
+
+    None where nothing was validated; the earlier of two that are equal.
+    """
+    most = max((len(one.about.tasks) for one in known), default=0)
+    valid = [
+        (one.about.accuracy, one)
+        for one in known
+        if one.about.accuracy is not None and len(one.about.tasks) == most
+    ]
+    return [max(valid, key=lambda pair: pair[0])[1]] if valid else []
+
+
+def _order(version: Version) -> tuple[int, bool]:
     about = version.about
-    return about.round, bool(_TASK.fullmatch(about.name)), about.name
+    return about.round, bool(_TASK.fullmatch(about.name))
 
 
 def _found(models: Path) -> Iterator[Version]:
-    for path in sorted(models.glob("[!.]*")):
-        if path.is_dir():
+    folders = [path for path in models.glob("[!.]*") if path.is_dir()]
+    # The successor of these was never named: a process ended between two renames.
+    aside = [_aside(path) for path in folders]
+    for path in [*folders, *(p for p in models.glob(".*.old") if p not in aside)]:
+        try:
             yield _open(path)
-    for path in models.glob(".*.old"):
-        # Its successor was never named: the process had ended between two renames.
-        if not (models / path.name[1:].removesuffix(".old")).exists():
-            yield _open(path)
+        except FormatError:
+            raise
+        except (ConfigError, OSError) as error:
+            if path.is_dir():  # else the next round has taken its place meanwhile
+                log(WARNING, "%s", error)
 
 
 def _open(folder: Path) -> Version:
+    path = folder / _ABOUT
     try:
-        content = json.loads((folder / _ABOUT).read_text())
-        number = content["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(path.read_text())
+        check_format(path, content[KEY], FORMAT)
+        if content["checksum"] != _checksum(content):
+            raise ValueError("its checksum is another")
+        about = About.model_validate_json(json.dumps(content))
+        return Version(folder, about, content["files"])
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:  # or pydantic's
         raise ConfigError(
-            f"{folder / _ABOUT} cannot be read ({error}), expected what a version is; "
-            "remove the folder"
+            f"{path} is damaged ({str(error).splitlines()[0]}), expected what a "
+            f"version is; remove {folder}"
         ) from error
-    if not isinstance(number, int) or number > FORMAT:
-        raise ConfigError(
-            f"{folder}: got a version of format {number}, expected at most {FORMAT}, "
-            "as a newer fcl-flower has written it; upgrade the one here"
-        )
-    files, damage = content.get("files", {}), ""
-    if content.get("checksum") != _checksum(content):
-        damage = f"{_ABOUT} is not as it was written"
-    for name, digest in files.items():
-        path = folder / name
-        if not path.is_file():
-            damage = damage or f"{name} is missing"
-        elif _digest(path) != digest:
-            damage = damage or f"{name} is not as it was written"
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    try:
-        about = About.model_validate(content)
-    except ValidationError as error:
-        raise first_complaint(About, error, f"{folder / _ABOUT}: ") from error
-    return Version(folder, about, size, damage)
 
 
 def used(models: Path) -> str:
@@ -227,8 +247,9 @@ def use(models: Path, name: str) -> None:
     Raises:
         ConfigError: there is no such version, or it is damaged.
     """
-    if name != NEWEST:
-        _chosen(models, name)
+    if name != NEWEST and (damage := _chosen(models, name).damage()):
+        expected = f"a whole one, but {damage}; choose another version"
+        raise config_error("version", name, expected)
     new = models / f".{_USED}.new"
     new.write_text(f"{name}\n")
     new.replace(models / _USED)
@@ -241,32 +262,35 @@ def load(models: Path, name: str = "") -> tuple[Version, Payload]:
         ConfigError: there is none, or none of that name, or it is damaged, or of a
             newer format.
     """
-    for _ in range(3):
+    while True:
         found = _chosen(models, name)
         try:
+            if damage := found.damage():
+                raise WireError(damage)
             saved = FolderStateStore(found.folder).load()
-        except (FclError, OSError) as error:  # the next round has taken its place
-            log(WARNING, "%s; looking again", error)
-            continue
-        if saved is not None:
-            return found, saved.state
-    raise config_error("version", name or NEWEST, f"one in {models} that stays there")
+        except (WireError, OSError) as error:
+            if found.folder.is_dir() or name not in ("", NEWEST):
+                expected = f"a whole one, but {error}; choose another version"
+                raise config_error("version", found.about.name, expected) from error
+            continue  # the next round has taken its place meanwhile
+        assert saved is not None  # it is whole
+        return found, saved.state
 
 
 def _chosen(models: Path, name: str) -> Version:
     wanted = name or used(models)
     known = versions(models)
+    by_name = {one.about.name: one for one in known}
+    if found := best(known):
+        by_name[BEST] = found[0]
     if wanted == NEWEST:
-        for version in reversed(known):
-            if not version.damage:
-                return version
-            log(WARNING, "%s: %s; looking for another", version.folder, version.damage)
-        expected = f"a whole version in {models}, which a client has after a task"
-        raise config_error("version", wanted, expected)
-    for version in known:
-        if version.about.name == wanted:
-            if version.damage:
-                expected = f"a whole one, but {version.damage}; choose another version"
-                raise config_error("version", wanted, expected)
-            return version
-    raise unknown_name("version", wanted, [NEWEST, *(v.about.name for v in known)])
+        whole = [one for one in reversed(known) if not one.damage()]
+        if not whole:
+            expected = f"a whole version in {models}, as a client has after a round"
+            raise config_error("version", wanted, expected)
+        if whole[0] is not known[-1]:
+            log(WARNING, "%s is damaged", known[-1].folder)
+        return whole[0]
+    if wanted not in by_name:
+        raise unknown_name("version", wanted, [NEWEST, *by_name])
+    return by_name[wanted]

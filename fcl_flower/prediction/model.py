@@ -2,21 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Payload
+from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.local.formats import RawSamples
 from fcl_flower.data.texts import Tokenizer
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
+from fcl_flower.federation import versions
 from fcl_flower.federation.versions import About
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.prediction.inputs import InputReader, unknown_words
+from fcl_flower.prediction.places import client_models, is_run, run_models
 from fcl_flower.prediction.simulated import end_of_run, finished_run
 from fcl_flower.setup.build import Built
 
@@ -61,13 +65,17 @@ class Model:
         about: About,
         state: Payload,
         received: Payload,
-        versions: Sequence[str],
+        known: Sequence[str],
         words: WordVectors | None = None,
     ) -> None:
-        """Take what `load` has found; ``words`` are vectors of a client's own words."""
+        """Take what `load` has found.
+
+        ``known`` are the names of all versions, and ``words`` vectors of a client's own
+        words.
+        """
         self.run, self.about = run, about
         self.state, self.received = state, received
-        self.versions = tuple(versions)
+        self.versions = tuple(known)
         self._words = words or run.word_vectors
         self._learner: ClientLearner[Any] | None = None
         local = run.spec.local_data
@@ -239,7 +247,7 @@ class Model:
         learner, model = self.learner, self.run.config.model
         received, device = self.received, self.learner.context.device
         labels = None
-        if model.mask_logits and self.about.tasks:
+        if model.mask_logits and self.about.tasks and self.about.client is not None:
             labels = torch.tensor(self.about.tasks[task].labels, device=device)
         if model.growing_head:
             last = len(self.about.tasks) - 1
@@ -305,20 +313,67 @@ def load(
     """Open a trained model.
 
     Args:
-        path: folder of a finished simulation with its clients' states.
-        client: its number, from 0.
-        run: which run.
-        version: name of a version.
+        path: folder of a simulation that is over, or of a federation's server; or the
+            folder of a client's state, as ``fcl client --state`` has it.
+        client: its number, from 0; not needed where a single client has its state.
+        run: of several that a client remembers; None for the one written last.
+        version: its name, ``newest`` or ``best``; None for that in use, which is the
+            newest where none was chosen.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: there is no such model, or it is damaged; a simulation has kept no
+            states; or the model is with the clients alone.
     """
     folder = Path(path)
+    if not folder.is_dir():
+        expected = "the folder of a run or of a client's state"
+        raise config_error("folder", str(folder), expected)
+    if not is_run(folder):
+        return _of_version(client_models(folder, run, client), client, version)
+    if models := run_models(folder, client):
+        return _of_version(models, client, version)
     built = finished_run(folder)
     if client is None:
         last = built.config.scenario.clients - 1
         raise config_error("client", client, f"a number from 0 to {last}")
     about, state, received = end_of_run(built, folder, client)
-    if version not in (None, about.name):
+    if version not in (None, about.name, versions.NEWEST):
         raise config_error("version", version, f"{about.name!r}, of a simulation")
     return Model(built, about, state, received, [about.name])
+
+
+def _of_version(models: Path, client: int | None, name: str | None) -> Model:
+    version, groups = versions.load(models, name or "")
+    about = version.about
+    run = Built(about.spec.with_settings(device="cpu"))
+    known = [one.about.name for one in versions.versions(models)]
+    state, received, words = _below("state/", groups), _below("received/", groups), None
+    if found := groups.get("words"):
+        text = np.asarray(found["words"]).tobytes().decode().split("\n")
+        numbers = {word: number for number, word in enumerate(text, 1)}
+        table, bound = np.asarray(found["table"]), float(np.asarray(found["bound"]))
+        words = WordVectors(MappingProxyType(numbers), table, "of the version", bound)
+    model = Model(run, about, state, received, known, words)
+    if about.client is None:
+        _become_the_servers(model, client or 0)
+    return model
+
+
+def _below(prefix: str, groups: Payload) -> dict[str, Arrays]:
+    return {
+        n.removeprefix(prefix): g for n, g in groups.items() if n.startswith(prefix)
+    }
+
+
+def _become_the_servers(model: Model, client: int) -> None:
+    """Let a server's state predict, as a client without a state of its own would."""
+    run, about = model.run, model.about
+    strategy = run.strategy()
+    if strategy.predicts_locally or run.config.model.head != "single":
+        expected = "that of a client's state: what predicts is with the clients, as "
+        expected += f"{run.config.title} has a part of the model there"
+        raise config_error("folder", "that of a server", expected)
+    last = len(about.tasks) - 1
+    stage = TaskStage(about.round, last, starts_task=False, ends_task=True)
+    model.received = strategy.configure_evaluate(model.state, stage, client)
+    model.state = model.learner.init()

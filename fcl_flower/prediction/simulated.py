@@ -11,7 +11,7 @@ from fcl_flower.federation.client import client_data
 from fcl_flower.federation.client_app import MAX_RECEIVED
 from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.copies import ModelCopy, ModelPublisher
-from fcl_flower.federation.versions import About
+from fcl_flower.federation.versions import About, head_names
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
@@ -52,14 +52,13 @@ def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, P
     state = {} if saved is None else saved.state  # of one that never trained
     plan = run.scenario
     data = client_data(run, NodeConfig(partition_id=client), plan.num_tasks)
-    names, hidden = plan.class_names, run.spec.hidden_tasks
-    single = run.config.model.head == "single"
+    tasks = range(0 if run.spec.hidden_tasks else plan.num_tasks)
     done = FolderStateStore(folder / CHECKPOINT).load()
     about = About(
         name=END,
         round=0 if done is None else done.round,
-        tasks=tuple(map(data.classes, range(0 if hidden else plan.num_tasks))),
-        head=tuple(names[place] for place in range(plan.num_labels)) if single else (),
+        tasks=tuple(map(data.classes, tasks)),
+        head=head_names(run),
         client=client,
         spec=run.spec,
     )

@@ -1,0 +1,76 @@
+"""Where the versions of a model are: at a client, or in the folder of a run."""
+
+from pathlib import Path
+
+from fcl_flower.core.errors import config_error, unknown_name
+from fcl_flower.federation.versions import MODELS
+from fcl_flower.results.run_folder import CLIENTS
+
+MEMORY = "memory"
+"""Folder of the runs that a client remembers, in that of its state."""
+
+
+def is_run(folder: Path) -> bool:
+    """Tell the folder of a run from that of a client's state."""
+    return (folder / "config.toml").is_file()
+
+
+def run_models(folder: Path, client: int | None) -> Path | None:
+    """Find the versions in a run's folder; None for a simulation, which has its end.
+
+    The server's, or those of a client of a simulation whose data are its own.
+    """
+    own = folder / CLIENTS / f"client-{client}" / MODELS
+    for models in (own, folder / MODELS):
+        if models.is_dir():
+            return models
+    return None
+
+
+def client_models(state: Path, run: str | None, client: int | None) -> Path:
+    """Find the versions in the folder of a client's state, those written last.
+
+    Args:
+        state: that ``fcl client`` was given.
+        run: name of a run; None for the one that has gone on last.
+        client: number of a client, needed where several keep their states there.
+
+    Raises:
+        ConfigError: there are none; or there are some of several clients.
+    """
+    found = [*(state / MEMORY).glob(f"*/client-*/{MODELS}")]
+    runs = sorted({path.parents[1].name for path in found})
+    if run is not None and run not in runs:
+        if not runs:
+            raise _none(state)
+        raise unknown_name("run", run, runs)
+    found = [path for path in found if run in (None, path.parents[1].name)]
+    numbers = sorted({path.parent.name.removeprefix("client-") for path in found})
+    if client is not None:
+        if str(client) not in numbers:
+            raise config_error("client", client, f"one of {', '.join(numbers)}")
+        found = [path for path in found if path.parent.name == f"client-{client}"]
+    elif len(numbers) > 1:
+        raise config_error("client", client, f"one of {', '.join(numbers)}")
+    if not found:
+        raise _none(state)
+    return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+
+
+def models_in(folder: Path, run: str | None, client: int | None) -> Path:
+    """Find the versions in a folder of either kind.
+
+    Raises:
+        ConfigError: there are none, as in that of a simulation, which has its end.
+    """
+    if not is_run(folder):
+        return client_models(folder, run, client)
+    if models := run_models(folder, client):
+        return models
+    expected = "that of a client's state or of a server, as a simulation has no "
+    raise config_error("folder", str(folder), expected + "versions but its end")
+
+
+def _none(state: Path) -> Exception:
+    expected = "the folder of a run, or that which fcl client was given as --state, "
+    return config_error("folder", str(state), expected + "after the first round")
