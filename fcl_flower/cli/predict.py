@@ -178,7 +178,7 @@ def models(folder: Path, run: str | None, client: int | None, use: str | None) -
             about.name,
             str(about.round),
             str(len(about.tasks)),
-            about.written,
+            about.written[:16].replace("T", " "),
             f"{one.size / 1e6:.1f} MB",
             "" if about.accuracy is None else f"{about.accuracy:.3f}",
             escape(f"damaged: {damage}") if damage else "whole",

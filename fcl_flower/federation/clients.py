@@ -220,6 +220,11 @@ class ClientRegistry:
             self.greet_again(node)
         return records
 
+    @property
+    def told(self) -> str:
+        """The specification of the run as clients are told it now, as JSON."""
+        return self._spec
+
     def announce(self, spec: RunSpec) -> None:
         """Tell the run to all clients from now on: who is connected is asked again."""
         self._spec = spec.to_json()

@@ -141,7 +141,7 @@ def prepare(
         wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(made),
-        on_task_end=partial(_keep_version, folder, made, ledger),
+        on_task_end=partial(_keep_version, folder, registry, ledger),
     )
     if config.run.resume and server.resume():
         log(INFO, "resuming after round %d", server.done)
@@ -187,7 +187,11 @@ def _sat_out(schedule: Schedule) -> dict[str, str]:
 
 
 def _keep_version(
-    folder: Path, made: Built, ledger: Ledger | None, stage: TaskStage, state: Payload
+    folder: Path,
+    registry: ClientRegistry,
+    ledger: Ledger | None,
+    stage: TaskStage,
+    state: Payload,
 ) -> None:
     """Keep the server's state after a task, with which it could predict, as a version.
 
@@ -195,6 +199,7 @@ def _keep_version(
     """
     if is_simulated():
         return
+    made = Built(RunSpec.from_json(registry.told))  # with all classes named so far
     numbers = range(1, stage.task + 2)
     spent = {} if ledger is None else ledger.epsilons("clients")
     about = versions.About(

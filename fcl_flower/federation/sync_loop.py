@@ -245,8 +245,8 @@ class SyncLoop(Loop):
                 there = tasks > 0 and schedule.has_joined(client, number)
                 if there and client not in out:
                     stage = schedule.stage(number, client)
-                    scores = tasks if schedule.scores else 0
-                    asked += [server.evaluate_request(client, stage, scores).message]
+                    tasks = tasks if schedule.scores else 0
+                    asked += [server.evaluate_request(client, stage, tasks).message]
         received = server.receive(self._ask(asked, number, self._quorum.closes_at))
         scores = dict(sorted((self._scores | received.scores).items()))
         for client, why in (self._score_failures | received.score_failures).items():

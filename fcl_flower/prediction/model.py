@@ -275,8 +275,11 @@ class Model:
     ) -> Tensor:
         """Compute the probabilities of the named classes, shape (N, names)."""
         logits = self.logits(inputs, task, recent)
+        # Some heads have places for more classes than anybody has named.
+        places = list(range(len(self.about.head)))
         if not self._single:
-            logits = logits[:, list(self.about.tasks[task].labels)]
+            places = list(self.about.tasks[task].labels)
+        logits = logits[:, places]
         found: Tensor = logits.double().softmax(1)
         return found
 

@@ -1,5 +1,7 @@
 """A loaded model against what the learner said in the run's last evaluation."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import watched
 
 import fcl_flower as fcl
 from fcl_flower.data.images import to_tensor
+from fcl_flower.federation import prepare, sync_loop
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps, run_in_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,3 +84,44 @@ def test_the_versions_of_a_client_predict_as_it_was_tested(
         assert model.about.client == client
         assert 0 <= model.about.accuracy <= 1
         predicts(model, client, task, wanted)
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """Let the server take clients of this process for real ones."""
+    for module in (prepare, sync_loop):
+        monkeypatch.setattr(module, "is_simulated", lambda: False)
+
+
+def test_the_servers_version_of_a_single_head_predicts_as_clients_were_tested(
+    tmp_path, last_evaluation, real
+):
+    settings = watched.SETTINGS | {"strategy": "fedavg", "head": "single"}
+    config = fcl.RunConfig.from_settings(**settings, output=str(tmp_path / "run"))
+    run_apps(InProcessGrid(range(100, 102), config.flat()), config)
+
+    model = fcl.load(tmp_path / "run")
+    assert model.versions == ("task-01", "task-02")
+    for (client, task), wanted in last_evaluation.items():
+        predicts(model, client, task, wanted)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "analytic", "fedweit"])
+def test_where_no_score_may_leave_clients_get_what_predicts_all_the_same(
+    name, tmp_path, last_evaluation, real
+):
+    settings = watched.settings_of(name, tmp_path / "parts") | {"rounds": 1}
+    found = {}
+    for scores in (True, False):
+        place = tmp_path / str(scores)
+        given = {**settings, "scores": scores, "output": str(place / "run")}
+        config = fcl.RunConfig.from_settings(**given)
+        places = [{"state-path": str(place / f"{n}/memory")} for n in range(2)]
+        run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+        models = [fcl.load(place / str(client)) for client in range(2)]
+        x = models[0].run.scenario.sources["digits"].test.x[:9]
+        found[scores] = [model.predict(x, task=1) for model in models]
+        assert [model.versions for model in models] == [("task-01", "task-02")] * 2
+    assert found[True] == found[False]
+    summary = json.loads((tmp_path / "False" / "run" / "summary.json").read_text())
+    assert summary["average_accuracy"] is None
