@@ -45,7 +45,7 @@ def scripted(told, end=None):
 
 def config(folder, **settings):
     states = str(folder.parent / f"{folder.name}-states")
-    return tiny(folder, rounds=5, client_state=states, **settings)
+    return tiny(folder, **{"rounds": 4, **settings}, client_state=states)
 
 
 def outcome(folder):
@@ -58,7 +58,7 @@ def outcome(folder):
 def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last(
     tmp_path,
 ):
-    run = config(tmp_path / "run", patience=2)
+    run = config(tmp_path / "run", patience=2, rounds=5)
     grid = run_in_process(run, tamper=scripted(LOSSES))
     stages = [
         decode_request(message.content).stage
@@ -73,46 +73,54 @@ def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last
     ]
 
 
-def test_it_ends_as_a_run_that_was_planned_so(tmp_path):
-    early = config(tmp_path / "early", patience=1)
-    run_in_process(early, tamper=scripted(SHORTER))
+@pytest.fixture(scope="module")
+def early(tmp_path_factory):
+    """The folder of a run whose first task is over after three rounds."""
+    folder = tmp_path_factory.mktemp("early") / "run"
+    run_in_process(config(folder, patience=1), tamper=scripted(SHORTER))
+    return folder
+
+
+@pytest.mark.parametrize(("losses", "rounds"), [([3, 3], 3), ([3, 2, 2], 4)])
+def test_a_task_has_the_round_after_the_decision_and_no_more(tmp_path, losses, rounds):
+    run = config(tmp_path / "run", patience=1, tasks=1, rounds=5)
+    run_in_process(run, tamper=scripted({1: [*losses, 1, 1, 1]}))
+    assert len(rounds_of(tmp_path / "run")) == rounds
+
+
+def test_it_ends_as_a_run_that_was_planned_so(tmp_path, early):
     planned = config(tmp_path / "planned", rounds_by_task="3")
     run_in_process(planned, tamper=scripted(SHORTER))
 
-    ours, others = outcome(tmp_path / "early"), outcome(tmp_path / "planned")
-    assert ours[0]["total_rounds"] == len(ours[1]) == 8
+    ours, others = outcome(early), outcome(tmp_path / "planned")
+    assert ours[0]["total_rounds"] == len(ours[1]) == 7
     assert ours == others
 
 
-def test_the_decision_stands_in_the_journal_the_configuration_and_on_the_page(tmp_path):
-    run_in_process(config(tmp_path / "run", patience=1), tamper=scripted(SHORTER))
-
-    events = list(journal.replay(tmp_path / "run" / journal.FILE))
+def test_the_decision_stands_in_the_journal_the_configuration_and_on_the_page(early):
+    events = list(journal.replay(early / journal.FILE))
     (place,) = [n for n, found in enumerate(events) if isinstance(found, Extended)]
     assert events[place].round == 2
     assert events[place].begun.about.rounds_by_task == [3]
     rounds = [found for found in events[:place] if isinstance(found, Trained)]
     assert len(rounds) == 2
-    written = RunConfig.read(tmp_path / "run" / "config.toml", "")
+    written = RunConfig.read(early / "config.toml", "")
     assert written.federation.listed_rounds == (3,)
-    said = "task 0 after 3 rounds of at most 5, by federation.patience"
-    assert summary_of(tmp_path / "run")["remarks"]["early stop"] == said
-    assert said in (tmp_path / "run" / "report.html").read_text()
+    said = "task 0 after 3 rounds of at most 4, by federation.patience"
+    assert summary_of(early)["remarks"]["early stop"] == said
+    assert said in (early / "report.html").read_text()
 
 
-def test_the_configuration_that_it_leaves_gives_the_same_numbers(tmp_path):
-    run_in_process(config(tmp_path / "run", patience=1), tamper=scripted(SHORTER))
-    again = RunConfig.read(tmp_path / "run" / "config.toml", "")
+def test_the_configuration_that_it_leaves_gives_the_same_numbers(tmp_path, early):
+    again = RunConfig.read(early / "config.toml", "")
     states = str(tmp_path / "again-states")
     again = again.replace(output=str(tmp_path / "again"), client_state=states)
     run_in_process(again, tamper=scripted(SHORTER))
-    assert outcome(tmp_path / "again") == outcome(tmp_path / "run")
+    assert outcome(tmp_path / "again") == outcome(early)
 
 
 @pytest.mark.parametrize("end", [2, 3, 4])
-def test_a_run_that_was_interrupted_decides_the_same(tmp_path, end):
-    whole = config(tmp_path / "whole", patience=1)
-    run_in_process(whole, tamper=scripted(SHORTER))
+def test_a_run_that_was_interrupted_decides_the_same(tmp_path, early, end):
     run = config(tmp_path / "run", patience=1)
     with pytest.raises(PulledPlugError):
         run_in_process(run, tamper=scripted(SHORTER, end))
@@ -121,13 +129,13 @@ def test_a_run_that_was_interrupted_decides_the_same(tmp_path, end):
     if end < 4:  # the script counts from the round in which it begins
         told[1] = told[1][end - 1 :]
     run_in_process(kept, tamper=scripted(told))
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(early)
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_server_that_ends_as_it_decides_decides_again(tmp_path, monkeypatch, written):
-    whole = config(tmp_path / "whole", patience=1)
-    run_in_process(whole, tamper=scripted(SHORTER))
+def test_a_server_that_ends_as_it_decides_decides_again(
+    tmp_path, early, monkeypatch, written
+):
     replan = Recorder.replan
 
     def pulled(recorder, *given):
@@ -144,14 +152,14 @@ def test_a_server_that_ends_as_it_decides_decides_again(tmp_path, monkeypatch, w
     monkeypatch.undo()
     kept = RunConfig.read(tmp_path / "run" / "config.toml", "").replace(resume=True)
     run_in_process(kept, tamper=scripted({1: [0.1], 2: LOSSES[2]}))
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(early)
     events = journal.replay(tmp_path / "run" / journal.FILE)
     assert len([found for found in events if isinstance(found, Extended)]) == 1
 
 
 def test_without_patience_nothing_ends_early(tmp_path):
     run_in_process(config(tmp_path / "run"), tamper=scripted(SHORTER))
-    assert len(rounds_of(tmp_path / "run")) == 10
+    assert len(rounds_of(tmp_path / "run")) == 8
     assert "early stop" not in summary_of(tmp_path / "run")["remarks"]
 
 

@@ -1,6 +1,7 @@
 """A service in one process: tasks come late, and it is killed wherever it can be."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -148,6 +149,41 @@ def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
     assert world.trained == [(1, 1, 0)]
     assert not (world.run / files.BEGIN_NOW).exists()
     assert summary_of(world.run)["sat_out"] == {"0": [0]}
+
+
+def test_who_begins_now_has_the_tasks_of_this_moment(tmp_path):
+    def waits(learned, now):
+        if learned == 1:
+            raise DoneError
+        if now == 1100:  # clients told long ago that they have none
+            deliver(world.places[0], 1)
+            (world.run / files.BEGIN_NOW).touch()
+
+    world = World(tmp_path, Policy(quorum=1.0, look=500.0), waits)
+
+    assert world.serve()
+
+    assert world.trained == [(0, 1, 0)]
+    assert world.status().last_begun < 1200
+
+
+def test_a_client_without_data_is_not_waited_for(tmp_path):
+    def waits(learned, now):
+        deliver(world.places[0], learned + 1)
+        if learned == 0:
+            deliver(world.places[1], 1)
+        elif learned == 1:
+            world.offline = {101}
+        else:
+            raise DoneError
+
+    world = World(tmp_path, Policy(quorum=1, look=10.0), waits, timeout=60)
+    began = time.monotonic()
+
+    assert world.serve()
+
+    assert time.monotonic() - began < 30
+    assert world.trained[-1] == (0, 2, 1)
 
 
 def test_clients_that_take_longer_to_answer_than_the_look_are_heard(tmp_path):
