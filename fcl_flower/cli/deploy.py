@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,12 +21,14 @@ from fcl_flower.cli.options import (
     resume_option,
     resumed,
     run_options,
+    with_flag,
 )
-from fcl_flower.core.errors import RoundError, config_error
+from fcl_flower.core.errors import ConfigError, FclError, RoundError, config_error
 from fcl_flower.results.run_folder import CHECKPOINT
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.certificates import Certificates
+    from fcl_flower.runtime.logs import Log
 
 PORT = 9092
 CONTROL_PORT = 9093
@@ -41,6 +44,11 @@ insecure_option = click.option(
     "--insecure",
     is_flag=True,
     help="Without TLS and authentication of clients: to try things out.",
+)
+log_file_option = click.option(
+    "--log-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for all lines, too; at 10 MB it is put aside, and five are kept.",
 )
 more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
 
@@ -147,6 +155,7 @@ def certs(
     show_default=True,
     help="Where Prometheus on this machine finds metrics; 0 for none.",
 )
+@log_file_option
 @insecure_option
 @more_arguments
 def server(
@@ -156,6 +165,7 @@ def server(
     control_port: int,
     state: Path,
     metrics_port: int,
+    log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
@@ -166,9 +176,9 @@ def server(
     from fcl_flower.runtime.server import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
-    with _interruptible():
-        known = _certificates(certs, insecure), state, addresses, more, _print
-        run_superlink(*known, metrics_port)
+    with _logging(log_file) as log:
+        known = _certificates(certs, insecure), state, addresses, more
+        run_superlink(*known, log.say, metrics_port, log.pass_on)
 
 
 @click.command()
@@ -214,6 +224,7 @@ def server(
     show_default=True,
     help="One process answers all messages of a run, or each message has its own.",
 )
+@log_file_option
 @insecure_option
 @more_arguments
 def client(
@@ -227,6 +238,7 @@ def client(
     keep_runs: int,
     device: str | None,
     resident: bool,
+    log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
 ) -> None:
@@ -242,13 +254,13 @@ def client(
             node[key] = str(_present(path, key))
     if marked_tasks:
         node["marked-tasks"] = 1
-    if device is not None:
-        node["device"] = _device(device)
-    certificates = _certificates(certs, insecure)
-    place = state or Path(f"federation/client-{number}")
-    known = _address(server), certificates, node, place, more, _print
-    with _interruptible():
-        run_supernode(*known, resident=resident)
+    with _logging(log_file) as log:
+        if device is not None:
+            node["device"] = _device(device, log)
+        certificates = _certificates(certs, insecure)
+        place = state or Path(f"federation/client-{number}")
+        known = _address(server), certificates, node, place, more, log.say
+        run_supernode(*known, resident=resident, show=log.pass_on)
 
 
 @click.command()
@@ -268,6 +280,14 @@ def client(
     help="Folder for the results, on the server's machine.  [default: runs/NAME]",
 )
 @resume_option
+@click.option(
+    "--start-timeout",
+    type=click.IntRange(min=0),
+    default=120,
+    show_default=True,
+    help="Seconds until all clients are there, after which the run is stopped; 0 for "
+    "no limit.",
+)
 @live_option
 @live_port_option
 def run(
@@ -276,6 +296,7 @@ def run(
     insecure: bool,
     output: Path | None,
     resume: Path | None,
+    start_timeout: int,
     live: bool,
     port: int | None,
     **given: Any,  # noqa: ANN401
@@ -288,8 +309,9 @@ def run(
     """
     from fcl_flower.cli.live import live_run
     from fcl_flower.flower.commands import START_RUN
-    from fcl_flower.runtime.client import diagnose_server
+    from fcl_flower.runtime.diagnosis import diagnose_server
     from fcl_flower.runtime.local_runs import Job
+    from fcl_flower.runtime.logs import without_colours
     from fcl_flower.runtime.progress import Display, write_line
     from fcl_flower.runtime.submission import SuperLink
     from fcl_flower.setup.build import validate
@@ -300,7 +322,10 @@ def run(
     certificates = _certificates(certs, insecure)
     authority = certificates and _present(certificates.authority, "certs")
     console = Console()
-    show = partial(write_line, console)
+
+    def show(line: str) -> None:
+        write_line(console, line if console.is_terminal else without_colours(line))
+
     if obstacle := diagnose_server(_address(server), authority, START_RUN):
         raise RoundError(obstacle.sentence)
     superlink = SuperLink(server, authority)
@@ -328,22 +353,23 @@ def run(
     try:
         job = Job(resolved, folder)
         with live_run(port, folder, console), Display(console, [job]) as display:
-            superlink.run(config, report=show, watch=partial(display.show, job))
+            superlink.run(
+                config,
+                report=show,
+                watch=partial(display.show, job),
+                start_seconds=start_timeout,
+            )
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
         raise
     except RoundError as error:
         if (folder / "summary.json").exists():  # it came to its end all the same
             raise
-        obstacle = diagnose_server(server, authority)
+        obstacle = diagnose_server(server, authority, START_RUN)
         reason = obstacle.sentence if obstacle else str(error)
         step = _next_step(folder, again)
         raise RoundError(f"{reason}; then {step}") from error
     show(f"results and report.html on the server: {folder}")
-
-
-def _print(line: str) -> None:
-    click.echo(f"fcl: {line}")
 
 
 def _next_step(folder: Path, again: str) -> str:
@@ -356,12 +382,21 @@ def _next_step(folder: Path, again: str) -> str:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _logging(file: Path | None) -> Iterator["Log"]:
+    """Give a server or a client its log, in which its last word stands, too."""
+    from fcl_flower.runtime.logs import Log
+
+    log = Log(file)
     try:
-        yield
+        yield log
     except KeyboardInterrupt:
-        _print("interrupted; the same command goes on from what is in --state")
+        log.say("interrupted; the same command goes on from what is in --state")
         raise
+    except FclError as error:
+        log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
+        raise click.exceptions.Exit(
+            2 if isinstance(error, ConfigError) else 1
+        ) from error
 
 
 def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
@@ -388,12 +423,12 @@ def _present(path: Path, key: str) -> Path:
     return path.absolute()
 
 
-def _device(wanted: str) -> str:
+def _device(wanted: str, log: "Log") -> str:
     """Fall back to the CPU, with a warning, where there is no other device."""
     if wanted == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            _print("device: torch finds no 'cuda'; the CPU is used instead")
+            log.say("device: torch finds no 'cuda'; the CPU is used instead")
             return "cpu"
     return wanted

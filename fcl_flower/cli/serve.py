@@ -146,7 +146,7 @@ def serve(
         return
     from fcl_flower.flower.commands import START_RUN
     from fcl_flower.runtime import serve as service
-    from fcl_flower.runtime.client import diagnose_server
+    from fcl_flower.runtime.diagnosis import diagnose_server
     from fcl_flower.runtime.submission import SuperLink
 
     if output is None:

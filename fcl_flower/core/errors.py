@@ -24,6 +24,8 @@ from typing import Final
 
 MESSAGE_FAILED = "this client could not answer:"
 """Begins the line of a client's log that says why, by which `fcl client` finds it."""
+WAITING, BEGINS = "waiting for clients", "all are here that the run waits for:"
+"""Begin the lines of a run's log by which `fcl run` knows whether it has begun."""
 
 
 CANDIDATES: Final = 5

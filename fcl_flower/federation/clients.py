@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fcl_flower import __version__
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import RoundError, WireError
+from fcl_flower.core.errors import BEGINS, WAITING, RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import opener
 from fcl_flower.federation import mailbox, messages
@@ -108,6 +108,8 @@ RETURN_SECONDS = 5.0
 """After which a node is asked again that gave no sign of life."""
 RETRY_SECONDS = 30.0
 """After which a node is asked again that did not say who it is."""
+NOTICE_SECONDS = 10.0
+"""Between two lines of the log that say who is missing before the first round."""
 
 
 class ClientRegistry:
@@ -176,8 +178,12 @@ class ClientRegistry:
         """
         deadline = time.monotonic() + timeout
         self._without = frozenset(without)
+        notice = time.monotonic() + NOTICE_SECONDS
         while True:
             self.refresh()
+            if time.monotonic() > notice:
+                notice += NOTICE_SECONDS
+                log(INFO, f"{WAITING} %s", self._who_is_missing())
             here = len(self._connected)
             enough = here >= (least if self._missing() else 1)
             if enough and not (self._asked or self._awaited()):
@@ -192,6 +198,17 @@ class ClientRegistry:
                 )
             time.sleep(POLL_SECONDS)
         self._clients = self._clients or len(self._connected)
+        log(INFO, f"{BEGINS} clients %s", ", ".join(map(str, self.clients)))
+
+    def _who_is_missing(self) -> str:
+        keys = by_key()
+        silent = {keys.get(node) for node in self._asked}
+        missing = [
+            f"{n} ({'has not answered yet' if n in silent else self.why_absent(n)})"
+            for n in sorted(self._missing())
+        ]
+        here = ", ".join(map(str, self.clients)) or "nobody"
+        return f"{', '.join(missing) or 'that have not answered yet'}; here: {here}"
 
     def _missing(self) -> set[int]:
         return set(range(self._clients)) - self._connected.keys() - self._without

@@ -29,6 +29,11 @@ ACTIVATION_FAILED = 2004
 """How the SuperLink says that a client may not join."""
 ACTIVATION_REFUSED = "Failed to activate SuperNode."
 
+# ---- clocks
+
+MAX_AHEAD, MAX_BEHIND = 5.0, 305.0
+"""Seconds by which the clock of a client whose calls are let in may differ at most."""
+
 # ---- sentences
 
 STARTED_RUN = re.compile(r"Successfully started run (\d+)")
@@ -79,11 +84,19 @@ def program(name: str) -> str:
     return str(beside) if beside.exists() else name
 
 
+def no_proxy(variables: Mapping[str, str]) -> str:
+    """Write the hosts that are reached without an HTTP proxy: always this machine."""
+    given = variables.get("no_proxy", variables.get("NO_PROXY", ""))
+    if given.strip() == "*":
+        return given
+    return ",".join([*filter(None, [given]), "localhost", "127.0.0.1", "::1"])
+
+
 def environment(home: Path) -> Mapping[str, str]:
     """Build the environment in which Flower's programs run.
 
     They find this Python and these packages, keep to a folder of their own, and
-    neither report home nor install anything.
+    neither report home nor install anything. HTTP proxies are for other machines.
     """
     return {
         **os.environ,
@@ -91,6 +104,7 @@ def environment(home: Path) -> Mapping[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "no_proxy": no_proxy(os.environ),
         "PATH": os.pathsep.join(
             [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         ),
@@ -112,19 +126,27 @@ def write_superlink(home: Path, address: str, root_certificate: Path | None) -> 
     )
 
 
+ANSWER_SECONDS = 120.0
+"""What a command of Flower's may take: a machine that is busy starts one slowly."""
+
+
 def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """Run a command of Flower's to its end; read its answer.
 
     Raises:
-        RoundError: it has failed; the message is Flower's.
+        RoundError: it has failed, with Flower's message, or does not answer.
     """
-    done = subprocess.run(
-        [program("flwr"), *arguments, "--format", "json"],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [program("flwr"), *arguments, "--format", "json"],
+            env=environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ANSWER_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RoundError(f"no answer in {ANSWER_SECONDS:.0f} s") from error
     # The JSON is not all that Flower prints.
     text = done.stdout[done.stdout.find("{") :]
     try:
@@ -142,6 +164,28 @@ def with_stopped_run_fix(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", f"{__package__}.stopped_runs", *command]
 
 
+def _refuse_taken(
+    command: Sequence[str], taken: Sequence[str], expected: str
+) -> argparse.Namespace:
+    """Refuse options of a command that are ours to give; return its own address."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for option in ("--host", "--port", *taken):
+        parser.add_argument(option)
+    found = parser.parse_known_args(list(command[1:]))[0]
+    for option in taken:
+        value = vars(found)[option.removeprefix("--").replace("-", "_")]
+        if value is not None:
+            raise config_error(option, value, expected)
+    return found
+
+
+def with_own_superexec(command: Sequence[str]) -> list[str]:
+    """Let a command of flower-superlink leave flower-superexec to who watches both."""
+    taken = ("--isolation", "--superexec-auth-secret-file")
+    _refuse_taken(command, taken, "none: fcl server starts flower-superexec itself")
+    return [*command, "--isolation", "process"]
+
+
 TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
 """Options of flower-supernode: who runs the client app, and how the two speak."""
 
@@ -151,18 +195,11 @@ def with_worker(command: Sequence[str]) -> list[str]:
 
     Of an option that is there twice the last one holds, as for Flower.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    for option in ("--host", "--port", *TAKEN):
-        parser.add_argument(option)
-    found = vars(parser.parse_known_args(list(command[1:]))[0])
-    for option in TAKEN:
-        value = found[option.removeprefix("--").replace("-", "_")]
-        if value is not None:
-            expected = "none beside a worker that stays: give --no-resident before --"
-            raise config_error(option, value, expected)
+    expected = "none beside a worker that stays: give --no-resident before --"
+    found = _refuse_taken(command, TAKEN, expected)
     # What listens at every address of a machine is reached at its own.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found["host"], found["host"])
-    address = f"[{host}]:{found['port']}" if ":" in host else f"{host}:{found['port']}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found.host, found.host)
+    address = f"[{host}]:{found.port}" if ":" in host else f"{host}:{found.port}"
     isolated = (*command, "--isolation", "process")
     return [sys.executable, "-P", "-m", f"{__package__}.supernode", address, *isolated]
 

@@ -1,14 +1,11 @@
 """A client of a federation: a SuperNode with its key, its data and its device."""
 
-import http.client
+import datetime
 import shlex
-import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -18,6 +15,8 @@ from fcl_flower.flower import commands
 from fcl_flower.flower.commands import SuperNodeEvent
 from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
+from fcl_flower.runtime.diagnosis import diagnose_server
+from fcl_flower.runtime.logs import Tail, on_screen
 
 RETRY_SECONDS = 10.0
 
@@ -31,6 +30,7 @@ def run_supernode(
     report: Callable[[str], None],
     *,
     resident: bool,
+    show: Callable[[str], None] = on_screen,
 ) -> None:
     """Run one client of a federation until it is stopped.
 
@@ -41,6 +41,7 @@ def run_supernode(
 
     ``node`` configures the client app: ``partition-id``, and what is given of
     ``data-path``, ``word-vectors`` and ``device``. ``more`` goes to flower-supernode.
+    Lines for the user are reported, and those of Flower's programs shown.
 
     Raises:
         ConfigError: a file is missing, or the folder cannot be written, or another
@@ -80,14 +81,17 @@ def run_supernode(
             supernode = processes.start_guarded(
                 started, env, subprocess.PIPE, keep_open=[lock]
             )
+            log = _SuperNodeLog(server, authority, once, show)
             try:
-                refused = _follow(supernode, server, authority, once)
+                log.follow(supernode)
             finally:
                 processes.stop_guarded(supernode)
-            if not refused and supernode.returncode:
+            if diagnose_server(server, authority):
+                continue  # which says what it is
+            if not log.refused and supernode.returncode:
                 raise RoundError(
                     "the SuperNode ended by itself, with code "
-                    f"{supernode.returncode}; the reason is above"
+                    f"{supernode.returncode}; its last lines: {log.tail}"
                 )
             reason = "it takes clients with a key alone: give --certs"
             if certificates is not None:
@@ -117,53 +121,72 @@ class _Once:
         self._last = ""
 
 
-def _follow(
-    supernode: subprocess.Popen[bytes],
-    server: str,
-    authority: Path | None,
-    report: _Once,
-) -> bool:
-    """Pass on the log of a SuperNode until it ends; tell whether it was refused.
+class _SuperNodeLog:
+    """Passes on the log of a SuperNode, and what is to be said of it.
 
     What it says before the server has let it in is held back: of a refusal the caller
     has one sentence, which says more.
     """
-    assert supernode.stdout is not None  # it is a pipe
-    held, refused, let_in = list[str](), False, False
-    failure = ""
-    with supernode.stdout as log:
-        for raw in log:
-            line = raw.decode(errors="replace").rstrip()
-            event = commands.read_supernode_log(line)
-            if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
-                continue
-            if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
-                if obstacle := diagnose_server(server, authority):
-                    report(f"{obstacle.sentence}; the client goes on when it is back")
-                continue
-            refused = refused or event is SuperNodeEvent.REFUSED
-            if event in (SuperNodeEvent.LET_IN, SuperNodeEvent.BACK):
-                let_in = True
-                report.forget()
-            held.append(line)
-            if let_in:
-                _show(held)
-            if event is SuperNodeEvent.FAILED:
-                failure = line[line.index(MESSAGE_FAILED) :]
-            if event is SuperNodeEvent.ANSWERED and failure:
-                # Flower has buried it by now.
-                report.forget()
-                report(f"{failure}; the client waits for the next message")
-                failure = ""
-    if not refused:
-        _show(held)
-    return refused
 
+    def __init__(
+        self,
+        server: str,
+        authority: Path | None,
+        report: _Once,
+        show: Callable[[str], None],
+    ) -> None:
+        self._server, self._authority = server, authority
+        self._report, self._show = report, show
+        self._held, self._let_in = list[str](), False
+        self._failure = self._cut = ""
+        self.refused, self.tail = False, Tail()
 
-def _show(lines: list[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
-    lines.clear()
+    def follow(self, supernode: subprocess.Popen[bytes]) -> None:
+        """Read it to its end."""
+        assert supernode.stdout is not None  # it is a pipe
+        with supernode.stdout as log:
+            for raw in log:
+                self._read(raw.decode(errors="replace").rstrip())
+        if not self.refused:
+            self._show_held()
+
+    def _read(self, line: str) -> None:
+        self.tail.add(line)
+        event = commands.read_supernode_log(line)
+        if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
+            return
+        if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
+            self._say_why_cut()
+            return
+        self.refused = self.refused or event is SuperNodeEvent.REFUSED
+        if event in (SuperNodeEvent.LET_IN, SuperNodeEvent.BACK):
+            self._let_in, self._cut = True, ""
+            self._report.forget()
+        self._held.append(line)
+        if self._let_in:
+            self._show_held()
+        if event is SuperNodeEvent.FAILED:
+            self._failure = line[line.index(MESSAGE_FAILED) :]
+        if event is SuperNodeEvent.ANSWERED and self._failure:
+            # Flower has buried it by now.
+            self._report.forget()
+            self._report(f"{self._failure}; the client waits for the next message")
+            self._failure = ""
+
+    def _say_why_cut(self) -> None:
+        if self._let_in and not self._cut:
+            since = datetime.datetime.now().astimezone()
+            self._cut = f"the link to the server at {self._server} is cut since "
+            self._cut += f"{since:%H:%M:%S}: "
+        if obstacle := diagnose_server(self._server, self._authority):
+            # It was right before, so that nobody has to correct it.
+            why = self._cut + obstacle.cause if self._cut else obstacle.sentence
+            self._report(f"{why}; the client goes on when it is back")
+
+    def _show_held(self) -> None:
+        for line in self._held:
+            self._show(line)
+        self._held.clear()
 
 
 def _security(certificates: Certificates | None, number: int) -> list[str]:
@@ -180,120 +203,3 @@ def _security(certificates: Certificates | None, number: int) -> list[str]:
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(key)),
     ]
-
-
-# ---- what stands in the way
-
-PROBE_SECONDS = 5.0
-
-_NOT_FOR_THIS_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
-_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
-
-
-class Obstacle(NamedTuple):
-    """What stands between this machine and a server, and what to do about it."""
-
-    sentence: str
-    passes: bool
-    """It may go by itself, so that trying again makes sense."""
-
-
-def diagnose_server(
-    server: str, authority: Path | None, place: str = ""
-) -> Obstacle | None:
-    """Find out why a server, HOST:PORT, cannot be used from here; None if it can.
-
-    Its certificate is checked with the authority's; None without TLS. A ``place`` is
-    the path of a call that is to be answered there, too.
-    """
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    connection = http.client.HTTPConnection(host, int(port), timeout=PROBE_SECONDS)
-    if authority is not None:
-        try:
-            context = ssl.create_default_context(cafile=authority)
-        except ssl.SSLError:
-            return Obstacle(f"{authority} is no certificate: copy the server's", False)
-        connection = http.client.HTTPSConnection(
-            host, int(port), timeout=PROBE_SECONDS, context=context
-        )
-    try:
-        status = _status(connection, "/health")
-        # Of a place that there is, another method is refused, and nothing done.
-        missing = status == 200 and place and _status(connection, place) == 404
-    except (OSError, http.client.HTTPException) as error:
-        return _obstacle(error, server, host, authority)
-    finally:
-        connection.close()
-    if missing:
-        return Obstacle(
-            f"at {server} clients come in, and no runs: give --server the "
-            "--control-port of fcl server",
-            False,
-        )
-    if status == 200:
-        return None
-    if status >= 500:
-        return Obstacle(
-            f"the server at {server} is there, but not ready (HTTP status {status}): "
-            "its own log says why, if it stays so",
-            True,
-        )
-    return Obstacle(
-        f"what listens at {server} is no fcl server (HTTP status {status}): correct "
-        "--server",
-        False,
-    )
-
-
-def _status(connection: http.client.HTTPConnection, path: str) -> int:
-    connection.request("GET", path)
-    with connection.getresponse() as response:
-        response.read()
-        return response.status
-
-
-def _obstacle(
-    error: Exception, server: str, host: str, authority: Path | None
-) -> Obstacle:
-    """Say what an error means; all may pass but a certificate that is not trusted."""
-    certified = f"the certificate of the server at {server}"
-    match error:
-        case ssl.SSLCertVerificationError() if error.verify_code in _NOT_FOR_THIS_NAME:
-            sentence = (
-                f"{certified} is not for {host!r}: use a name that it is for, or make "
-                f"another with fcl certs --host {host}"
-            )
-        case ssl.SSLCertVerificationError() if error.verify_code == _EXPIRED:
-            sentence = (
-                f"{certified} has expired: delete its server.crt and make another with "
-                "fcl certs --host"
-            )
-        case ssl.SSLCertVerificationError():
-            sentence = (
-                f"the server at {server} has a certificate of another authority than "
-                f"{authority}, or is an impostor: copy ca.crt from the server's folder "
-                "of certificates"
-            )
-        case socket.gaierror():
-            sentence = f"no machine is known as {host!r}: correct --server"
-        case ConnectionRefusedError():
-            sentence = (
-                f"no program listens at {server}: start fcl server there, or correct "
-                "--server"
-            )
-        case TimeoutError():
-            sentence = (
-                f"nothing answers at {server}: correct --server, or open the port in "
-                "the firewall"
-            )
-        case ssl.SSLError() | http.client.HTTPException() | ConnectionResetError():
-            spoken = "TLS" if authority else "HTTP without TLS"
-            sentence = (
-                f"what listens at {server} does not speak {spoken}: correct --server, "
-                f"or give {'--insecure' if authority else '--certs'} if the server was "
-                "started so"
-            )
-        case _:
-            sentence = f"{server} cannot be reached: {error}: correct --server"
-    return Obstacle(sentence, not isinstance(error, ssl.SSLCertVerificationError))

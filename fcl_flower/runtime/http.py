@@ -5,6 +5,7 @@ import contextlib
 import resource
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass
+from email.utils import formatdate
 
 from fcl_flower.core.errors import require_extra
 
@@ -133,8 +134,12 @@ class Caller:
         await self._send(h11.EndOfMessage())
 
     async def refuse(self, status: int, reason: bytes = b"") -> None:
-        """Send an answer of our own, after which the connection ends."""
-        headers = [(b"content-length", b"%d" % len(reason)), (b"connection", b"close")]
+        """Send an answer of our own, with our time; the connection ends by it."""
+        headers = [
+            (b"content-length", b"%d" % len(reason)),
+            (b"connection", b"close"),
+            (b"date", formatdate(usegmt=True).encode()),
+        ]
         if reason:
             headers.append((b"content-type", b"application/json"))
         await self._send(h11.Response(status_code=status, headers=headers))

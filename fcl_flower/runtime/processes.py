@@ -29,6 +29,8 @@ PATIENCE = GRACE + 5.0
 STARTUP_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
+PROBE_BYTES = 2**20
+"""What a folder must have room for before anything is started."""
 STATES_LOCK = "in-use.lock"
 
 Progress = dict[str, Any]
@@ -143,8 +145,8 @@ def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if private:
             make_private_folder(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))  # a full disk takes a name, but no content
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
         raise config_error(key, str(folder), expected) from error

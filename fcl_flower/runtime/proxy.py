@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 import httpx
 
-from fcl_flower.core.errors import WireError, config_error, require_extra
+from fcl_flower.core.errors import WireError, config_error, require_extra, unforeseen
 from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys
 from fcl_flower.runtime.certificates import Certificates
@@ -181,7 +181,11 @@ def run_proxy(
 
     def serve() -> None:
         with contextlib.closing(loop), contextlib.suppress(asyncio.CancelledError):
-            loop.run_until_complete(serving)
+            try:
+                loop.run_until_complete(serving)
+            except Exception as error:
+                report(f"the reverse proxy has an error: {unforeseen(error)}")
+                raise
 
     thread = threading.Thread(target=serve, name="reverse-proxy")
     thread.start()
@@ -191,6 +195,39 @@ def run_proxy(
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             loop.call_soon_threadsafe(serving.cancel)
         thread.join()
+
+
+class Proxy:
+    """The reverse proxy as a part of a server that is watched."""
+
+    name = "the reverse proxy"
+
+    def __init__(
+        self,
+        listener: Listener,
+        superlink: str,
+        keys: NodeKeys | None,
+        bounds: Bounds,
+        report: Callable[[str], None],
+    ) -> None:
+        """Start nothing yet; see `ReverseProxy`."""
+        self._given = listener, superlink, keys, bounds, report
+        self._stack = contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run it in a thread."""
+        self._thread = self._stack.enter_context(run_proxy(*self._given))
+
+    def ended(self) -> str:
+        """Say whether the thread has ended, which shows its error as it does."""
+        alive = self._thread is None or self._thread.is_alive()
+        return "" if alive else "by the error above"
+
+    def stop(self) -> None:
+        """End it; its callers are cut off."""
+        self._stack.close()
+        self._thread = None
 
 
 class ReverseProxy:

@@ -11,7 +11,7 @@ from fcl_flower.core.files import COMMAND_LOCK, lock_folder
 from fcl_flower.flower import commands
 from fcl_flower.results.files import json_value, write_json
 from fcl_flower.results.service import POLICY_FILE, Policy, write
-from fcl_flower.runtime.client import Obstacle
+from fcl_flower.runtime.diagnosis import Obstacle
 from fcl_flower.runtime.submission import SuperLink
 
 APPS = "fcl_flower.federation.service:app", "fcl_flower.federation.client_app:app"

@@ -1,5 +1,6 @@
 """The server of a federation: a SuperLink behind a reverse proxy."""
 
+import datetime
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,16 @@ from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys, public_key
 from fcl_flower.runtime import processes
 from fcl_flower.runtime.certificates import Certificates
-from fcl_flower.runtime.client import diagnose_server
+from fcl_flower.runtime.diagnosis import diagnose_server
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
+from fcl_flower.runtime.logs import as_local, now, on_screen
 from fcl_flower.runtime.membership import HOME, NUMBERS, write_keys
-from fcl_flower.runtime.proxy import listening, run_proxy
+from fcl_flower.runtime.proxy import Proxy, listening
+from fcl_flower.runtime.watch import Program, Watch
 
 LOOK_SECONDS = 1.0
+WARN_BEFORE, WARN_EVERY = datetime.timedelta(days=30), datetime.timedelta(days=1)
+"""Before the end of the server's certificate, and between two warnings of it."""
 
 
 class Addresses(NamedTuple):
@@ -41,20 +46,22 @@ def run_superlink(
     more: Sequence[str],
     report: Callable[[str], None],
     metrics_port: int = 0,
+    show: Callable[[str], None] = on_screen,
 ) -> None:
     """Run the server of a federation until it is stopped.
 
     Without certificates any program may join as a client. The folder ``state`` is for
-    what a restart needs, ``more`` are arguments for flower-superlink, and ``report`` is
-    called with each line for the user. With a ``metrics_port`` Prometheus finds metrics
-    there, on this machine alone.
+    what a restart needs, ``more`` are arguments for flower-superlink. Lines for the
+    user are reported, and those of Flower's programs shown. With a ``metrics_port``
+    Prometheus finds metrics there, on this machine alone.
 
     Raises:
         ConfigError: a certificate is missing, the folder cannot be written, another
-            program works in it, or the address is taken.
-        RoundError: the SuperLink did not start, or ended by itself.
+            program works in it, the address is taken, or ``more`` names another
+            flower-superexec.
+        RoundError: a part of it did not start, or ended by itself again and again.
     """
-    security, keys = ["--insecure"], None
+    security, trust, keys = ["--insecure"], ["--insecure"], None
     if certificates is not None:
         files = certificates.authority, certificates.server, certificates.server_key
         certificates.require(*files)
@@ -62,6 +69,7 @@ def run_superlink(
         named = zip(options, map(str, files), strict=True)
         security = [*(word for pair in named for word in pair)]
         security.append("--enable-supernode-auth")
+        trust = ["--root-certificates", str(certificates.authority)]
         keys = NodeKeys()
     bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
     home, path = state / HOME, (state / NUMBERS).absolute()
@@ -69,12 +77,19 @@ def run_superlink(
     processes.make_folder(state, "state", private=True)
     authority = certificates and certificates.authority
     commands.write_superlink(home, control, authority)
-    command = [
-        commands.program("flower-superlink"),
-        *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
-        *("--database", str((state / "superlink.db").absolute())),
-        *security,
-        *more,
+    superlink = commands.with_own_superexec(
+        [
+            commands.program("flower-superlink"),
+            *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
+            *("--database", str((state / "superlink.db").absolute())),
+            *security,
+            *more,
+        ]
+    )
+    superexec = [
+        commands.program("flower-superexec"),
+        *trust,
+        *("--runtime-api-address", control),
     ]
     env = {**commands.environment(home), VARIABLE: str(path)}
     with ExitStack() as stack:
@@ -88,10 +103,11 @@ def run_superlink(
             seen = keys.seen if keys else None
             _serve_metrics(stack, metrics_port, state, certificates, seen, control)
             report(f"metrics: http://127.0.0.1:{metrics_port}/metrics")
-        report(shlex.join(command))
-        superlink = processes.start_guarded(command, env, keep_open=[lock])
-        stack.callback(processes.stop_guarded, superlink)
-        processes.await_port(superlink, addresses.control_port)
+        report(shlex.join(superlink))
+        watch = stack.enter_context(Watch(report))
+        port = addresses.control_port
+        watch.start(Program(superlink, env, lock, show, port))
+        watch.start(Program(superexec, env, lock, show))
         # Before the proxy runs: a client that is not let in goes for good.
         folder, new = None, list[Path]()
         if certificates and keys:
@@ -99,14 +115,15 @@ def run_superlink(
             new = folder.look()
         # It ends before the SuperLink: stopping that takes descriptors, which there
         # are again once the proxy has closed its connections.
-        proxy = stack.enter_context(run_proxy(listener, control, keys, bounds, report))
+        watch.start(Proxy(listener, control, keys, bounds, report))
         report(
             f"clients reach this server at {addresses.host}:{addresses.port}, fcl run "
             f"at {control} from this machine"
         )
-        while superlink.poll() is None:
-            if not proxy.is_alive():
-                raise RoundError("the reverse proxy ended by itself")
+        expiry = _Expiry(certificates, report)
+        while True:
+            watch.look()
+            expiry.look()
             try:
                 while new:
                     report(_register(new[0], home, numbers))
@@ -115,8 +132,31 @@ def run_superlink(
             except OSError as error:
                 report(f"could not read or register clients' keys: {error}")
             time.sleep(LOOK_SECONDS)
-    code = superlink.returncode
-    raise RoundError(f"the SuperLink ended by itself, with code {code}")
+
+
+class _Expiry:
+    """Warns while the server's certificate ends soon, at once and then once a day."""
+
+    def __init__(
+        self, certificates: Certificates | None, report: Callable[[str], None]
+    ) -> None:
+        self._ends = certificates and certificates.ends()
+        self._report = report
+        self._warned: datetime.datetime | None = None
+
+    def look(self) -> None:
+        """Warn where it is time."""
+        time = now()
+        if self._ends is None or self._ends - time > WARN_BEFORE:
+            return
+        if self._warned is None or time - self._warned >= WARN_EVERY:
+            self._warned = time
+            over = "has ended" if self._ends < time else "ends"
+            self._report(
+                f"the server's certificate {over} at {as_local(self._ends)}, and no "
+                "client is let in after that: fcl certs FOLDER --renew makes another, "
+                "for which fcl server is started again"
+            )
 
 
 def _serve_metrics(
@@ -140,7 +180,7 @@ def _serve_metrics(
             state,
             certificates,
             seen,
-            lambda: diagnose_server(control, authority) is None,
+            lambda: diagnose_server(control, authority, commands.START_RUN) is None,
         )
     )
     stack.enter_context(exporting("metrics-port", port, registry))

@@ -1,23 +1,29 @@
 """A run in a federation that is up: submit it, show its log, stop it if asked."""
 
+import math
 import re
 import shlex
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fcl_flower import __version__
 from fcl_flower.config.run_config import RunConfig, refuse_attack
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import BEGINS, WAITING, RoundError
 from fcl_flower.flower import commands
 from fcl_flower.runtime import processes
+from fcl_flower.runtime.logs import without_colours
 from fcl_flower.runtime.processes import Progress, ProgressFile
 
+NO_REASON = (
+    "its log has no reason, so that its server app was ended from outside, as for want "
+    "of memory; the log of fcl server says more"
+)
 OURS = "fcl_flower.federation.server_app:app", "fcl_flower.federation.client_app:app"
 
 
@@ -51,7 +57,10 @@ clientapp = "{client}"
 {settings}""")
 
 
-_REASON = re.compile(r"fcl_flower\.core\.errors\.\w+Error: (.+)")
+_REASON = re.compile(
+    r"(?:fcl_flower\.core\.errors\.\w+Error: )(?P<ours>.+)"
+    r"|(?P<other>(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?)$"
+)
 """The last line of a traceback that the server's app ends with."""
 
 
@@ -79,16 +88,19 @@ class SuperLink:
         report: Callable[[str], None],
         watch: Callable[[Progress], None],
         apps: tuple[str, str] = OURS,
+        start_seconds: float = 0.0,
     ) -> None:
         """Run ``config``, with a number of clients and an absolute ``output``.
 
         Each line of the run's log and for the user is reported. Changes of
-        ``progress.json`` are watched, where the output folder is on this machine.
+        ``progress.json`` are watched, where the output folder is on this machine. The
+        run is stopped where it has not begun in so many seconds; 0 for no limit.
 
         Raises:
             RoundError: the run could not be started, or did not finish.
         """
         heard: dict[str, str] = {}
+        deadline = time.monotonic() + (start_seconds or math.inf)
         with self._home() as home:
             app = home / "app"
             write_app(app, config, apps)
@@ -109,6 +121,11 @@ class SuperLink:
                     ended = process.poll() is not None
                     if now := progress.news():
                         watch(now)
+                    if "begins" not in heard and time.monotonic() > deadline:
+                        raise RoundError(
+                            f"the run has not begun in {start_seconds:.0f} s: "
+                            f"{self._awaited(heard)}"
+                        )
                     time.sleep(0.0 if ended else processes.POLL_SECONDS)
             except BaseException:  # an interrupt above all
                 if "run" in heard:
@@ -118,13 +135,27 @@ class SuperLink:
                 processes.stop_guarded(process)
                 reader.join()
         if "run" not in heard:
-            raise RoundError("the run could not be started; the reason is above")
+            last = heard.get("last", "flwr run said nothing")
+            raise RoundError(f"the run could not be started: {last}")
+        status = self._status(heard)
+        if status != commands.COMPLETED:
+            reason = heard.get("reason", NO_REASON)
+            raise RoundError(f"the run did not finish, but ended as {status}: {reason}")
+
+    def _status(self, heard: Mapping[str, str]) -> str:
         (run,) = self._ask("list", "--run-id", heard["run"])["runs"]
-        if run["status"] != commands.COMPLETED:
-            reason = heard.get("reason", "the reason stands above")
-            raise RoundError(
-                f"the run did not finish, but ended as {run['status']}: {reason}"
-            )
+        return str(run["status"])
+
+    def _awaited(self, heard: Mapping[str, str]) -> str:
+        """Say for what a run that has not begun waits."""
+        if "run" not in heard:
+            return f"the server at {self._address} has not taken it"
+        if "waits" in heard:
+            return heard["waits"]
+        return (
+            f"its server app has not begun, and is {self._status(heard)}; the log of "
+            "fcl server says why"
+        )
 
     def stop(self, run: str, report: Callable[[str], None]) -> None:
         """Stop a run, which may have ended by itself."""
@@ -160,7 +191,14 @@ def _read(
         for line in log:
             text = line.decode(errors="replace").rstrip()
             report(text)
+            text = without_colours(text)
             if found := commands.STARTED_RUN.search(text):
                 heard.setdefault("run", found[1])
             if found := _REASON.match(text):
-                heard["reason"] = found[1]
+                heard["reason"] = found["ours"] or found["other"]
+            if WAITING in text:
+                heard["waits"] = text[text.index(WAITING) :]
+            if BEGINS in text:
+                heard["begins"] = text
+            if text.strip():
+                heard["last"] = text.strip()

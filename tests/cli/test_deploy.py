@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -27,10 +29,11 @@ from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.flower import commands
 from fcl_flower.flower.commands import START_RUN, node_config
-from fcl_flower.runtime import client
+from fcl_flower.runtime import client, diagnosis, proxy, watch
 from fcl_flower.runtime import server as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.client import Obstacle, run_supernode
+from fcl_flower.runtime.client import run_supernode
+from fcl_flower.runtime.diagnosis import Obstacle
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.server import Addresses, run_superlink
 from fcl_flower.runtime.submission import SuperLink
@@ -98,6 +101,12 @@ def await_true(condition):
     pytest.fail("it did not happen")
 
 
+@pytest.fixture
+def once(monkeypatch):
+    """Nothing that ends is started again."""
+    monkeypatch.setattr(watch, "RESTARTS", 0)
+
+
 def certificates(folder, clients=1):
     make_certificates(folder, ["localhost"], clients, 1, overwrite=False)
     return Certificates(folder)
@@ -124,8 +133,8 @@ def test_flower_reads_the_node_config_as_it_was_meant(text):
 
 
 @pytest.mark.process
-def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
-    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, once):
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS, flwr=REGISTERS)
     said = []
     ports = Addresses("127.0.0.1", free_port(), free_port())
     files = certificates(tmp_path / "certs", clients=3)
@@ -138,7 +147,9 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
 
     helper = threading.Thread(target=later)
     helper.start()
-    with pytest.raises(RoundError, match="the SuperLink ended by itself, with code 0"):
+    with pytest.raises(
+        RoundError, match=r"^flower-superlink ended by itself, with code 0; its"
+    ):
         run_superlink(
             files, tmp_path / "state", ports, ["--log-file", "x"], said.append
         )
@@ -151,8 +162,14 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
         *("--ssl-ca-certfile", str(files.authority)),
         *("--ssl-certfile", str(files.server)),
         *("--ssl-keyfile", str(files.server_key)),
-        *("--enable-supernode-auth", "--log-file", "x"),
+        *("--enable-supernode-auth", "--log-file", "x", "--isolation", "process"),
     ]
+    ((executor, its_env),) = flower.calls("flower-superexec")
+    assert executor == [
+        *("--root-certificates", str(files.authority)),
+        *("--runtime-api-address", ports.control),
+    ]
+    assert its_env.items() >= {n: env[n] for n in ("FLWR_HOME", "no_proxy")}.items()
     assert env["FLWR_HOME"] == str(tmp_path / "state" / "flower")
     assert env["FLWR_TELEMETRY_ENABLED"] == "0"
     assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
@@ -167,7 +184,7 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
     # Each key once; one that is there later, too; a bad one ends nothing.
     keys = [call[2] for call, _ in flower.calls("flwr")]
     assert [Path(key).name for key in keys] == [f"client-{n}.pub" for n in range(4)]
-    assert said[2:] == [
+    assert [line for line in said if "regist" in line] == [
         "registered client-0.pub",
         "registered client-1.pub before, but for no client's number",
         "could not register client-2.pub: no public key",
@@ -176,9 +193,11 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path):
 
 
 @pytest.mark.process
-def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeypatch):
+def test_a_server_without_descriptors_goes_on_watching(
+    flower, tmp_path, monkeypatch, once
+):
     """Registering a key needs some: it is tried again, and nothing ends by it."""
-    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS, flwr=REGISTERS)
     monkeypatch.setattr(server_process, "LOOK_SECONDS", 0.05)
     look, looks, said = server_process._KeyFolder.look, [], []
 
@@ -193,7 +212,9 @@ def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeyp
     monkeypatch.setattr(server_process._KeyFolder, "look", without)
     files = certificates(tmp_path / "certs")
     ports = Addresses("127.0.0.1", free_port(), free_port())
-    with pytest.raises(RoundError, match="the SuperLink ended by itself, with code 0"):
+    with pytest.raises(
+        RoundError, match=r"^flower-superlink ended by itself, with code 0; its"
+    ):
         run_superlink(files, tmp_path / "state", ports, [], said.append)
 
     cannot = "could not read or register clients' keys: [Errno 24] Too many open files"
@@ -202,27 +223,37 @@ def test_a_server_without_descriptors_goes_on_watching(flower, tmp_path, monkeyp
 
 
 @pytest.mark.process
-def test_a_reverse_proxy_that_ends_takes_the_server_with_it(
+def test_a_reverse_proxy_that_ends_again_and_again_takes_the_server_with_it(
     flower, tmp_path, monkeypatch
 ):
-    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
-    over = threading.Thread(target=lambda: None)
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS, flwr=REGISTERS)
+    over, begun, said = threading.Thread(target=lambda: None), [], []
 
     @contextlib.contextmanager
     def ended(*given):
+        begun.append(given)
         yield over
 
-    monkeypatch.setattr(server_process, "run_proxy", ended)
+    monkeypatch.setattr(proxy, "run_proxy", ended)
+    monkeypatch.setattr(watch, "RESTARTS", 2)
+    monkeypatch.setattr(server_process, "LOOK_SECONDS", 0.05)
     files = certificates(tmp_path / "certs")
     ports = Addresses("127.0.0.1", free_port(), free_port())
 
-    with pytest.raises(RoundError, match=r"^the reverse proxy ended by itself$"):
-        run_superlink(files, tmp_path / "state", ports, [], lambda line: None)
+    why = r"^the reverse proxy ended by itself after 2 restarts, by the error above$"
+    with pytest.raises(RoundError, match=why):
+        run_superlink(files, tmp_path / "state", ports, [], said.append)
+
+    assert len(begun) == 3
+    again = "the reverse proxy ended by itself, by the error above; it is started again"
+    assert [line for line in said if line.startswith(again)] == [
+        f"{again} ({n} of 2 times in 10 minutes)" for n in (1, 2)
+    ]
 
 
 @pytest.mark.process
-def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path):
-    flower.install(flower_superlink=LISTENS)
+def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path, once):
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS)
     (tmp_path / "end").touch()
     ports = Addresses("127.0.0.1", free_port(), free_port())
 
@@ -230,14 +261,14 @@ def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path)
         run_superlink(None, tmp_path / "state", ports, [], lambda line: None)
 
     ((arguments, _),) = flower.calls("flower-superlink")
-    assert arguments[-1] == "--insecure"
+    assert arguments[-3:] == ["--insecure", "--isolation", "process"]
     assert arguments[:2] == ["--host", "127.0.0.1"]
 
 
 @pytest.mark.process
-def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch):
-    flower.install(flower_superlink=LISTENS, flwr=REGISTERS)
-    monkeypatch.setattr(client, "PROBE_SECONDS", 0.2)  # what listens says nothing
+def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch, once):
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS, flwr=REGISTERS)
+    monkeypatch.setattr(diagnosis, "PROBE_SECONDS", 0.2)  # what listens says nothing
     ports = Addresses("127.0.0.1", free_port(), free_port())
     port, found, said = free_port(), [], []
     address = f"http://127.0.0.1:{port}/metrics"
@@ -251,7 +282,7 @@ def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch):
     helper = threading.Thread(target=later)
     helper.start()
     known = certificates(tmp_path / "certs"), tmp_path / "state", ports, []
-    with pytest.raises(RoundError, match="the SuperLink ended by itself"):
+    with pytest.raises(RoundError, match="flower-superlink ended by itself"):
         run_superlink(*known, said.append, port)
     helper.join()
 
@@ -265,7 +296,7 @@ def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch):
 
 
 def test_a_port_of_metrics_that_is_taken_is_refused_at_once(flower, tmp_path):
-    flower.install(flower_superlink=LISTENS)
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS)
     ports = Addresses("127.0.0.1", free_port(), free_port())
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -276,8 +307,113 @@ def test_a_port_of_metrics_that_is_taken_is_refused_at_once(flower, tmp_path):
     assert flower.calls("flower-superlink") == []
 
 
+DIES = """
+number = len([1 for l in (place / "calls.jsonl").open() if "flower-superexec" in l])
+print(chr(27) + f"[91mreason {number}" + chr(27) + "[0m", flush=True)
+print(flush=True)
+print("the last line", flush=True)
+os._exit(7)
+"""
+
+
+@pytest.mark.process
+def test_a_program_that_dies_is_started_again_three_times_and_then_ends_the_server(
+    flower, tmp_path, monkeypatch
+):
+    flower.install(flower_superlink=LISTENS, flower_superexec=DIES)
+    monkeypatch.setattr(server_process, "LOOK_SECONDS", 0.05)
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+    said, shown = [], []
+
+    with pytest.raises(RoundError) as ended:
+        run_superlink(None, tmp_path / "s", ports, [], said.append, 0, shown.append)
+
+    how = "with code 7; its last lines: reason {} | the last line"
+    assert str(ended.value) == (
+        f"flower-superexec ended by itself after 3 restarts, {how.format(4)}"
+    )
+    assert [line for line in said if "superexec ended" in line] == [
+        f"flower-superexec ended by itself, {how.format(n)}; it is started again ({n} "
+        "of 3 times in 10 minutes)"
+        for n in (1, 2, 3)
+    ]
+    assert shown.count("the last line") == 4
+    assert len(flower.calls("flower-superlink")) == 1
+
+
+def test_a_part_that_dies_now_and_then_is_started_again_each_time(monkeypatch):
+    clock, ends, starts = [0.0], [], []
+    monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
+
+    class Part:
+        name = "it"
+
+        def start(self):
+            starts.append(clock[0])
+
+        def ended(self):
+            return ends.pop() if ends else ""
+
+        def stop(self):
+            pass
+
+    with watch.Watch(lambda line: None) as parts:
+        parts.start(Part())
+        for _ in range(9):
+            clock[0] += 201.0  # three of these are within ten minutes, four are not
+            ends.append("at once")
+            parts.look()
+        clock[0] += 1.0
+        ends.append("at once")
+        with pytest.raises(RoundError, match="it ended by itself after 3 restarts, at"):
+            parts.look()
+
+    assert len(starts) == 10
+
+
+@pytest.mark.process
+def test_a_program_that_does_not_start_is_told_by_its_last_lines(flower, tmp_path):
+    flower.install(
+        flower_superlink="sys.exit('no room on the disk')", flower_superexec=STAYS
+    )
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+
+    why = "^Flower's SuperLink did not start; its last lines: no room on the disk$"
+    with pytest.raises(RoundError, match=why):
+        run_superlink(None, tmp_path / "state", ports, [], print)
+
+
+@pytest.mark.parametrize("option", ["--isolation", "--superexec-auth-secret-file"])
+def test_a_server_has_its_own_superexec(flower, tmp_path, option):
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS)
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+
+    with pytest.raises(ConfigError, match=f"{option}: got 'x', expected none: fcl ser"):
+        run_superlink(None, tmp_path / "state", ports, [option, "x"], print)
+
+
+@pytest.mark.parametrize(
+    ("days", "hours", "warnings"), [(29, [0, 23, 25, 30, 50], 3), (31, [0, 23], 0)]
+)
+def test_a_server_warns_once_a_day_before_its_certificate_ends(
+    tmp_path, monkeypatch, days, hours, warnings
+):
+    make_certificates(tmp_path, ["localhost"], 0, days, overwrite=False)
+    begun, said = server_process.now(), []
+    expiry = server_process._Expiry(Certificates(tmp_path), said.append)
+    for hour in hours:
+        later = begun + timedelta(hours=hour)
+        monkeypatch.setattr(server_process, "now", lambda later=later: later)
+        expiry.look()
+
+    assert len(said) == warnings
+    ends = Certificates(tmp_path).ends().astimezone().isoformat()
+    for line in said:
+        assert line.startswith(f"the server's certificate ends at {ends}, and no clie")
+
+
 def test_a_server_does_not_take_another_for_its_own_superlink(flower, tmp_path):
-    flower.install(flower_superlink=LISTENS)
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = Addresses("127.0.0.1", free_port(), port)
@@ -413,8 +549,8 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
     flower, tmp_path, reachable, monkeypatch, capsys
 ):
     flower.install(flower_supernode=CUT_OFF)
-    found = iter([None, *[Obstacle("nobody is there", True)] * 4])
-    monkeypatch.setattr(client, "diagnose_server", lambda *server: next(found))
+    found = iter([None, *[Obstacle("nobody is there", "correct it", True)] * 4])
+    monkeypatch.setattr(client, "diagnose_server", lambda *server: next(found, None))
     said = []
 
     with pytest.raises(RoundError):
@@ -422,7 +558,13 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
             "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
         )
 
-    assert said[1:] == ["nobody is there; the client goes on when it is back"] * 2
+    assert len(said[1:]) == 2
+    for sentence in said[1:]:
+        assert re.fullmatch(
+            r"the link to the server at a:1 is cut since \d\d:\d\d:\d\d: nobody is "
+            "there; the client goes on when it is back",
+            sentence,
+        )
     shown = capsys.readouterr().out.splitlines()
     assert shown == ["SuperNode ID: 7", "Connection successful after 3 s"]
 
@@ -432,17 +574,19 @@ def test_a_client_waits_for_its_server_but_not_for_another(
 ):
     monkeypatch.setattr(client, "RETRY_SECONDS", 0.0)
     flower.install(flower_supernode=STAYS)
-    obstacles = [Obstacle("not yet", True)] * 2 + [Obstacle("an impostor", False)]
+    obstacles = [Obstacle("not yet", "wait", True)] * 2 + [
+        Obstacle("an impostor", "leave", False)
+    ]
     found = iter(obstacles)
     monkeypatch.setattr(client, "diagnose_server", lambda *server: next(found))
     said = []
 
-    with pytest.raises(RoundError, match=r"^an impostor$"):
+    with pytest.raises(RoundError, match=r"^an impostor: leave$"):
         run_supernode(
             "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
         )
 
-    assert said[1:] == ["not yet; trying again every 0 s"]
+    assert said[1:] == ["not yet: wait; trying again every 0 s"]
     assert flower.calls("flower-supernode") == []
 
 
@@ -694,11 +838,9 @@ def fcl(monkeypatch, capsys, tmp_path):
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
-    monkeypatch.setattr(client, "diagnose_server", lambda *server: None)
+    monkeypatch.setattr(diagnosis, "diagnose_server", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
-    monkeypatch.setattr(
-        SuperLink, "run", lambda self, config, report, watch: ran.append(config)
-    )
+    monkeypatch.setattr(SuperLink, "run", lambda self, config, **_: ran.append(config))
     return ran
 
 
@@ -785,12 +927,14 @@ def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):
 
 def test_a_run_is_not_started_where_clients_come_in(fcl, superlink, monkeypatch):
     asked = []
-    obstacle = Obstacle("no runs here", False)
+    obstacle = Obstacle("no runs", "go elsewhere", False)
     monkeypatch.setattr(
-        client, "diagnose_server", lambda *server: asked.append(server) or obstacle
+        diagnosis, "diagnose_server", lambda *server: asked.append(server) or obstacle
     )
 
-    assert fcl("run", "--insecure", "--server", "a:1")[2] == "fcl: no runs here\n"
+    assert (
+        fcl("run", "--insecure", "--server", "a:1")[2] == "fcl: no runs: go elsewhere\n"
+    )
     assert asked == [("a:1", None, START_RUN)]
     assert superlink == []
 
@@ -807,19 +951,19 @@ ANEW = (
 def test_a_run_that_ends_says_why_and_how_to_go_on(
     fcl, superlink, monkeypatch, tmp_path, step, gone
 ):
-    def lost(self, config, report, watch):
+    def lost(self, config, **_):
         raise RoundError("too few clients")
 
     if step == AGAIN:
         (tmp_path / "here" / "checkpoint").mkdir(parents=True)
     monkeypatch.setattr(SuperLink, "run", lost)
-    found = [None, Obstacle("the server is gone", True) if gone else None]
-    monkeypatch.setattr(client, "diagnose_server", lambda *server: found.pop(0))
+    found = [None, Obstacle("the server is gone", "wait", True) if gone else None]
+    monkeypatch.setattr(diagnosis, "diagnose_server", lambda *server: found.pop(0))
 
     code, _, err = fcl("run", "--insecure", "--output", "here")
 
     assert code == 1
-    reason = "the server is gone" if gone else "too few clients"
+    reason = "the server is gone: wait" if gone else "too few clients"
     assert err == f"fcl: {reason}; then {step.format(tmp_path / 'here')}\n"
 
 
@@ -827,7 +971,7 @@ def test_a_run_that_ends_says_why_and_how_to_go_on(
 def test_an_interrupted_run_promises_no_more_than_there_is(
     fcl, superlink, monkeypatch, tmp_path, step
 ):
-    def interrupted(self, config, report, watch):
+    def interrupted(self, config, **_):
         raise KeyboardInterrupt
 
     if step == AGAIN:
@@ -853,4 +997,8 @@ def test_an_interrupted_server_or_client_says_how_to_go_on(fcl, monkeypatch, com
     code, out, _ = fcl(*command, "--insecure")
 
     assert code == 130
-    assert out == "fcl: interrupted; the same command goes on from what is in --state\n"
+    time, _, line = out.partition(" ")
+    assert datetime.fromisoformat(time).tzinfo is not None
+    assert (
+        line == "fcl: interrupted; the same command goes on from what is in --state\n"
+    )

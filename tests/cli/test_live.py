@@ -9,7 +9,7 @@ from run_folders import make_run, make_under_way
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.results import monitors as live
-from fcl_flower.runtime import client, progress
+from fcl_flower.runtime import diagnosis, progress
 from fcl_flower.runtime.local_runs import Job
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.submission import SuperLink
@@ -84,11 +84,11 @@ def test_a_run_of_a_real_federation_serves_the_page_of_its_folder(
 
     port, seen = looks(leave)
 
-    def run(self, config, report, watch):
+    def run(self, config, watch, **_):
         place = Job(SimpleNamespace(config=config), Path(config.run.output))
         assert len(list(progress.run_all(None, [place], watch))) == 1
 
-    monkeypatch.setattr(client, "diagnose_server", lambda *server: None)
+    monkeypatch.setattr(diagnosis, "diagnose_server", lambda *server: None)
     monkeypatch.setattr(SuperLink, "connected", lambda self: 2)
     monkeypatch.setattr(SuperLink, "run", run)
     shape = ("--strategy", "fedavg", "--tasks", "2", "--classes-per-task", "2")

@@ -216,6 +216,13 @@ def test_the_superlink_refuses_a_client_with_our_code():
     assert found.name == "FLEET_NODE_ACTIVATION_FAILED"
 
 
+def test_clocks_may_differ_by_as_much_as_we_think():
+    found = import_module("flwr.common.constant")
+    drift = found.SYSTEM_TIME_TOLERANCE
+    assert drift == commands.MAX_AHEAD
+    assert found.TIMESTAMP_TOLERANCE + drift == commands.MAX_BEHIND
+
+
 def test_a_run_that_came_to_its_end_has_our_status():
     from flwr.common.constant import Status, SubStatus
 

@@ -127,12 +127,15 @@ def test_a_killed_worker_is_a_failure_of_one_round_and_the_client_goes_on(lab):
 
 def test_a_client_says_that_its_server_is_gone(lab):
     (line,) = [li for li in lab.said("client-0").splitlines() if "no program" in li]
-    assert line == (
-        f"fcl: no program listens at localhost:{lab.port}: start fcl server there, or "
-        "correct --server; the client goes on when it is back"
+    assert re.fullmatch(
+        rf"\S+T\S+ fcl: the link to the server at localhost:{lab.port} is cut since "
+        rf"\S+: no program listens at localhost:{lab.port}; the client goes on when it "
+        "is back",
+        line,
     )
     assert lab.said("client-0").splitlines()[-1] == line
     assert "EXPERIMENTAL" not in lab.said("client-0")
+    assert "\x1b" not in lab.said("client-0") + lab.said("server")
 
 
 def test_nothing_outlives_the_commands_even_killed_and_who_returns_is_let_in(lab):

@@ -7,7 +7,7 @@ from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder
 from fcl_flower.results.service import Policy, read_policy
 from fcl_flower.runtime import serve as module
-from fcl_flower.runtime.client import Obstacle
+from fcl_flower.runtime.diagnosis import Obstacle
 from fcl_flower.runtime.serve import serve
 
 
@@ -90,7 +90,7 @@ def test_failures_that_are_rare_are_no_end(served, monkeypatch):
 
 
 def test_a_server_that_is_away_is_waited_for_and_counts_as_no_failure(served):
-    away = Obstacle("no program listens", True)
+    away = Obstacle("no program listens", "start it", True)
     served.obstacles = [None, away, away, *[None] * 3]
     link = SuperLink(RoundError("cut off"), KeyboardInterrupt())
 
@@ -98,11 +98,13 @@ def test_a_server_that_is_away_is_waited_for_and_counts_as_no_failure(served):
         served(link)
 
     assert served.slept == [10.0]
-    assert served.said.count("no program listens; trying again every 10 s") == 1
+    assert (
+        served.said.count("no program listens: start it; trying again every 10 s") == 1
+    )
 
 
 def test_a_server_that_cannot_be_trusted_ends_it(served):
-    served.obstacles = [Obstacle("it has a certificate of another", False)]
+    served.obstacles = [Obstacle("it has a certificate of another", "leave", False)]
     with pytest.raises(RoundError, match="a certificate of another"):
         served(SuperLink())
 
