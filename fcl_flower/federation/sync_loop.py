@@ -1,5 +1,6 @@
 """The synchronous loop: rounds in which all participants train at the same time."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -221,14 +222,17 @@ class SyncLoop(Loop):
         metrics = train_metrics(self._updates)
         # The record needs their scalars alone.
         self._updates = {c: replace(u, payload={}) for c, u in self._updates.items()}
+        loss = metrics["loss"]
+        has_loss = isinstance(loss, float) and not math.isnan(loss)
         log(
             INFO,
-            "round %d of %d, task %d: %d clients, loss %.4f",
+            "round %d of %d, task %d: %d clients%s",
             number,
             self._schedule.num_rounds,
             stage.task,
             len(self._updates),
-            metrics["loss"],
+            # Who solves equations in place of training has none.
+            f", loss {loss:.4f}" if has_loss else "",
         )
         self._note_model()
         self._result.train_metrics_clientapp[number] = metrics
