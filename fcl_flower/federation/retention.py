@@ -26,9 +26,10 @@ def remove_old_runs(states: Path, keep: int, current: str) -> Iterator[str]:
         key=lambda path: (path.name == current, _last_change(path)),
         reverse=True,
     )
-    predicts = next((run for run in runs if any(_versions(run))), None)
+    predicts = max(_models(states), key=lambda path: path.stat().st_mtime, default=None)
     for run in runs[keep:]:
-        if run != predicts and not any(map(_cannot_be_missed, run.iterdir())):
+        used = predicts is not None and predicts.parents[1] == run
+        if not used and not any(map(_cannot_be_missed, run.iterdir())):
             shutil.rmtree(run)
             yield run.name
 
@@ -37,8 +38,11 @@ def _last_change(run: Path) -> float:
     return max(path.stat().st_mtime for path in (run, *run.glob("*")))
 
 
-def _versions(run: Path) -> Iterator[Path]:
-    return run.glob(f"*/{versions.MODELS}/[!.]*/")
+def _models(states: Path) -> Iterator[Path]:
+    """Yield the folders that have a version; the one written last is what predicts."""
+    for models in states.glob(f"*/*/{versions.MODELS}"):
+        if any(models.glob("[!.]*/")):
+            yield models
 
 
 def _cannot_be_missed(client: Path) -> bool:

@@ -64,6 +64,16 @@ def test_a_version_that_is_in_use_stays_and_so_does_the_last_one(tmp_path):
     assert kept(tmp_path) == ["v", "x", "y", "z"]
 
 
+def test_the_version_that_was_written_last_predicts_whatever_ran_since(tmp_path):
+    made(tmp_path, *"abcd")
+    for run, when in (("a", 9000), ("b", 8000)):
+        version(tmp_path, run)
+        os.utime(tmp_path / run / "client-0" / "models", (when, when))
+
+    assert sorted(remove_old_runs(tmp_path, 1, "d")) == ["b", "c"]
+    assert kept(tmp_path) == ["a", "d"]
+
+
 def test_a_version_that_is_half_written_keeps_nothing(tmp_path):
     made(tmp_path, *"ab")
     version(tmp_path, "a", name=".task-01.new")
