@@ -10,7 +10,8 @@ from fcl_flower.core import failures
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "operate.md").read_text()
-MESSAGES = re.findall(r"^\| `(.*?)` \|", TEXT.partition("\n## Messages\n")[2], re.M)
+TABLES = TEXT.partition("\n## Messages\n")[2].partition("\n## ")[0]
+MESSAGES = re.findall(r"^\| `(.*?)` \|", TABLES, re.MULTILINE)
 
 
 def said(tree):
