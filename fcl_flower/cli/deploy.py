@@ -176,8 +176,8 @@ def server(
     from fcl_flower.runtime.server import Addresses, run_superlink
 
     addresses = Addresses(host, port, control_port)
-    with _logging(log_file) as log:
-        known = _certificates(certs, insecure), state, addresses, more
+    with logging_to(log_file) as log:
+        known = certificates_of(certs, insecure), state, addresses, more
         run_superlink(*known, log.say, metrics_port, log.pass_on)
 
 
@@ -251,15 +251,15 @@ def client(
     node: dict[str, int | str] = {"partition-id": number, "keep-runs": keep_runs}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
         if path is not None:
-            node[key] = str(_present(path, key))
+            node[key] = str(present(path, key))
     if marked_tasks:
         node["marked-tasks"] = 1
-    with _logging(log_file) as log:
+    with logging_to(log_file) as log:
         if device is not None:
             node["device"] = _device(device, log)
-        certificates = _certificates(certs, insecure)
+        certificates = certificates_of(certs, insecure)
         place = state or Path(f"federation/client-{number}")
-        known = _address(server), certificates, node, place, more, log.say
+        known = address_of(server), certificates, node, place, more, log.say
         run_supernode(*known, resident=resident, show=log.pass_on)
 
 
@@ -319,14 +319,14 @@ def run(
 
     port = live_port(live, port)
     config = resumed(resume, given, output) if resume else configured(given)
-    certificates = _certificates(certs, insecure)
-    authority = certificates and _present(certificates.authority, "certs")
+    certificates = certificates_of(certs, insecure)
+    authority = certificates and present(certificates.authority, "certs")
     console = Console()
 
     def show(line: str) -> None:
         write_line(console, line if console.is_terminal else without_colours(line))
 
-    if obstacle := diagnose_server(_address(server), authority, START_RUN):
+    if obstacle := diagnose_server(address_of(server), authority, START_RUN):
         raise RoundError(obstacle.sentence)
     superlink = SuperLink(server, authority)
     if not config.scenario.clients:
@@ -382,15 +382,18 @@ def _next_step(folder: Path, again: str) -> str:
 
 
 @contextmanager
-def _logging(file: Path | None) -> Iterator["Log"]:
-    """Give a server or a client its log, in which its last word stands, too."""
+def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
+    """Give a command without an end its log, in which its last word stands, too.
+
+    ``kept`` is the option with the folder from which the same command goes on.
+    """
     from fcl_flower.runtime.logs import Log
 
     log = Log(file)
     try:
         yield log
     except KeyboardInterrupt:
-        log.say("interrupted; the same command goes on from what is in --state")
+        log.say(f"interrupted; the same command goes on from what is in {kept}")
         raise
     except FclError as error:
         log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
@@ -399,7 +402,8 @@ def _logging(file: Path | None) -> Iterator["Log"]:
         ) from error
 
 
-def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
+def certificates_of(folder: Path | None, insecure: bool) -> "Certificates | None":
+    """Take the folder of certificates, or None where that is wanted."""
     from fcl_flower.runtime.certificates import Certificates
 
     if folder is None and not insecure:
@@ -410,14 +414,16 @@ def _certificates(folder: Path | None, insecure: bool) -> "Certificates | None":
     return None if folder is None else Certificates(folder.absolute())
 
 
-def _address(text: str) -> str:
+def address_of(text: str) -> str:
+    """Check an address, HOST:PORT."""
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[2]) < 65536:
         raise config_error("server", text, "HOST:PORT")
     return text
 
 
-def _present(path: Path, key: str) -> Path:
+def present(path: Path, key: str) -> Path:
+    """Take the absolute path of what has to be there."""
     if not path.exists():
         raise config_error(key, str(path), "an existing path")
     return path.absolute()

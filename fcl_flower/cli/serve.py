@@ -13,11 +13,13 @@ from rich.console import Console
 
 from fcl_flower.cli.deploy import (
     CONTROL_PORT,
-    _address,
-    _certificates,
-    _present,
+    address_of,
+    certificates_of,
     certs_option,
     insecure_option,
+    log_file_option,
+    logging_to,
+    present,
 )
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
@@ -95,6 +97,7 @@ _OF_FOLDER = ("run.output", "run.id", "run.resume")
 )
 @certs_option
 @insecure_option
+@log_file_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -124,6 +127,7 @@ def serve(
     server: str,
     certs: Path | None,
     insecure: bool,
+    log_file: Path | None,
     output: Path | None,
     begin: Path | None,
     shown: Path | None,
@@ -159,19 +163,12 @@ def serve(
         min_samples=min_samples,
         look=max(SHORTEST_LOOK, _seconds("look", look)),
     )
-    certificates = _certificates(certs, insecure)
-    authority = certificates and _present(certificates.authority, "certs")
-    obstacle = partial(diagnose_server, _address(server), authority, START_RUN)
+    certificates = certificates_of(certs, insecure)
+    authority = certificates and present(certificates.authority, "certs")
+    obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)
     superlink = SuperLink(server, authority)
-    try:
-        service.serve(superlink, config, policy, obstacle, _say)
-    except KeyboardInterrupt:
-        _say(f"interrupted; the same command goes on with {output}")
-        raise
-
-
-def _say(line: str) -> None:
-    click.echo(f"fcl: {line}")
+    with logging_to(log_file, "--output") as log:
+        service.serve(superlink, config, policy, obstacle, log.say)
 
 
 def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
