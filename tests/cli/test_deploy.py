@@ -741,6 +741,64 @@ def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
     )
 
 
+FULL = """
+    print("Traceback (most recent call last):")
+    print("OSError: [Errno 28] No space left on device: '/runs/a'")
+    print("Exit Code: 201", flush=True)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (FULL.strip(), r"OSError: \[Errno 28\] No space left on device: '/runs/a'"),
+        ("", "its log has no reason, so that its server app was ended from outside"),
+    ],
+    ids=["a full disk", "nothing was said"],
+)
+def test_what_ended_a_run_is_said_last(submit, run, reason):
+    with pytest.raises(RoundError, match=f"ended as finished:failed: {reason}"):
+        submit(run=run, status="finished:failed")
+
+
+WAITS = """
+    print("INFO :      waiting for clients 1 (is not connected); here: 0", flush=True)
+    time.sleep(600)
+"""
+BEGINS_LATE = """
+    print("all are here that the run waits for: clients 0, 1", flush=True)
+    time.sleep(2.5)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (WAITS, r"waiting for clients 1 \(is not connected\); here: 0$"),
+        ("time.sleep(600)", "its server app has not begun, and is pending; the log of"),
+        (BEGINS_LATE, None),
+    ],
+    ids=["a client is missing", "no server app", "it has begun"],
+)
+def test_a_run_that_does_not_begin_in_time_is_stopped_and_says_who_is_missing(
+    flower, tmp_path, run, reason
+):
+    status = "pending" if reason else "finished:completed"
+    flower.install(flwr=flwr(run=run.strip(), status=status))
+    given = {"report": print, "watch": print, "start_seconds": 2.0}
+    link = SuperLink("127.0.0.1:1", None)
+
+    if reason is None:
+        link.run(tiny(tmp_path / "results"), **given)
+        return
+    with pytest.raises(RoundError, match=f"^the run has not begun in 2 s: {reason}"):
+        link.run(tiny(tmp_path / "results"), **given)
+
+    assert ["stop", "123", "--format", "json"] in [c for c, _ in flower.calls("flwr")]
+
+
 @pytest.mark.process
 def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
