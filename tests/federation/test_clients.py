@@ -298,3 +298,14 @@ def test_the_command_shows_who_took_part_in_no_round(tmp_path, monkeypatch, caps
 
     lines = capsys.readouterr().out.splitlines()
     assert "client 1 took part in no round: [why]" in lines
+
+
+def test_who_is_missing_before_the_first_round_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(clients, "NOTICE_SECONDS", 0.05)
+    caplog.set_level("INFO")
+
+    ClientRegistry(Claiming(n11=0), 2).wait_for_clients(1, 0.4)
+
+    assert "waiting for clients 1 (is not connected); here: 0" in caplog.messages
+    last = "all are here that the run waits for: clients 0"
+    assert caplog.messages[-1] == last
