@@ -395,11 +395,11 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
     except KeyboardInterrupt:
         log.say(f"interrupted; the same command goes on from what is in {kept}")
         raise
+    except ConfigError:  # a wrong option, which is no line of a log yet
+        raise
     except FclError as error:
         log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
-        raise click.exceptions.Exit(
-            2 if isinstance(error, ConfigError) else 1
-        ) from error
+        raise click.exceptions.Exit(1) from error
 
 
 def certificates_of(folder: Path | None, insecure: bool) -> "Certificates | None":
