@@ -47,6 +47,7 @@ class LocalFederation:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port, self.control = free_port(), free_port()
+        self.hosts, self.listens = ["localhost"], "127.0.0.1"
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         self._offsets: dict[str, int] = {}
         places = [ROOT]
@@ -63,6 +64,14 @@ class LocalFederation:
             places.append(beside.absolute())
         path = os.pathsep.join(map(str, places))
         self.environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
+
+    def place(self, name: str) -> tuple[str, ...]:
+        """Give what a command begins with, by the name of its process."""
+        return ()
+
+    def entrance(self, number: int) -> str:
+        """Give the address at which a client finds the server."""
+        return f"{self.hosts[0]}:{self.port}"
 
     def start(
         self,
@@ -84,7 +93,7 @@ class LocalFederation:
         with path.open("ab") as log:
             self._offsets[name] = log.tell()
             self.started[name] = subprocess.Popen(
-                list(map(str, command)),
+                [*self.place(name), *map(str, command)],
                 cwd=self.folder,
                 env=environment or self.environment,
                 stdin=subprocess.DEVNULL,
@@ -105,7 +114,8 @@ class LocalFederation:
 
     def certificates(self, clients: int, name: str = "certs") -> None:
         """Make certificates and keys in a folder of that name."""
-        self.fcl(name, "certs", name, "--host", "localhost", "--clients", clients)
+        hosts = [word for host in self.hosts for word in ("--host", host)]
+        self.fcl(name, "certs", name, *hosts, "--clients", clients)
         self.finish(name)
 
     def server(
@@ -120,7 +130,7 @@ class LocalFederation:
             keys = []  # they are known
         self.fcl(
             "server",
-            *("server", *_trust(certs), "--host", "127.0.0.1"),
+            *("server", *_trust(certs), "--host", self.listens),
             *("--port", self.port, "--control-port", self.control),
             *("--state", "state-server", *more),
             prepare=prepare,
@@ -139,7 +149,7 @@ class LocalFederation:
         """Start a client, whose state is that of its number if nothing else is said."""
         self.fcl(
             name or f"client-{number}",
-            *("client", "--server", f"localhost:{self.port}", "--number", number),
+            *("client", "--server", self.entrance(number), "--number", number),
             *(*_trust(certs), "--state", state or f"state-{number}", *more),
         )
 
