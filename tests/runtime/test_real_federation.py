@@ -125,6 +125,7 @@ def runs_of_others(lab):
 def test_all_runs_end_well(lab):
     assert lab.codes.pop("deceived", 1) == 1
     assert set(lab.codes.values()) == {0}, lab.tails()
+    assert lab.alive == []
 
 
 def test_a_run_gives_what_an_undisturbed_one_gives_in_one_process(lab, tmp_path):
