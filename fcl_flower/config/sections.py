@@ -248,12 +248,16 @@ class FederationSection(Section):
     F1. This shows which classes a client has."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
-    min_updates: int = Field(1, ge=1)
-    """Usable updates that a round needs."""
+    min_updates: int = Field(0, ge=0)
+    """Usable updates that a round needs; 0 for half of its participants, or for those
+    of the quorum where they are fewer."""
     max_attempts: int = Field(3, ge=1)
     """How often a round with too few updates is tried, or a failing client asked."""
     timeout: float = Field(3600.0, gt=0)
     """Seconds to wait for a round's replies, or for clients to connect."""
+    grace: float = Field(60.0, ge=0)
+    """Seconds that rounds wait for a client that was there and has vanished; once for
+    each time that it vanishes."""
     quorum: float = Field(1.0, gt=0, le=1)
     """Fraction of the clients asked whose replies are enough to close a round; 1 for
     all. A client that is late again and again is asked less often."""
@@ -309,6 +313,12 @@ class FederationSection(Section):
     def listed_rounds(self) -> tuple[int, ...]:
         """Rounds of the first tasks; none where all have ``rounds_per_task``."""
         return _counts(self.rounds_by_task)
+
+    def updates_needed(self, participants: int) -> int:
+        """Count the usable updates that a round of so many participants needs."""
+        # The product may be above the whole number that it is, such as 0.28 * 25.
+        share = math.ceil(round(min(0.5, self.quorum) * participants, 9))
+        return self.min_updates or max(1, share)
 
     def sum_threshold(self, clients: int) -> int:
         """Count how many of a round's clients secure aggregation needs."""

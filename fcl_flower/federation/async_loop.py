@@ -101,10 +101,11 @@ class AsyncLoop(Loop):
         given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
         self._server.note_given_up(given_up)
         finished = [c for c, found in self._clients.items() if self._at_end(found)]
-        if len(finished) < self._section.min_updates:
+        needed = self._section.updates_needed(self._schedule.clients)
+        if len(finished) < needed:
             raise RoundError(
-                f"{len(finished)} clients came to the end of their tasks, "
-                f"{self._section.min_updates} needed; given up: {given_up}"
+                f"{len(finished)} clients came to the end of their tasks, {needed} "
+                f"needed; given up: {given_up}"
             )
         self._evaluate_finished(finished)
 

@@ -97,8 +97,11 @@ def prepare(
     registry.announce(made.spec)
     last = made.schedule.tasks - 1
     without = {client for client, task in made.schedule.sat_out if task == last}
-    registry.wait_for_clients(config.federation.min_updates, timeout, without)
     clients = made.config.scenario.clients
+    needed = config.federation.updates_needed(
+        len(made.schedule.participants(made.schedule.num_rounds))
+    )
+    registry.wait_for_clients(needed, timeout, without)
     config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:

@@ -40,10 +40,7 @@ class SyncLoop(Loop):
         """Take up a run; see `Loop`."""
         super().__init__(run, grid, evaluate_fn)
         section = self._section
-        self._min_updates = section.min_updates
-        self._quorum = Quorum(
-            section.quorum, section.deadline_factor, section.min_updates
-        )
+        self._quorum = Quorum(section.quorum, section.deadline_factor)
         self._mailbox = mailbox.Mailbox(grid, run.timeout)
         # Of the round under way, by client:
         self._stages: dict[int, TaskStage] = {}
@@ -54,6 +51,9 @@ class SyncLoop(Loop):
         self._late: dict[int, float] = {}
         self._state_lost = frozenset[int]()
         self._busy = set[int]()
+        # Who was there in a round, and of those until when rounds wait who have gone:
+        self._known = set[int]()
+        self._awaited: dict[int, float] = {}
 
     @override
     def _run_rounds(self) -> None:
@@ -124,20 +124,22 @@ class SyncLoop(Loop):
     def _select_participants(self, number: int) -> None:
         lateness, clock = self._run.lateness, self._clock
         participants = set(self._schedule.participants(number))
+        needed = self._section.updates_needed(len(participants))
+        self._quorum = replace(self._quorum, least=needed)
         deadline = time.monotonic() + self._run.timeout
         while True:
             here = participants.intersection(self._server.refresh_clients())
             nodes = self._mailbox.busy()
             busy = {c for c in here if self._registry.node(c) in nodes}
-            clock.now = pacing.next_free_time(
-                lateness, clock.now, here, self._min_updates
-            )
+            clock.now = pacing.next_free_time(lateness, clock.now, here, needed)
             busy |= pacing.busy(lateness, clock.now, here)
-            if len(here - busy) >= self._min_updates or time.monotonic() > deadline:
+            awaited = self._waits_for(participants - here, here)
+            enough = len(here - busy) >= needed and not awaited
+            if enough or time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
         backing_off = pacing.backing_off(lateness, number, here - busy)
-        if len(here - busy) - len(backing_off) < self._min_updates:
+        if len(here - busy) - len(backing_off) < needed:
             backing_off = {}
         self._stages = {
             client: self._server.stage_for(client, self._schedule.stage(number, client))
@@ -149,6 +151,18 @@ class SyncLoop(Loop):
             **backing_off,
         }
         self._late, self._busy = {}, busy
+
+    def _waits_for(self, missing: set[int], here: set[int]) -> bool:
+        """Tell whether somebody who was there may come back; each has its grace once."""
+        self._known |= here
+        for client in here & self._awaited.keys():
+            del self._awaited[client]
+        now, grace = time.monotonic(), self._section.grace
+        for client in sorted(missing & self._known - self._awaited.keys()):
+            self._awaited[client] = now + grace
+            if grace:
+                log(INFO, "waiting up to %g s for client %d to return", grace, client)
+        return any(now < self._awaited.get(client, 0.0) for client in missing)
 
     def _agree_on_classes(self, number: int) -> None:
         schedule = self._schedule
@@ -209,10 +223,10 @@ class SyncLoop(Loop):
         self._failures |= received.failures
         self._score_failures = received.score_failures
         self._state_lost = received.state_lost
-        if len(self._updates) < self._min_updates:
+        if len(self._updates) < self._quorum.least:
             raise RoundError(
                 f"round {number}: {len(self._updates)} usable replies, "
-                f"{self._min_updates} needed; left out: {self._failures}"
+                f"{self._quorum.least} needed; left out: {self._failures}"
             )
         if self._run.ledger is not None:
             self._run.ledger.aggregate(number, self._updates)
@@ -275,7 +289,7 @@ class SyncLoop(Loop):
         if not self._section.secure_aggregation:
             return self._quorum
         needed = self._section.sum_threshold(len(self._stages))
-        return replace(self._quorum, least=max(self._min_updates, needed))
+        return replace(self._quorum, least=max(self._quorum.least, needed))
 
     def _in_simulated_time(
         self, asked: list[Message], replies: Iterable[Message]

@@ -14,14 +14,15 @@ SETTINGS = {
         training.early_stopping_patience federation.rounds_per_task
         federation.evaluate_every federation.deadline_factor
         federation.max_update_norm federation.clip_to_median
-        federation.examples_limit federation.attackers
+        federation.examples_limit federation.attackers federation.patience
+        federation.min_updates federation.grace
         asynchronous.staleness_exponent privacy.noise_multiplier privacy.epsilon
         run.seed
     """,
     "[1": """
-        scenario.tasks training.epochs training.threads federation.min_updates
-        federation.max_attempts
+        scenario.tasks training.epochs training.threads federation.max_attempts
     """,
+    "[2": "model.places",
     "(0": "federation.timeout privacy.clip",
     "[0, 1)": "scenario.valid_fraction data.public_fraction training.momentum",
     "(0, 1]": "federation.client_fraction federation.quorum asynchronous.mixing",

@@ -16,9 +16,10 @@ from fakes import (
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation import clients, messages
+from fcl_flower.federation import clients, messages, sync_loop
 from fcl_flower.federation.server_app import main
 from fcl_flower.results.run_folder import CHECKPOINT
 
@@ -244,7 +245,7 @@ class Coming(InProcessGrid):
 
 
 def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
-    config = tiny(tmp_path, clients=3, rounds=3, timeout=5)
+    config = tiny(tmp_path, clients=3, rounds=3, timeout=5, grace=0)
     grid = Coming([1, 2, 3], config, lambda node, done: node != 2 or done not in (1, 2))
     start(config.flat(), grid)
     rows = rounds_of(tmp_path)
@@ -260,6 +261,72 @@ def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
         (5, 4, False),
         (6, 5, False),
     ]
+
+
+class Outage(Coming):
+    """Node 2 is not listed after round 1; with each call a second of time passes."""
+
+    def __init__(self, nodes, config, monkeypatch, back_after):
+        super().__init__(nodes, config, lambda node, done: True)
+        self.now = self.gone = 0.0
+        self.back_after = back_after
+        monkeypatch.setattr(sync_loop, "time", self)
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += 1.0
+
+    def get_node_ids(self):
+        listed = super().get_node_ids()
+        self.gone += self.round > 0
+        return [n for n in listed if n != 2 or not 0 < self.gone <= self.back_after]
+
+
+def test_rounds_wait_for_a_client_that_has_vanished_until_it_returns(
+    tmp_path, monkeypatch
+):
+    config = tiny(tmp_path, strategy="fedavg", clients=3, rounds=3, grace=60)
+    grid = Outage([1, 2, 3], config, monkeypatch, back_after=30)
+    start(config.flat(), grid)
+    trained = [row["clients"] for row in rounds_of(tmp_path)]
+    assert trained == [[0, 1, 2]] * 6
+    assert 0 < grid.now < 60
+
+
+def test_a_client_that_has_gone_for_good_is_waited_for_once(tmp_path, monkeypatch):
+    config = tiny(tmp_path, strategy="fedavg", clients=3, rounds=3, grace=60)
+    grid = Outage([1, 2, 3], config, monkeypatch, back_after=10**9)
+    start(config.flat(), grid)
+    trained = [row["clients"] for row in rounds_of(tmp_path)]
+    assert trained == [[0, 1, 2]] + [[0, 2]] * 5
+    assert 60 <= grid.now <= 62
+
+
+@pytest.mark.parametrize(
+    ("participants", "quorum", "configured", "needed"),
+    [
+        *[(1, 1.0, 0, 1), (2, 1.0, 0, 1), (3, 1.0, 0, 2), (10, 1.0, 0, 5)],
+        *[(10, 0.3, 0, 3), (25, 0.28, 0, 7), (10, 0.8, 0, 5), (10, 1.0, 9, 9)],
+    ],
+)
+def test_a_round_needs_half_of_its_participants_unless_another_number_is_set(
+    participants, quorum, configured, needed
+):
+    section = FederationSection(quorum=quorum, min_updates=configured)
+    assert section.updates_needed(participants) == needed
+
+
+def test_one_client_of_three_does_not_carry_a_round(tmp_path):
+    config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.3, max_attempts=1)
+
+    def fails(who, message, reply):
+        lost = who > 0 and is_kind(message, "train")
+        return failure(message, "broken disk") if lost else reply
+
+    with pytest.raises(RoundError, match="round 1: 1 usable replies, 2 needed"):
+        run_in_process(config, tamper=fails)
 
 
 def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
