@@ -153,7 +153,7 @@ class SyncLoop(Loop):
         self._late, self._busy = {}, busy
 
     def _waits_for(self, missing: set[int], here: set[int]) -> bool:
-        """Tell whether somebody who was there may come back; each has its grace once."""
+        """Tell whether anybody who was there may return; each has its grace once."""
         self._known |= here
         for client in here & self._awaited.keys():
             del self._awaited[client]
