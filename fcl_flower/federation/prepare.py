@@ -1,5 +1,6 @@
 """How a run begins: from a configuration and connected clients to what a loop needs."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from fcl_flower.federation.pacing import Quorum
 from fcl_flower.federation.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.federation.server import Server
 from fcl_flower.flower.identity import log
+from fcl_flower.flower.transport import is_remote
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.privacy.mechanism import is_simulated
@@ -39,6 +41,10 @@ from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.setup.build import Built, built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
+
+LARGEST_MESSAGE = 150 * 10**6
+"""Bytes over a network that are known to pass. Of 300 MB Flower 1.42's SuperLink fails
+by a locked database, with gigabytes of memory in each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ def prepare(
         wire=WireFormat.of(config.federation, strategy),
         max_update_norm=config.federation.max_update_norm,
         evaluates_updates=_evaluates_updates(made),
+        largest_message=LARGEST_MESSAGE if is_remote(grid) else math.inf,
         on_task_end=partial(_keep_version, folder, registry, ledger),
     )
     if config.run.resume and server.resume():

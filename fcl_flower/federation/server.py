@@ -1,5 +1,6 @@
 """The server's side of every message, and the only writer of the server's state."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -12,7 +13,7 @@ from flwr.app import Message, MessageType
 from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
 from fcl_flower.core.diagnostics import Diagnostic
-from fcl_flower.core.errors import RoundError
+from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.types import (
     Arrays,
     ClientTask,
@@ -61,17 +62,20 @@ class Server:
         wire: WireFormat = EXACT,
         max_update_norm: float = 0.0,
         evaluates_updates: bool = False,
+        largest_message: float = math.inf,
         on_task_end: Callable[[TaskStage, Payload], None] = lambda stage, state: None,
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
         ``max_update_norm`` is in norms of the server's weights, 0 for any. With
-        ``evaluates_updates`` clients are tested before the aggregation, too.
+        ``evaluates_updates`` clients are tested before the aggregation, too. A first
+        message of more than ``largest_message`` bytes is refused; later ones are sent.
         ``on_task_end`` is called with the last round of a task and the state after it.
         """
         self._strategy = strategy
         self._on_task_end = on_task_end
         self._evaluates_updates = evaluates_updates
+        self._largest_message = largest_message
         self._registry = registry
         self._recorder = recorder
         self._store = store
@@ -212,11 +216,27 @@ class Server:
         tasks: int = 0,
     ) -> Sent:
         records, known = self._publisher.message(client, payload, request, self._state)
-        self.traffic.down += byte_counts.traffic(records)
+        size = byte_counts.traffic(records)
+        self._check_size(size.total())
+        self.traffic.down += size
         made = PendingRequest(kind, stage, tasks, request, payload, known)
         self._reader.expect(client, made)
         node = self._registry.node(client)
         return Sent(Message(records, dst_node_id=node, message_type=kind), made)
+
+    def _check_size(self, size: int) -> None:
+        most = self._largest_message
+        if size <= most:
+            return
+        if not self._done:
+            raise config_error(
+                "message",
+                f"{size / 1e6:.0f} MB to a client",
+                f"at most {most / 1e6:.0f} MB, beyond which a SuperLink's database is "
+                "known to fail: choose a smaller model, federation.wire_dtype float16 "
+                "or int8, or a strategy that sends less",
+            )
+        log(WARNING, "a message has %.0f MB, more than are known to pass", size / 1e6)
 
     # ---- replies
 

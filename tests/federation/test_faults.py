@@ -19,7 +19,8 @@ from flwr.common.constant import ErrorCode
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation import clients, messages, sync_loop
+from fcl_flower.federation import clients, messages, prepare, sync_loop
+from fcl_flower.federation.byte_counts import traffic
 from fcl_flower.federation.server_app import main
 from fcl_flower.results.run_folder import CHECKPOINT
 
@@ -442,3 +443,47 @@ def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
         tiny(tmp_path, strategy=strategy, max_update_norm=0.0), tamper=inflate
     )
     assert rounds_of(tmp_path)[0]["clients"] == [0, 1]
+
+
+# ---- messages of a size that does not pass
+
+
+@pytest.fixture
+def over_a_network(monkeypatch):
+    monkeypatch.setattr(prepare, "is_remote", lambda grid: True)
+
+    def limited(most):
+        monkeypatch.setattr(prepare, "LARGEST_MESSAGE", most)
+
+    return limited
+
+
+def test_a_model_that_is_too_large_to_be_sent_is_refused_before_training(
+    tmp_path, over_a_network
+):
+    config = tiny(tmp_path, strategy="fedavg")
+    over_a_network(10_000)
+    with pytest.raises(ConfigError, match=r"^message: got .* MB to a client.* float16"):
+        run_in_process(config)
+    assert rounds_of(tmp_path) == []
+    over_a_network(10**6)
+    run_in_process(config)
+    assert len(rounds_of(tmp_path)) == 2
+
+
+def test_a_message_that_grows_too_large_later_is_sent_with_a_warning(
+    tmp_path, over_a_network, caplog
+):
+    config = tiny(tmp_path, strategy="fedweit", tasks=3)
+    grid = run_in_process(config)
+    sizes = [
+        sum(traffic(message.content).values())
+        for _, message in grid.asked
+        if is_kind(message, "train")
+    ]
+    first, later = max(sizes[:2]), max(sizes[2:])
+    assert first < later
+    over_a_network(first)
+    run_in_process(config.replace(output=str(tmp_path / "again")))
+    assert "more than are known to pass" in caplog.text
+    assert len(rounds_of(tmp_path / "again")) == 3
