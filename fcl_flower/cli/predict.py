@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fcl_flower.core.errors import config_error
 
@@ -99,7 +99,7 @@ def predict(
         form = f".{input_format}" if path == STDIN else ""
         samples = model.read(place, task, form)
         answers += model.answer(samples.x, task, shown)
-        names += samples.names
+        names += [name.replace(str(place), str(path), 1) for name in samples.names]
     most = max(len(one.probabilities) for one in answers) if everything else top
     found = zip(names, answers, strict=True)
     rows = [[name, *_cells(one, most)] for name, one in found]
@@ -142,7 +142,7 @@ def _write(
                 found["task"] = row[-1]
             click.echo(json.dumps(found, ensure_ascii=False))
     else:
-        table = Table(*heads)
+        table = Table(*(Column(head, overflow="fold") for head in heads))
         for row in rows:
             table.add_row(*map(escape, row))
         Console().print(table)
