@@ -11,7 +11,7 @@ import fcl_flower as fcl
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = {
-    *("simulate", "compare", "Result", "Comparison"),
+    *("simulate", "compare", "load", "Result", "Comparison"),
     *("RunConfig", "Algorithm", "ServerStrategy", "ClientLearner", "Params"),
     "flower_strategy",
     *("Update", "TaskStage", "TaskData", "SparseArray"),
