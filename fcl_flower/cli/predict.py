@@ -168,7 +168,10 @@ def models(folder: Path, run: str | None, client: int | None, use: str | None) -
         versions.use(place, use)
     known = versions.versions(place)
     chosen, best = versions.used(place), versions.best(known)
-    table = Table("name", "round", "tasks", "written", "size", "validated", "files", "")
+    table = Table()
+    for head in ("name", "round", "tasks", "written", "size", "validated"):
+        table.add_column(head, no_wrap=True)
+    table.add_column()  # wrapped, so that all fits into 80 columns
     for one in known:
         about, damage = one.about, one.damage()
         notes = [versions.BEST] if one in best else []
@@ -181,7 +184,6 @@ def models(folder: Path, run: str | None, client: int | None, use: str | None) -
             about.written[:16].replace("T", " "),
             f"{one.size / 1e6:.1f} MB",
             "" if about.accuracy is None else f"{about.accuracy:.3f}",
-            escape(f"damaged: {damage}") if damage else "whole",
-            ", ".join(notes),
+            escape(", ".join([*notes, *([f"damaged: {damage}"] if damage else [])])),
         )
     Console().print(table)

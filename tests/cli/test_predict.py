@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -114,9 +115,26 @@ def test_an_older_version_is_used_until_the_newest_is_wanted(federation, table):
     state = federation / "state-1"
     shown = fcl_("models", state, "--use", "task-01").output
     assert "task-02" in shown
-    assert "whole" in shown
+    assert "damaged" not in shown
     model = fcl.load(state)
     assert (model.tasks, model.versions) == (("task-01",), ("task-01", "task-02"))
     fcl_("models", state, "--use", "newest")
     assert fcl.load(state).tasks == ("task-01", "task-02")
     assert 0.9 < fcl.load(state, version="best").about.accuracy <= 1
+
+
+def test_the_list_of_versions_fits_a_terminal_and_tells_damage(
+    federation, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    state = shutil.copytree(federation / "state-0", tmp_path / "state")
+    written = fcl.load(state).about.written[:16].replace("T", " ")
+    sound = fcl_("models", state).output
+    manifests = sorted(state.rglob("models/task-01/*"))
+    path = next(p for p in manifests if p.suffix != ".json" and p.is_file())
+    path.write_bytes(path.read_bytes()[:-1])
+    harmed = fcl_("models", state).output
+
+    assert written in sound
+    assert "damaged" not in sound
+    assert "damaged" in harmed
