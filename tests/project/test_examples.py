@@ -1,15 +1,20 @@
 """Every example is run, with little work in each."""
 
+import contextlib
+import csv
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
+from namespaces import ip, why_not
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -151,3 +156,64 @@ def test_a_real_federation_learns(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = tmp_path / "federation" / "results" / "summary.json"
     assert json.loads(summary.read_text())["average_accuracy"] > 0.5
+
+
+def left_of(mark):
+    """List processes whose environment has a mark."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.environ().get("THREE_SITES") == mark:
+                found.append(one)
+    return found
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("place", ["namespaces", "localhost"])
+def test_hospitals_predict_with_what_they_learned_early_and_late(place, tmp_path):
+    if place == "namespaces" and (why := why_not()):
+        pytest.skip(why)
+    port, control = map(str, free_ports(2))
+    folder, killed = tmp_path / "sites", ""
+    variables = {"PORT": port, "CONTROL_PORT": control, "THREE_SITES": str(tmp_path)}
+    if place == "localhost":
+        variables["NAMESPACES"] = "no"
+    else:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        killed = f"fclsites-{gone.pid}-server"
+        ip("netns", "add", killed)
+        inside = ["nsenter", f"--net=/var/run/netns/{killed}"]
+        left = subprocess.Popen([*inside, "sleep", "600"])
+
+    script = subprocess.Popen(
+        [EXAMPLES / "three_sites.sh", folder],
+        env={**environment(), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        shown, _ = script.communicate(timeout=400)
+    finally:
+        script.terminate()
+
+    assert script.returncode == 0, shown
+    assert ("namespace" in shown.splitlines()[0]) == (place == "namespaces")
+    for number in range(2):
+        site = folder / f"hospital-{number}"
+        keys = {path.name for path in site.rglob("*.key")}
+        assert keys == {f"client-{number}.key"}
+        for task in ("task-01", "task-02"):
+            with (site / f"answers-{task}.csv").open() as file:
+                answers = [row["class"] for row in csv.DictReader(file)]
+            found = (site / f"found-{task}.txt").read_text().split()
+            right = sum(a == f for a, f in zip(answers, found, strict=True))
+            # By guessing, 16 of 20 or more are right in one of 170 cases.
+            assert right >= 16
+    assert not psutil.wait_procs(left_of(str(tmp_path)), timeout=10)[1]
+    if place == "namespaces":
+        assert left.wait(10) == -signal.SIGKILL
+        names = ip("netns", "list")
+        assert killed not in names
+        assert f"fclsites-{script.pid}-" not in names
