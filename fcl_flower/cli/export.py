@@ -6,15 +6,26 @@ from pathlib import Path
 import click
 
 from fcl_flower.cli.options import listed
-from fcl_flower.core.errors import require_extra, unknown_name
+from fcl_flower.core.errors import config_error, require_extra, unknown_name
 
-NETWORK_FORMATS = ("pt", "safetensors", "onnx", "transformers")
+NETWORK_FORMATS = ("pt", "safetensors", "onnx", "pt2", "transformers", "hub")
 
 
 @click.command("export-model")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--client", type=int, required=True, help="Its number, from 0.")
-@click.option("--task", type=int, required=True, help="Which of its tasks, from 0.")
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="A client's folder of states, in the place of FOLDER.",
+)
+@click.option("--run", help="Which of the runs that --state holds.")
+@click.option("--client", type=int, help="Its number, from 0; none at a server.")
+@click.option(
+    "--task",
+    help="Number from 0, or name; of a hidden concept its number. None where one head "
+    "answers for all.",
+)
+@click.option("--version", help="Name of a version (fcl models).")
 @click.option(
     "--format",
     "formats",
@@ -25,45 +36,59 @@ NETWORK_FORMATS = ("pt", "safetensors", "onnx", "transformers")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder for the files; by default export in FOLDER.",
+    help="Folder for the files; by default export in FOLDER or in --state.",
 )
 def export_model(
-    folder: Path, client: int, task: int, formats: str, output: Path | None
+    folder: Path | None,
+    state: Path | None,
+    run: str | None,
+    client: int | None,
+    task: str | None,
+    version: str | None,
+    formats: str,
+    output: Path | None,
 ) -> None:
-    """Write the network with which a client predicts a task at the end of a run.
+    """Write what a client or a server predicts a task with, for other programs.
 
-    FOLDER is that of a simulation with --set run.keep_clients=true. pt and safetensors
-    are the weights for PyTorch; onnx is the whole network; transformers, of a
-    pre-trained encoder, is a folder that Hugging Face's library opens.
+    FOLDER is that of a simulation, or of a federation's run at the server. onnx and pt2
+    (torch.export) are the whole graph, from raw samples to a logit for each class; pt
+    and safetensors are the weights. transformers, of a pre-trained encoder, is a folder
+    that Hugging Face's library opens; hub is one with a card, weights and graph, of any
+    network. A manifest in JSON says what went in and what comes out.
     """
     wanted = listed(formats, "format")
     for name in wanted:
         if name not in NETWORK_FORMATS:
             raise unknown_name("format", name, NETWORK_FORMATS)
-    from fcl_flower.exports.hugging_face import write_transformers
-    from fcl_flower.exports.networks import (
-        trained,
-        write_onnx,
-        write_pt,
-        write_safetensors,
-    )
+    place = folder or state
+    if place is None or (folder and state):
+        expected = "either a run's folder or --state"
+        raise config_error("folder", "both" if place else "none", expected)
+    from fcl_flower.exports.files import WRITERS
+    from fcl_flower.exports.manifest import manifest, write_manifest
+    from fcl_flower.exports.networks import exported
+    from fcl_flower.prediction.model import load
     from fcl_flower.runtime.processes import make_folder
 
-    found = trained(folder, client, task)
-    place = output or folder / "export"
-    make_folder(place, "output")
-    writers = {
-        "pt": write_pt,
-        "safetensors": write_safetensors,
-        "onnx": write_onnx,
-        "transformers": write_transformers,
-    }
+    model = load(place, client=client, run=run, version=version)
+    asked = int(task) if task is not None and task.isdecimal() else task
+    found = exported(model, asked)
+    about = manifest(found)
+    output = output or place / "export"
+    make_folder(output, "output")
+    whose = "server" if model.about.client is None else f"client-{model.about.client}"
+    stem = whose if found.task is None else f"{whose}-task-{found.task}"
+    files = []
     for name in wanted:
-        path = place / f"client-{client}-task-{task}.{name}"
-        writers[name](found, path)
+        path = output / f"{stem}.{name}"
+        WRITERS[name](found, about, path)
         click.echo(path)
-    samples = len(found.test.y)
-    click.echo(f"accuracy {found.accuracy:.3f} on the task's {samples} test samples")
+        files += [path] if path.is_file() else []
+    path = output / f"{stem}.json"
+    write_manifest(about, path, files)
+    click.echo(path)
+    if measured := about["accuracy"]:
+        click.echo(f"accuracy {measured['value']:.3f} on {measured['on']}")
 
 
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")

@@ -21,7 +21,7 @@ from fcl_flower.models.pretrained import load_tokenizer
 EMPTY = "<empty>"
 """The only word of a document without words; `words` never finds it in a text."""
 
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 Documents: TypeAlias = tuple[str, ...]
 """Texts as read; a tokenizer splits them, into `words` or otherwise."""
@@ -46,7 +46,7 @@ def words(text: str) -> tuple[str, ...]:
     length 0: convolutions and means over the words need one.
     """
     plain = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lower()
-    return tuple(_WORD.findall(plain)) or (EMPTY,)
+    return tuple(WORD.findall(plain)) or (EMPTY,)
 
 
 def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:

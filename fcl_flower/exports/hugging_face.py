@@ -8,10 +8,10 @@ import torch
 
 from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
-from fcl_flower.exports.networks import Trained
+from fcl_flower.exports.networks import Exported, Masked
 from fcl_flower.models.adapters import LoraTransformer
 from fcl_flower.models.encoder import Transformer
-from fcl_flower.models.heads import Head, Network
+from fcl_flower.models.heads import CLOSED, Head, Network
 from fcl_flower.models.pretrained import EncoderParams, load_tokenizer
 
 _TOLERANCE = 1e-4
@@ -22,7 +22,7 @@ _MODALITIES = {
 """What opens the folder, and whether it is for encoders of texts."""
 
 
-def write_transformers(found: Trained, folder: Path) -> None:
+def write_transformers(found: Exported, folder: Path) -> None:
     """Write configuration, weights, the network's code, and what prepares inputs.
 
     ``AutoModelForSequenceClassification.from_pretrained(folder,
@@ -36,7 +36,10 @@ def write_transformers(found: Trained, folder: Path) -> None:
     """
     with require_extra("transformers", "format transformers"):
         from fcl_flower.exports import mean_pooled
-    network, params = found.network, found.params
+    run, network = found.model.run, found.network
+    mask = network if isinstance(network, Masked) else None
+    network = network if mask is None else mask.network
+    params = run.model_params
     body = network.body if isinstance(network, Network) else None
     head = network.head if isinstance(network, Network) else None
     if not (
@@ -46,16 +49,14 @@ def write_transformers(found: Trained, folder: Path) -> None:
         and type(head) is Head
     ):
         expected = "transformer, vit, lora-transformer or lora-vit, with a linear head"
-        raise config_error("model.name", found.about["model"], expected)
+        raise config_error("model.name", run.config.model.name, expected)
     encoder = body.encoder.config.to_dict()
     # Where it was loaded from is nobody else's business.
     encoder.pop("_name_or_path", None)
-    rest = range(len(found.class_names), found.logits.shape[1])
-    names = [*found.class_names, *(f"LABEL_{label}" for label in rest)]
     config = mean_pooled.MeanPooledConfig(
         encoder,
-        id2label=dict(enumerate(names)),
-        label2id={name: label for label, name in enumerate(names)},
+        id2label=dict(enumerate(found.names)),
+        label2id={name: label for label, name in enumerate(found.names)},
     )
     code = Path(mean_pooled.__file__)
     config.auto_map = {"AutoConfig": f"{code.stem}.MeanPooledConfig"} | {
@@ -66,10 +67,15 @@ def write_transformers(found: Trained, folder: Path) -> None:
     opened = mean_pooled.MeanPooledClassifier(config)
     opened.train(False)
     opened.encoder.load_state_dict(body.encoder_state())
-    opened.classifier.load_state_dict(head.state_dict())
+    rows = list(found.rows)
+    weight, bias = head.weight[rows].clone(), head.bias[rows].clone()
+    for shut in (head.closed, None if mask is None else mask.closed):
+        if shut is not None:  # no class that is not asked about, nor one to come
+            weight[shut[rows]], bias[shut[rows]] = 0.0, CLOSED
+    opened.classifier.load_state_dict({"weight": weight, "bias": bias})
     with torch.no_grad():
-        logits = opened(**body.encoder_inputs(found.test.x)).logits
-    if not torch.allclose(logits, found.logits, _TOLERANCE, _TOLERANCE):
+        logits = opened(**body.encoder_inputs(found.inputs)).logits
+    if not torch.allclose(logits, found.logits[:, rows], _TOLERANCE, _TOLERANCE):
         expected = "float32, as the library's own form gives other logits"
         raise config_error("model.dtype", params.dtype, expected)
     opened.save_pretrained(folder)
@@ -79,7 +85,7 @@ def write_transformers(found: Trained, folder: Path) -> None:
         tokenizer.model_max_length = params.max_tokens
         tokenizer.save_pretrained(folder)
     else:
-        about = json.dumps(_image_processor(found.test.x.shape[1:]), indent=2)
+        about = json.dumps(_image_processor(found.inputs.shape[1:]), indent=2)
         (folder / "preprocessor_config.json").write_text(f"{about}\n")
 
 

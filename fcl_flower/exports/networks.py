@@ -1,140 +1,244 @@
-"""The network of one client and task, as files that need none of this project."""
+"""What a model predicts a task with, as one module: raw samples in, logits out."""
 
-import logging
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.parsing import Params
 from fcl_flower.config.run_spec import NodeConfig
-from fcl_flower.core.errors import config_error, require_extra
-from fcl_flower.core.types import Payload
+from fcl_flower.core.errors import config_error
+from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples
-from fcl_flower.data.scenarios.plan import Scenario
-from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.data.images import standardized
 from fcl_flower.federation.client import client_data
-from fcl_flower.models.heads import MultiHeadModel, Network
-from fcl_flower.prediction.simulated import finished_run, received
-from fcl_flower.results.run_folder import CLIENTS
-from fcl_flower.setup.build import Built
+from fcl_flower.models.heads import CLOSED, MultiHeadModel, Network
+from fcl_flower.models.pretrained import EncoderParams
+from fcl_flower.prediction.model import Model
 
-_TOLERANCE = 1e-4
+_TOLERANCE: Final = 1e-4
+_TRIED = 8
+"""Random samples with which a module is held against the learner."""
+_WORDS = 12
+"""Tokens of the longest of them."""
+
+
+class RawNetwork(nn.Module):
+    """A network with what comes before it and behind it.
+
+    Takes images as uint8, shape (N, H, W, C) with C of 1 or 3; series and rows of a
+    table as float32; texts as token numbers, int64, shape (N, tokens), padded with 0.
+    Returns a logit for each named class, shape (N, classes).
+    """
+
+    def __init__(
+        self, network: nn.Module, input_shape: Sequence[int], rows: Sequence[int]
+    ) -> None:
+        """Take a module from prepared inputs to logits.
+
+        Args:
+            network: it and its tensors are not copied.
+            input_shape: of what it takes.
+            rows: which of its logits are the named classes, in their order.
+        """
+        super().__init__()
+        self.network = network
+        self._channels = input_shape[0] if len(input_shape) == 3 else 0
+        self.register_buffer("rows", torch.tensor(rows))
+        self.rows: Tensor
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        if self._channels:
+            x = standardized(x.permute(0, 3, 1, 2).float() / 255)
+            x = x.expand(-1, self._channels, -1, -1)
+        logits: Tensor = self.network(x)
+        return logits[:, self.rows]
+
+
+class Masked(nn.Module):
+    """A network whose logits of all but some classes are `CLOSED`."""
+
+    def __init__(self, network: nn.Module, closed: Tensor) -> None:
+        """Take which of the logits are closed, bool, shape (classes,)."""
+        super().__init__()
+        self.network = network
+        self.register_buffer("closed", closed)
+        self.closed: Tensor
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(x)
+        return logits.masked_fill(self.closed, CLOSED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """What a client has in the end for one of its tasks.
+class Exported:
+    """A model's answer to one task, apart from the method that has learned it.
 
     Attributes:
-        logits: the learner's, of the task's test samples.
-        class_names: name of each logit; of a task with fewer classes than others that
-            of its own, which come first.
-        about: what it is, as text by topic.
+        model: that it is of.
+        task: from 0; None where a single head answers for all.
+        network: from prepared inputs to all logits of a head.
+        names: of the classes that have a logit.
+        rows: which of the network's logits these are, in the same order.
+        inputs: prepared samples on which the network was held against the learner.
+        logits: the learner's, of these.
+        raw: the same samples as `whole` takes them, or fewer.
+        accuracy: fraction of right answers on the task's test samples, where known.
+        tested: how many there are.
     """
 
+    model: Model
+    task: int | None
     network: nn.Module
-    test: Examples
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    inputs: Tensor
     logits: Tensor
-    class_names: tuple[str, ...]
-    params: Params
-    about: dict[str, str]
+    raw: Tensor
+    accuracy: float | None
+    tested: int
 
     @property
-    def accuracy(self) -> float:
-        """Fraction of the test samples whose largest logit is right."""
-        right = self.logits.argmax(1) == self.test.y
-        return float(right.double().mean())
+    def whole(self) -> RawNetwork:
+        """The network with preprocessing before it and names behind it."""
+        return RawNetwork(self.network, self.model.run.spec.input_shape, self.rows)
 
     @property
-    def sizes(self) -> tuple[dict[int, object]]:
+    def sizes(self) -> tuple[dict[int, Any]]:
         """Which sizes of the input are open: of the batch, and of a text's tokens."""
-        free: dict[int, object] = {0: torch.export.Dim("batch")}
-        if not self.test.x.is_floating_point():
-            most = getattr(self.params, "max_tokens", None)
+        free = {0: torch.export.Dim("batch")}
+        if self.model.run.spec.modality == "text":
+            params = self.model.run.model_params
+            most = params.max_tokens if isinstance(params, EncoderParams) else None
             free[1] = torch.export.Dim("tokens", min=1, max=most)
         return (free,)
 
 
-def trained(folder: Path, client: int, task: int) -> Trained:
-    """Rebuild what a client of a finished simulation predicts one of its tasks with.
+def exported(model: Model, task: int | str | None) -> Exported:
+    """Make a module of what a model predicts a task with.
 
-    Clients and their tasks are counted from 0.
+    ``task`` is a number from 0 or a name; None where a single head answers for all.
+    Where concepts are hidden it is the number of one, whose model is chosen by the
+    samples that the client holds out of it.
 
     Raises:
-        ConfigError: there is no such run, client or task; the run kept no clients'
-            states (``run.keep_clients``); its clients have local data, or hidden
-            concepts, or models rounded on their way; or its strategy predicts with more
-            than a network.
+        ConfigError: there is no such task; or nothing but the learner itself computes
+            its logits.
     """
-    run = _run(folder)
-    config = run.config
-    for key, value, count in (
-        ("client", client, config.scenario.clients),
-        ("task", task, config.scenario.tasks),
-    ):
-        if not 0 <= value < count:
-            raise config_error(key, value, f"0 to {count - 1}")
-    plan = run.scenario
-    last = plan.num_tasks - 1
-    learner = run.learner(client)
-    node = NodeConfig(partition_id=client)
-    test = client_data(run, node, last + 1).examples(task, "test")
-    saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
-    state = {} if saved is None else saved.state  # of one that never trained
-    sent = received(run, folder, client)
-    logits, weights = _prediction(learner, state, sent, task, test.x)
-    network = learner.predictor(state, sent, task)
-    network = network or _network(learner.model, task, weights)
-    if network is None or not _same(network(test.x), logits):
-        expected = "one that predicts with a network alone, such as fedavg or fedweit"
-        raise config_error("strategy", config.title, expected)
-    about = {
-        "strategy": config.title,
-        "seed": str(config.run.seed),
-        "client": str(client),
-        "task": str(task),
-        "model": config.model.name,
-        "input_shape": str(list(test.x.shape[1:])),
-        "classes": ", ".join(plan.clients[client][task].class_names),
-    }
-    names = _class_names(plan, client, task, learner.model.single_head)
-    return Trained(network, test, logits, names, run.model_params, about)
+    run, about = model.run, model.about
+    number, recent = _asked(model, task)
+    raw = _random(model)
+    inputs, test = _prepared(model, raw), _test(model, number)
+    if test is not None and len(test.y):
+        inputs = _padded(inputs, test.x)
+    logits, weights = _prediction(model, inputs, number, recent)
+    learner, received = model.learner, model.received
+    if recent is not None:
+        received = learner.select_model(model.state, received, recent)
+    asked = run.spec.tasks - 1 if recent is not None else number
+    network = learner.predictor(model.state, received, asked)
+    network = network or _network(learner.model, asked, weights)
+    if network is not None and run.config.model.mask_logits and about.tasks:
+        closed = torch.ones(logits.shape[1], dtype=torch.bool)
+        closed[list(about.tasks[number].labels)] = False
+        network = Masked(network, closed)
+    if network is None or not _same(network, inputs, logits):
+        expected = "one whose learner makes a module of its own (`predictor`), as it "
+        expected += "does not predict with its network as a whole"
+        raise config_error("strategy", run.config.title, expected)
+    single = run.config.model.head == "single"
+    names = about.head if single else about.tasks[number].names
+    rows = tuple(range(len(names))) if single else about.tasks[number].labels
+    right = None
+    if test is not None and len(test.y):
+        right = float((logits[_TRIED:].argmax(1) == test.y).double().mean())
+    return Exported(
+        model=model,
+        task=None if task is None else number,
+        network=network.eval().requires_grad_(False),
+        names=tuple(names),
+        rows=tuple(rows),
+        inputs=inputs,
+        logits=logits,
+        raw=raw,
+        accuracy=right,
+        tested=0 if test is None else len(test.y),
+    )
 
 
-def _run(folder: Path) -> Built:
-    run = finished_run(folder)
-    config = run.config
-    if run.scenario_entry.hidden or run.spec.local_data:
-        expected = "one whose tasks and samples are known here"
-        raise config_error("scenario.name", config.scenario.name, expected)
-    if config.federation.wire_dtype != "float32":
-        expected = "float32, as clients have other models than the server"
-        raise config_error(
-            "federation.wire_dtype", config.federation.wire_dtype, expected
+def _asked(model: Model, task: int | str | None) -> tuple[int, Examples | None]:
+    """Find the number of a task; of a hidden concept with samples that show it."""
+    run = model.run
+    if not run.spec.hidden_tasks:
+        return model.number(task), None
+    last = run.config.scenario.tasks - 1
+    if not isinstance(task, int) or not 0 <= task <= last:
+        raise config_error("task", task, f"the number of a concept, 0 to {last}")
+    node = NodeConfig(partition_id=model.about.client or 0)
+    return task, client_data(run, node, task + 1).examples(task, "valid")
+
+
+def _test(model: Model, number: int) -> Examples | None:
+    """Find the task's test samples, where they are known here."""
+    run, client = model.run, model.about.client
+    if run.spec.local_data or client is None:
+        return None
+    data = client_data(run, NodeConfig(partition_id=client), number + 1)
+    return data.examples(number, "test")
+
+
+def _random(model: Model) -> Tensor:
+    run = model.run
+    shape = run.spec.input_shape
+    rng = np.random.default_rng(derive(run.config.run.seed, "export"))
+    if run.spec.modality == "images":
+        channels, height, width = shape
+        pixels = (_TRIED, height, width, 3 if channels == 3 else 1)
+        return torch.from_numpy(rng.integers(0, 256, pixels, np.uint8))
+    if run.spec.modality != "text":
+        drawn = rng.standard_normal((_TRIED, *shape))
+        return torch.from_numpy(drawn.astype(np.float32))
+    longest = _WORDS
+    if isinstance(run.model_params, EncoderParams):
+        longest = min(longest, run.model_params.max_tokens)
+    tokens = rng.integers(1, vocabulary_size(model) + 1, (_TRIED, longest))
+    lengths = rng.integers(1, longest + 1, (_TRIED, 1))
+    return torch.from_numpy(np.where(np.arange(longest) < lengths, tokens, 0))
+
+
+def vocabulary_size(model: Model) -> int:
+    """Count the token numbers above 0 that the network of a model of texts knows."""
+    body: Any = model.learner.model.body
+    if isinstance(model.run.model_params, EncoderParams):
+        return int(body.encoder.config.vocab_size)
+    return len(body.table) - 1
+
+
+def _prepared(model: Model, raw: Tensor) -> Tensor:
+    if model.run.spec.modality != "images":
+        return raw
+    pixels = raw.numpy()
+    return model.reader.to_inputs(
+        pixels[..., 0] if pixels.shape[3] == 1 else pixels, None
+    )
+
+
+def _padded(one: Tensor, other: Tensor) -> Tensor:
+    if one.ndim == 2 and not one.is_floating_point():
+        width = max(one.shape[1], other.shape[1])
+        one, other = (
+            nn.functional.pad(part, (0, width - part.shape[1])) for part in (one, other)
         )
-    return run
-
-
-def _class_names(
-    plan: Scenario, client: int, task: int, single_head: bool
-) -> tuple[str, ...]:
-    if not single_head:
-        return plan.clients[client][task].class_names
-    names = {}
-    for one in (one for tasks in plan.clients for one in tasks):
-        for label, name in zip(one.classes, one.class_names, strict=True):
-            names[plan.label_index(one.dataset, label)] = name
-    return tuple(names[index] for index in range(plan.num_labels))
+    return torch.cat([one, other])
 
 
 def _prediction(
-    learner: ClientLearner[Any], state: Payload, received: Payload, task: int, x: Tensor
+    model: Model, inputs: Tensor, number: int, recent: Examples | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Predict, and note the weights with which the learner called its network.
 
@@ -143,23 +247,14 @@ def _prediction(
     """
     weights: dict[str, Tensor] = {}
 
-    def note(model: nn.Module, _: object) -> None:
-        weights.update({n: t.clone() for n, t in model.state_dict().items()})
+    def note(network: nn.Module, _: object) -> None:
+        weights.update({n: t.clone() for n, t in network.state_dict().items()})
 
-    handle = learner.model.register_forward_pre_hook(note)
+    handle = model.learner.model.register_forward_pre_hook(note)
     try:
-        with torch.no_grad():
-            return learner.predict(state, received, task, x), weights
+        return model.logits(inputs, 0 if recent else number, recent), weights
     finally:
         handle.remove()
-
-
-def _same(logits: Tensor, expected: Tensor) -> bool:
-    # A learner may have brought its samples through the frozen part of an encoder apart
-    # from the rest, and some processors then round the last bit otherwise.
-    return logits.shape == expected.shape and torch.allclose(
-        logits, expected, _TOLERANCE, _TOLERANCE
-    )
 
 
 def _network(
@@ -167,9 +262,7 @@ def _network(
 ) -> Network | None:
     if not weights:
         return None
-    index = model.head_index(task)
-    network = Network(model.body, model.heads[index])
-    head = f"heads.{index}."
+    network, head = model.network(task), f"heads.{model.head_index(task)}."
     network.load_state_dict(
         {
             name.replace(head, "head."): tensor
@@ -180,44 +273,11 @@ def _network(
     return network
 
 
-# ---- files
-
-
-def write_pt(found: Trained, path: Path) -> None:
-    """Write the state as PyTorch does; ``torch.load`` opens it with weights only."""
-    torch.save(found.network.state_dict(), path)
-
-
-def write_safetensors(found: Trained, path: Path) -> None:
-    """Write the state as safetensors, with what it is in the header."""
-    with require_extra("onnx", "format safetensors"):
-        from safetensors.torch import save_file
-    tensors = {n: t.contiguous() for n, t in found.network.state_dict().items()}
-    save_file(tensors, path, found.about)
-
-
-def write_onnx(found: Trained, path: Path) -> None:
-    """Write the whole network, from ``input`` of any batch size to ``logits``."""
-    with require_extra("onnx", "format onnx"):
-        import onnx  # noqa: F401 - torch needs it
-        import onnxscript  # noqa: F401 - likewise
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # Of torch about itself: nothing that a user could mend.
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                found.network,
-                (found.test.x[:2],),
-                path,
-                input_names=["input"],
-                output_names=["logits"],
-                dynamic_shapes=found.sizes,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
-    finally:
-        logger.setLevel(level)
+@torch.no_grad()
+def _same(network: nn.Module, inputs: Tensor, expected: Tensor) -> bool:
+    # A learner may have brought its samples through the frozen part of an encoder apart
+    # from the rest, and some processors then round the last bit otherwise.
+    logits = network.eval()(inputs)
+    return logits.shape == expected.shape and torch.allclose(
+        logits, expected, _TOLERANCE, _TOLERANCE
+    )

@@ -90,6 +90,11 @@ class Model:
         return self._learner
 
     @property
+    def words(self) -> WordVectors | None:
+        """The words that it knows, each with its vector; None of what is not text."""
+        return self._words
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks that it has learned, in their order."""
         return tuple(task.name for task in self.about.tasks)

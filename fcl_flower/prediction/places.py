@@ -39,10 +39,10 @@ def client_models(state: Path, run: str | None, client: int | None) -> Path:
         ConfigError: there are none; or there are some of several clients.
     """
     found = [*(state / MEMORY).glob(f"*/client-*/{MODELS}")]
+    if not found:
+        raise _none(state)
     runs = sorted({path.parents[1].name for path in found})
     if run is not None and run not in runs:
-        if not runs:
-            raise _none(state)
         raise unknown_name("run", run, runs)
     found = [path for path in found if run in (None, path.parents[1].name)]
     numbers = sorted({path.parent.name.removeprefix("client-") for path in found})
@@ -52,8 +52,6 @@ def client_models(state: Path, run: str | None, client: int | None) -> Path:
         found = [path for path in found if path.parent.name == f"client-{client}"]
     elif len(numbers) > 1:
         raise config_error("client", client, f"one of {', '.join(numbers)}")
-    if not found:
-        raise _none(state)
     return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
 
 

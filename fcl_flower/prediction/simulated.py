@@ -1,5 +1,6 @@
 """What a client of a finished simulation predicts with, from the run's folder."""
 
+import json
 from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
@@ -60,9 +61,17 @@ def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, P
         tasks=tuple(map(data.classes, tasks)),
         head=head_names(run),
         client=client,
+        epsilon=_spent(folder, client),
         spec=run.spec,
     )
     return about, state, received(run, folder, client)
+
+
+def _spent(folder: Path, client: int) -> float | None:
+    """Look up what privacy has cost a client, in epsilon; None where it costs none."""
+    summary = json.loads((folder / "summary.json").read_text())
+    by_client: dict[str, float] = summary.get("privacy", {}).get("by_client", {})
+    return by_client.get(str(client))
 
 
 def received(run: Built, folder: Path, client: int) -> Payload:

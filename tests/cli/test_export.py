@@ -1,6 +1,8 @@
 """The command that writes a run's numbers and charts for others."""
 
 import csv
+import hashlib
+import json
 import sys
 
 import pytest
@@ -95,7 +97,7 @@ def test_a_run_that_goes_on_is_not_taken_for_a_finished_one(study, tmp_path, fcl
     answer.is_refusal("folder: got 'study/more-seed1'", "fcl report shows one so far")
     fcl("export", "study/more-seed1").is_refusal("folder: got 'study/more-seed1'")
     answer = fcl("export-model", "study/more-seed1", "--client", "0", "--task", "0")
-    answer.is_refusal("folder: got 'study/more-seed1'", "with a finished run")
+    answer.is_refusal("folder: got 'study/more-seed1'", "after the first round")
     assert not (study / "export").exists()
     assert fcl("export", "study/with-seed1", "study/with-seed2").code == 0
 
@@ -135,13 +137,17 @@ def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl)
     answer = fcl(*asked)
 
     assert answer.code == 0
-    path, told = answer.out.splitlines()
-    assert (tmp_path / path).is_file()
+    path, about, told = answer.out.splitlines()
     assert path == "run/export/client-0-task-0.pt"
-    assert told.startswith("accuracy 0.")
+    assert about == "run/export/client-0-task-0.json"
+    written = json.loads((tmp_path / about).read_text())
+    digest = hashlib.sha256((tmp_path / path).read_bytes()).hexdigest()
+    assert written["files"]["client-0-task-0.pt"]["sha256"] == digest
+    assert told == f"accuracy {written['accuracy']['value']:.3f} on " + told[18:]
     fcl(*asked, "--format", "pb").is_refusal("format: got 'pb', expected one of pt")
     assert fcl(*asked, "--output", "out").code == 0
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["client-0-task-0.pt"]
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert names == {"client-0-task-0.pt", "client-0-task-0.json"}
 
 
 @pytest.mark.parametrize("worth", [0, 10**9])

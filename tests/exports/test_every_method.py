@@ -1,51 +1,67 @@
-"""The exported network of each method against what its clients predict."""
+"""The exported graph of each method against what its clients predict."""
 
+import numpy as np
 import pytest
 import torch
-from every_method import smallest
-from text_sets import write_topics
+import watched
 
 import fcl_flower as fcl
-from fcl_flower.algorithms.registry import algorithms
-from fcl_flower.exports.networks import trained
+from fcl_flower.exports.networks import exported
+from fcl_flower.runtime.in_process import run_in_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SMALL = {
-    "dataset": "digits",
-    "clients": 2,
-    "tasks": 2,
-    "rounds": 1,
-    "max_train_per_class": 12,
-    "progress": False,
-}
 VARIANTS = {
     "two members": ("stl", {"strategy.members": 2}),
     "lifted": ("analytic", {"strategy.lift": "relu", "strategy.width": 50}),
     "one exact head": ("analytic", {"head": "single"}),
     "head of iCaRL": ("icarl", {"strategy.classifier": "head"}),
-    "alone": ("matched-ensemble", {"local_only": True}),
-    "words": ("fedweit", {}),
+    "ensemble alone": ("matched-ensemble", {"local_only": True}),
+    "masked": ("fedavg", {"head": "single", "mask_logits": True}),
+    "rounded": ("fedavg", {"wire_dtype": "int8"}),
 }
 
 
-@pytest.mark.parametrize("name", [*sorted(algorithms()), *VARIANTS])
+def samples(model, client, task):
+    """Return raw test samples of a task as people have them, at the model's size."""
+    plan = model.run.scenario.clients[client][task]
+    source = model.run.scenario.sources[plan.dataset]
+    raw = [source.test.x[i] for i in plan.test]
+    return raw if source.modality == "text" else np.array(raw)
+
+
+def as_the_graph_takes_them(model, raw):
+    if model.run.spec.modality == "text":
+        tokenizer = model.run.tokenizer or model.words
+        return torch.from_numpy(tokenizer.token_ids(raw))
+    return torch.from_numpy(raw[..., None])
+
+
+@pytest.mark.parametrize("name", [*watched.NAMES, *watched.VARIANTS, *VARIANTS])
 def test_a_graph_without_the_method_predicts_the_same(name, tmp_path):
     method, more = VARIANTS.get(name, (name, {}))
-    settings = SMALL | smallest(method, tmp_path) | more
-    if method == "concept-matching":
-        settings["scenario"] = "overlapped"
-    if method == "fedseit" or name == "words":
-        settings |= write_topics(tmp_path) | {"model": "kim-cnn"}
-    del settings["strategy.name"]
-    fcl.simulate(method, output=tmp_path / "run", **settings)
+    settings = watched.settings_of(method, tmp_path / "parts") | {"rounds": 1} | more
+    (tmp_path / "run").mkdir()
+    run_in_process(fcl.RunConfig.from_settings(**settings), tmp_path / "run")
+    model = fcl.load(tmp_path / "run", client=1)
 
-    found = trained(tmp_path / "run", client=1, task=1)
+    found = exported(model, 1)
+    graph = torch.export.export(
+        found.whole, (found.raw[:2],), dynamic_shapes=found.sizes
+    ).module()
 
-    x, logits = found.test.x, found.logits
-    assert len(x) > 1
-    assert logits.std(0).max() > 1e-3, "it looks at its inputs"
-    graph = torch.export.export(found.network, (x[:2],), dynamic_shapes=found.sizes)
-    for part in (slice(None), slice(1, 2), slice(0, 3)):
-        torch.testing.assert_close(
-            graph.module()(x[part]), logits[part], rtol=1e-4, atol=1e-4
-        )
+    raw, recent = samples(model, 1, 1), None
+    if model.run.spec.hidden_tasks:
+        plan = model.run.scenario.clients[1][1]
+        source = model.run.scenario.sources[plan.dataset]
+        labels = [source.class_names[source.train.y[i]] for i in plan.valid]
+        recent = np.array([source.train.x[i] for i in plan.valid]), labels
+    live = model.predict(raw, None if recent else 1, recent)
+    assert len(live) > 1
+    chances = graph(as_the_graph_takes_them(model, raw)).double().softmax(1)
+    for answer, row in zip(live, chances.tolist(), strict=True):
+        given = dict(zip(found.names, row, strict=True))
+        assert given == pytest.approx(answer.probabilities, abs=1e-4)
+    (one,) = graph(as_the_graph_takes_them(model, raw[:1])).double().softmax(1)
+    torch.testing.assert_close(one, chances[0], rtol=1e-4, atol=1e-4)
+    assert found.accuracy is not None
+    assert found.tested == len(live)

@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ from text_sets import encoded_topics
 from transformers import AutoImageProcessor, AutoTokenizer
 
 import fcl_flower as fcl
-from fcl_flower.data.examples import Examples
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.images import to_tensor
 from fcl_flower.exports.hugging_face import write_transformers
-from fcl_flower.exports.networks import Trained, trained
+from fcl_flower.exports.networks import Exported, exported
 from fcl_flower.models.heads import Head, Network
 from fcl_flower.models.registry import LoraParams
 
@@ -61,14 +62,27 @@ def encoder(tmp_path):
 
 
 def made(body, kind, encoder="", dtype="float32", names=()):
-    """Return a network with a random head, as `trained` returns one."""
+    """Return a network with a random head, as `exported` returns one."""
     torch.manual_seed(4)
     network = Network(body, Head(16, CLASSES))
     x = inputs(kind)
-    test = Examples(x, torch.tensor([0, 1]))
-    params = LoraParams(encoder=encoder, max_tokens=10, dtype=dtype)
-    about = {"strategy": "fedavg", "model": "lora-transformer"}
-    return Trained(network, test, network(x), names, params, about)
+    names = names or tuple(f"class {n}" for n in range(CLASSES))
+    run = SimpleNamespace(
+        model_params=LoraParams(encoder=encoder, max_tokens=10, dtype=dtype),
+        config=RunConfig.from_settings(model="lora-transformer"),
+    )
+    return Exported(
+        model=SimpleNamespace(run=run),
+        task=0,
+        network=network,
+        names=names,
+        rows=tuple(range(len(names))),
+        inputs=x,
+        logits=network(x),
+        raw=x,
+        accuracy=None,
+        tested=0,
+    )
 
 
 def opened(folder, kind="bert"):
@@ -101,8 +115,8 @@ def test_the_library_gives_the_logits_of_an_encoder_with_learned_changes(
 
     padding = 1 if kind == "roberta" else 0
     with torch.no_grad():
-        logits = model(**asked(found.test.x, kind, padding)).logits
-        without = Network(plain(place), found.network.head)(found.test.x)
+        logits = model(**asked(found.inputs, kind, padding)).logits
+        without = Network(plain(place), found.network.head)(found.inputs)
     np.testing.assert_allclose(logits, found.logits, rtol=1e-4, atol=1e-4)
     assert (logits - without).abs().max() > 0.1
     assert (
@@ -125,16 +139,15 @@ def test_texts_go_in_as_they_are_read_and_names_of_classes_come_out(encoder, tmp
     )
     (told,) = pipe([text], truncation=True)
 
-    logits = found.network(cut["input_ids"] + 1)[0]
-    labels = [*names, "LABEL_4"]
-    assert told["label"] == labels[int(logits.argmax())]
+    logits = found.network(cut["input_ids"] + 1)[0, : len(names)]
+    assert told["label"] == names[int(logits.argmax())]
     chance = float(torch.softmax(logits, 0).max())
     assert told["score"] == pytest.approx(chance, abs=1e-4)
     assert (
         pipe.tokenizer(text, truncation=True)["input_ids"]
         == cut["input_ids"][0].tolist()
     )
-    assert pipe.model.config.label2id == {name: n for n, name in enumerate(labels)}
+    assert pipe.model.config.label2id == {name: n for n, name in enumerate(names)}
 
 
 def test_images_are_prepared_as_in_training(encoder, tmp_path):
@@ -158,7 +171,7 @@ def test_the_loss_is_the_cross_entropy_and_a_text_needs_no_mask(encoder, tmp_pat
     place = encoder("bert")
     found = made(plain(place), "bert", place)
     write_transformers(found, tmp_path / "out")
-    ids, labels = found.test.x[:1] - 1, torch.tensor([3])
+    ids, labels = found.inputs[:1] - 1, torch.tensor([3])
 
     with torch.no_grad():
         answer = opened(tmp_path / "out")(input_ids=ids, labels=labels)
@@ -221,15 +234,16 @@ def test_a_run_leaves_a_network_that_the_library_opens(head, tmp_path):
         rounds=1,
         progress=False,
     )
-    found = trained(tmp_path / "run", 1, 1)
+    found = exported(fcl.load(tmp_path / "run", client=1), 1)
     plan = json.loads((tmp_path / "run" / "scenario.json").read_text())["clients"][1]
     write_transformers(found, tmp_path / "out")
 
     model = opened(tmp_path / "out")
 
     with torch.no_grad():
-        logits = model(**asked(found.test.x, "bert")).logits
-    np.testing.assert_allclose(logits, found.logits, rtol=1e-4, atol=1e-4)
+        logits = model(**asked(found.inputs, "bert")).logits
+    wanted = found.logits[:, list(found.rows)]
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
     own = plan[1]["class_names"]
     every = sorted({name for task in plan for name in task["class_names"]})
     wanted = own if head == "multi" else every
