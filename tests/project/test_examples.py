@@ -25,7 +25,7 @@ ARGUMENTS = {
     "custom_model.py": ["--rounds", "1"],
     "custom_scenario.py": ["--rounds", "1"],
 }
-ELSEWHERE = {"foreign_server_app.py"}
+ELSEWHERE = {"foreign_server_app.py", "predict_without_torch.py"}
 """Tested beside what it shows."""
 
 
