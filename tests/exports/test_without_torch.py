@@ -24,7 +24,7 @@ import re, runpy, sys
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 # Not ru_maxrss, which a process has from the one that has started it.
-(peak,) = re.findall(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())
+(peak,) = re.findall(r"VmHWM\D+(\d+) kB", open("/proc/self/status").read())
 loaded = ("torch" in sys.modules, "fcl_flower" in sys.modules)
 print(1024 * int(peak), *loaded, file=sys.stderr)
 """
