@@ -112,7 +112,7 @@ def test_the_notebook_on_trackers_runs_from_top_to_bottom(
     told = capsys.readouterr().out
     assert "same predictions: True" in told
     assert "logits differ by less than 1e-4: True" in told
-    assert names["accuracy"] == pytest.approx(names["recorded"], abs=1e-12)
+    assert names["found"].accuracy == pytest.approx(names["recorded"], abs=1e-12)
     assert names["frame"].shape == (12, 4)
     assert "accuracy" in names["scalars"]
     if tracker == "mlflow":
