@@ -24,6 +24,35 @@ def make_private_folder(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+def replace_file(
+    path: Path, content: str | bytes, *, private: bool = False, durable: bool = False
+) -> None:
+    """Replace a file in one step: a reader sees the old content or the new.
+
+    Args:
+        path: in a folder that is there.
+        content: text is written as UTF-8.
+        private: the file is its owner's alone.
+        durable: a power cut, too, leaves the one or the other; see `sync_folder`.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    with open(temporary, "wb", opener=opener if private else None) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force to the disk which names a folder has: those of new files, above all."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 LOCK = ".lock"
 """Held by the server of a run, or by who changes what it left."""
 COMMAND_LOCK = ".command-lock"

@@ -4,7 +4,6 @@ Both sides use it: a client for its private state, the server for its checkpoint
 """
 
 import json
-import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -19,7 +18,7 @@ from flwr.app import ConfigRecord, Context
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.files import make_private_folder, replace_file, sync_folder
 from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation import messages
@@ -272,22 +271,12 @@ class FolderStateStore(StateStore):
         return {"file": file, "checksum": zlib.crc32(content), "tensors": tensors}
 
     def _replace(self, name: str, content: bytes) -> None:
-        temporary = self._folder / f"{name}.new"
-        with open(temporary, "wb", opener=opener) as file:
-            file.write(content)
-            if self._durable:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(self._folder / name)
+        path = self._folder / name
+        replace_file(path, content, private=True, durable=self._durable)
 
     def _name_durably(self) -> None:
-        if not self._durable:
-            return
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        if self._durable:
+            sync_folder(self._folder)
 
 
 class _StoredArrays(Mapping[str, AnyArray]):

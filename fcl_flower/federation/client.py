@@ -25,7 +25,7 @@ from fcl_flower.core.errors import (
     WireError,
     config_error,
 )
-from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.files import make_private_folder, replace_file
 from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import (
@@ -126,10 +126,8 @@ def keep_spec(context: Context, node: NodeConfig, spec: RunSpec) -> None:
         return
     folder = state_folder(context, node)
     make_private_folder(folder)
-    temporary = folder / f"{SPEC_FILE}.new"
-    with open(temporary, "w", opener=opener) as file:
-        json.dump({KEY: SPEC_FORMAT, **json.loads(spec.to_json())}, file)
-    temporary.replace(folder / SPEC_FILE)
+    text = json.dumps({KEY: SPEC_FORMAT, **json.loads(spec.to_json())})
+    replace_file(folder / SPEC_FILE, text, private=True)
 
 
 def kept_spec(context: Context, node: NodeConfig) -> RunSpec:

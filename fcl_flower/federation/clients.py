@@ -17,7 +17,7 @@ from fcl_flower import __version__
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import BEGINS, WAITING, RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
-from fcl_flower.core.files import opener
+from fcl_flower.core.files import replace_file
 from fcl_flower.federation import mailbox, messages
 from fcl_flower.federation.roll import Roll
 from fcl_flower.flower.identity import log
@@ -59,10 +59,8 @@ class ClientNumbers:
     def bind(self, node: int, key: Path) -> None:
         """Note that a node has a client's key; nothing where the file names none."""
         if named := _KEY_FILE.fullmatch(key.name):
-            temporary = self._path.with_suffix(".new")
-            with open(temporary, "w", opener=opener) as file:
-                json.dump({**self.read(), node: int(named[1])}, file)
-            temporary.replace(self._path)
+            found = {**self.read(), node: int(named[1])}
+            replace_file(self._path, json.dumps(found), private=True)
 
     def has(self, key: Path) -> bool:
         """Tell whether a node is known that has a client's key."""

@@ -6,7 +6,6 @@ with more places. Local data are no part of a plan, and take any number of tasks
 clients, which count their own tasks from the round in which they join.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 from fcl_flower.algorithms.base import adds_up
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import ConfigError, config_error
-from fcl_flower.core.files import lock_folder
+from fcl_flower.core.files import lock_folder, replace_file
 from fcl_flower.federation.checkpoint import FolderStateStore, Saved
 from fcl_flower.federation.pending_requests import PendingRequests
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
@@ -169,10 +168,5 @@ def _begins(before: Built, after: Built) -> bool:
 
 def replace_config(folder: Path, config: RunConfig) -> None:
     """Replace the configuration of the run in a folder in one step."""
-    path = folder / "config.toml"
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        file.write(config.replace(resume=False).to_file())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    text = config.replace(resume=False).to_file()
+    replace_file(folder / "config.toml", text, durable=True)

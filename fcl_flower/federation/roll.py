@@ -1,6 +1,5 @@
 """What a server last knew of each client: a small file, which `fcl clients` reads."""
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fcl_flower.core.files import opener
+from fcl_flower.core.files import replace_file
 
 FILE: Final = "clients.json"
 """In the ``--state`` folder of a server, beside the list of clients' nodes."""
@@ -86,10 +85,8 @@ class Roll:
 
     def _write(self) -> None:
         ordered = dict(sorted(self._members.items()))
-        temporary = self._state / f"{FILE}.new"
-        with open(temporary, "wb", opener=opener) as file:
-            file.write(_MEMBERS.dump_json(ordered, indent=1))
-        os.replace(temporary, self._state / FILE)
+        content = _MEMBERS.dump_json(ordered, indent=1)
+        replace_file(self._state / FILE, content, private=True)
 
 
 def _printable(text: str) -> str:

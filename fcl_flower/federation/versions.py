@@ -6,7 +6,6 @@ place and renamed into it, so that who predicts during a run never sees half a m
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from fcl_flower import __version__
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, WireError, config_error, unknown_name
-from fcl_flower.core.files import make_private_folder, opener
+from fcl_flower.core.files import make_private_folder, replace_file, sync_folder
 from fcl_flower.core.formats import KEY, FormatError, check_format
 from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import TaskClasses
@@ -117,17 +116,14 @@ def write(models: Path, about: About, groups: Payload) -> None:
     about = about.model_copy(update={"written": _now()})
     content: dict[str, Any] = {**about.model_dump(mode="json"), "files": files}
     content["checksum"] = _checksum(content)
-    with open(new / _ABOUT, "w", opener=opener) as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(new)
+    replace_file(new / _ABOUT, json.dumps(content), private=True, durable=True)
+    sync_folder(new)
     old = _aside(place)
     if place.exists():
         shutil.rmtree(old, ignore_errors=True)
         place.rename(old)
     new.rename(place)
-    _sync(models)
+    sync_folder(models)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -147,14 +143,6 @@ def _digest(path: Path) -> str:
 def _checksum(content: dict[str, Any]) -> str:
     rest = {key: value for key, value in content.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def prune(models: Path, policy: str) -> None:
@@ -250,9 +238,7 @@ def use(models: Path, name: str) -> None:
     if name != NEWEST and (damage := _chosen(models, name).damage()):
         expected = f"a whole one, but {damage}; choose another version"
         raise config_error("version", name, expected)
-    new = models / f".{_USED}.new"
-    new.write_text(f"{name}\n")
-    new.replace(models / _USED)
+    replace_file(models / _USED, f"{name}\n")
 
 
 def load(models: Path, name: str = "") -> tuple[Version, Payload]:

@@ -11,13 +11,13 @@ which all know. A client pays for the rounds that it is asked in, no others.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError, WireError
+from fcl_flower.core.files import replace_file
 from fcl_flower.core.types import Update, group_kind
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.privacy.mechanism import is_simulated
@@ -112,12 +112,8 @@ class Ledger:
         for client, cost in costs.items():
             rounds = spent.setdefault(str(client), {})
             rounds[str(server_round)] = self._before(rounds, server_round) + cost
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("w") as file:
-            file.write(json.dumps(self._spent, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        text = json.dumps(self._spent, indent=1) + "\n"
+        replace_file(self._path, text, durable=True)
 
     def _check(
         self, observer: Observer, server_round: int, costs: Mapping[int, float]

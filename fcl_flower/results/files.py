@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.files import replace_file
 
 T = TypeVar("T")
 
@@ -49,14 +50,7 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 def write_json(path: Path, content: object) -> None:
     """Replace a file in one step: a reader sees the old content or the new."""
-    replace_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader sees the old text or the new."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(text)
-    temporary.replace(path)
+    replace_file(path, json.dumps(content, indent=1) + "\n")
 
 
 def require_below(path: Path, key: str, values: Iterable[int], limit: int) -> None:

@@ -5,10 +5,10 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.files import opener
+from fcl_flower.core.files import opener, replace_file
 from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entry
 
@@ -38,7 +38,10 @@ class Journal:
 
     def add(self, event: Event) -> None:
         """Append an event and wait until it is on the disk."""
-        _write(self._path, "ab", _line(event))
+        with open(self._path, "ab", opener=opener) as file:
+            file.write(_line(event))
+            file.flush()
+            os.fsync(file.fileno())
 
     def resume(self, begun: Begun, last: int) -> list[Event]:
         """Give the events up to the end of round ``last``; remove the later ones.
@@ -79,9 +82,7 @@ class Journal:
         return events
 
     def _replace(self, content: bytes) -> None:
-        temporary = self._path.with_suffix(".new")
-        _write(temporary, "wb", content)
-        temporary.replace(self._path)
+        replace_file(self._path, content, private=True, durable=True)
 
 
 def has_beginning(path: Path) -> bool:
@@ -118,13 +119,6 @@ def _line(event: Event) -> bytes:
     if isinstance(event, Begun):
         found[KEY] = FORMAT
     return _with_checksum(json.dumps(found).encode()[1:]) + b"\n"
-
-
-def _write(path: Path, mode: Literal["ab", "wb"], content: bytes) -> None:
-    with open(path, mode, opener=opener) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _with_checksum(rest: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED, WireError
+from fcl_flower.core.files import replace_file
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
@@ -31,7 +32,7 @@ from fcl_flower.results.events import (
     Traffic,
     Trained,
 )
-from fcl_flower.results.files import replace_text, write_json
+from fcl_flower.results.files import write_json
 from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Record, summarize
 
@@ -165,7 +166,7 @@ class Recorder:
         settings = self._config.replace(resume=False).to_file()
         made = f"# Run: {self._begun.about.environment.describe()}\n"
         # In one step: a service that is killed here reads it when it starts again.
-        replace_text(self.folder / "config.toml", made + settings)
+        replace_file(self.folder / "config.toml", made + settings)
 
     def _write_files(self) -> None:
         self._write_config()

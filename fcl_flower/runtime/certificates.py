@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fcl_flower.core.errors import config_error
+from fcl_flower.core.files import replace_file
 
 HERE = ("localhost", "127.0.0.1")
 AUTHORITY_DAYS = 3650
@@ -189,9 +190,7 @@ def _certify_server(
         .sign(signer, hashes.SHA384())
     )
     # A server that starts meanwhile reads the old one or the new one, whole.
-    new = files.server.with_suffix(".new")
-    new.write_bytes(certificate.public_bytes(Encoding.PEM))
-    new.replace(files.server)
+    replace_file(files.server, certificate.public_bytes(Encoding.PEM))
     return made
 
 

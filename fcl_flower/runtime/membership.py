@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fcl_flower.core.errors import RoundError, config_error
-from fcl_flower.core.files import opener
+from fcl_flower.core.files import replace_file
 from fcl_flower.federation.clients import ClientNumbers
 from fcl_flower.federation.roll import Member, read_roll
 from fcl_flower.flower import commands
@@ -36,10 +36,7 @@ def write_keys(state: Path, folder: Path) -> None:
         if number.isdecimal():
             comment = path.read_text(errors="replace").split(maxsplit=2)[2:]
             found[int(number)] = " ".join(comment).strip() or path.stem
-    temporary = state / f"{KEYS}.new"
-    with open(temporary, "w", opener=opener) as file:
-        json.dump(found, file)
-    temporary.replace(state / KEYS)
+    replace_file(state / KEYS, json.dumps(found), private=True)
 
 
 def membership(state: Path) -> tuple[list[Row], str]:
