@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.aggregation.mean import Combine, Matrix, Tensors
+from fcl_flower.core.share import share
 from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
 
 _CELLS = 2**21
@@ -59,9 +60,7 @@ def count_hostile(count: int, fraction: float) -> int:
 
     A few clients are not defended by none. The result is always fewer than half.
     """
-    # 0.3 * 10 is a little more than 3.
-    wanted = int(np.ceil(np.round(fraction * count, 9)))
-    return min(wanted, max(0, count - 1) // 2)
+    return min(share(fraction, count), max(0, count - 1) // 2)
 
 
 def _ordered(

@@ -17,6 +17,7 @@ from pydantic import (
 
 from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import Scalar, parse_inline
+from fcl_flower.core.share import share
 
 Attack: TypeAlias = Literal[
     "", "sign-flip", "noise", "scaling", "label-flip", "counts", "adapters"
@@ -316,15 +317,11 @@ class FederationSection(Section):
 
     def updates_needed(self, participants: int) -> int:
         """Count the usable updates that a round of so many participants needs."""
-        # The product may be above the whole number that it is, such as 0.28 * 25.
-        share = math.ceil(round(min(0.5, self.quorum) * participants, 9))
-        return self.min_updates or max(1, share)
+        return self.min_updates or max(1, share(min(0.5, self.quorum), participants))
 
     def sum_threshold(self, clients: int) -> int:
         """Count how many of a round's clients secure aggregation needs."""
-        # Less than the rounding of the product, more than that of any fraction.
-        exact = math.ceil(self.secure_threshold * clients - 1e-9)
-        return max(LEAST_SUMMANDS, exact)
+        return max(LEAST_SUMMANDS, share(self.secure_threshold, clients))
 
 
 class AsynchronousSection(Section):

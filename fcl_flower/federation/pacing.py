@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fcl_flower.core.failures import WAS_LATE
+from fcl_flower.core.share import share
 from fcl_flower.core.types import TaskStage
 from fcl_flower.results.record import Lateness
 
@@ -43,9 +44,7 @@ class Quorum:
         counts those that may still count, those that have replied among them.
         """
         replied = sorted(times)
-        # A product such as 0.28 * 25 may be above the whole number that it is.
-        share = math.ceil(round(self.fraction * asked, 9))
-        needed = max(1, self.least, share)
+        needed = max(1, self.least, share(self.fraction, asked))
         if len(replied) < needed:
             return math.inf
         return max(1.0, self.factor) * replied[needed - 1]

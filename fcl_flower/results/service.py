@@ -1,11 +1,11 @@
 """``service.json``: what a federation that runs as a service waits for, or does."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fcl_flower.core.share import share
 from fcl_flower.results.files import json_value, read_as, write_json
 
 FILE = "service.json"
@@ -46,8 +46,7 @@ class Policy(_Kept):
         """Count the clients with a new task that are enough."""
         if isinstance(self.quorum, int):
             return self.quorum
-        # A product such as 0.28 * 25 may be above the whole number that it is.
-        return max(1, math.ceil(round(self.quorum * known, 9)))
+        return max(1, share(self.quorum, known))
 
 
 class ClientTasks(_Kept):
