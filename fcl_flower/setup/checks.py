@@ -284,9 +284,7 @@ def joining(run: Entries) -> Iterator[Wrong]:
             f"0 for the first, and for each of scenario.clients ({clients}) no fewer "
             f"than for the one before, all below the {total} rounds of the run",
         )
-    if not run.spec.local_data:
-        why = "whose samples are shared out beforehand"
-        yield key, text, f"none for scenario {config.scenario.name}, {why}"
+    yield from _shared_out(run, key, text)
 
 
 def sitting_out(run: Entries) -> Iterator[Wrong]:
@@ -308,12 +306,16 @@ def sitting_out(run: Entries) -> Iterator[Wrong]:
             f"pairs of a client below {clients} and a task below {tasks}, such as "
             "'2:3', separated by commas, and a client that learns each task",
         )
-    if not run.spec.local_data:
-        why = "whose samples are shared out beforehand"
-        yield key, text, f"none for scenario {config.scenario.name}, {why}"
+    yield from _shared_out(run, key, text)
     if config.asynchronous.enabled:
         why = "in which each client goes through its tasks at its own pace"
         yield key, text, f"none in an asynchronous run, {why}"
+
+
+def _shared_out(run: Entries, key: str, text: str) -> Iterator[Wrong]:
+    if not run.spec.local_data:
+        why = "whose samples are shared out beforehand"
+        yield key, text, f"none for scenario {run.config.scenario.name}, {why}"
 
 
 def patience(run: Entries) -> Iterator[Wrong]:
