@@ -203,21 +203,16 @@ class Proxy:
     name = "the reverse proxy"
 
     def __init__(
-        self,
-        listener: Listener,
-        superlink: str,
-        keys: NodeKeys | None,
-        bounds: Bounds,
-        report: Callable[[str], None],
+        self, run: Callable[[], contextlib.AbstractContextManager[threading.Thread]]
     ) -> None:
-        """Start nothing yet; see `ReverseProxy`."""
-        self._given = listener, superlink, keys, bounds, report
+        """Start nothing yet; ``run`` calls `run_proxy`."""
+        self._run = run
         self._stack = contextlib.ExitStack()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Run it in a thread."""
-        self._thread = self._stack.enter_context(run_proxy(*self._given))
+        self._thread = self._stack.enter_context(self._run())
 
     def ended(self) -> str:
         """Say whether the thread has ended, which shows its error as it does."""

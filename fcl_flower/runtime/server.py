@@ -12,13 +12,12 @@ from fcl_flower.core.errors import RoundError
 from fcl_flower.federation.clients import VARIABLE, ClientNumbers
 from fcl_flower.flower import commands
 from fcl_flower.flower.node_auth import NodeKeys, public_key
-from fcl_flower.runtime import processes
+from fcl_flower.runtime import processes, proxy
 from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.diagnosis import diagnose_server
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
 from fcl_flower.runtime.logs import as_local, now, on_screen
 from fcl_flower.runtime.membership import HOME, NUMBERS, write_keys
-from fcl_flower.runtime.proxy import Proxy, listening
 from fcl_flower.runtime.watch import Program, Watch
 
 LOOK_SECONDS = 1.0
@@ -97,7 +96,7 @@ def run_superlink(
         # What listens there already would be taken for our SuperLink.
         processes.refuse_used_port(addresses.control_port, "control-port")
         listener = stack.enter_context(
-            listening(addresses.host, addresses.port, certificates)
+            proxy.listening(addresses.host, addresses.port, certificates)
         )
         if metrics_port:
             seen = keys.seen if keys else None
@@ -115,7 +114,8 @@ def run_superlink(
             new = folder.look()
         # It ends before the SuperLink: stopping that takes descriptors, which there
         # are again once the proxy has closed its connections.
-        watch.start(Proxy(listener, control, keys, bounds, report))
+        given = listener, control, keys, bounds, report
+        watch.start(proxy.Proxy(lambda: proxy.run_proxy(*given)))
         report(
             f"clients reach this server at {addresses.host}:{addresses.port}, fcl run "
             f"at {control} from this machine"
