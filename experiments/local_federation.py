@@ -17,8 +17,8 @@ from fcl_flower.runtime.processes import free_port
 ROOT = Path(__file__).parents[1]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
-MENDED = "fcl_flower.flower.stopped_runs"
-"""Runs Flower's SuperNode, whose command line follows it."""
+MENDED = "fcl_flower.flower.supernode"
+"""Runs Flower's SuperNode, whose command line follows it and an address."""
 
 
 class LocalFederation:
@@ -263,7 +263,7 @@ def _program(command: Sequence[str]) -> str:
     """Return the name of the program, or of the module, that a command line runs."""
     words = [word for word in command[1:] if word not in ("-P", "-m")]
     if words and words[0] == MENDED:
-        words = words[1:]
+        words = words[2:]
     return Path((words or command)[0]).name
 
 

@@ -6,7 +6,7 @@ importing the package loads neither torch nor Flower.
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.registry import lazy_names
+from fcl_flower.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from fcl_flower import algorithms, models

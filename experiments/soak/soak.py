@@ -42,7 +42,7 @@ EVENTS = (
 )
 PROGRAMS = {
     "fcl_flower.cli.main": "fcl",
-    "fcl_flower.flower.supernode": "executor",
+    "fcl_flower.runtime.client": "fcl",
     "flower-superlink": "superlink",
     "flower-supernode": "supernode",
     "flwr-serverapp": "serverapp",

@@ -246,7 +246,8 @@ def client(
 
     What follows -- goes to flower-supernode.
     """
-    from fcl_flower.runtime.client import run_supernode
+    from fcl_flower.runtime.client import become
+    from fcl_flower.runtime.client_setup import set_up
 
     node: dict[str, int | str] = {"partition-id": number, "keep-runs": keep_runs}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
@@ -259,8 +260,8 @@ def client(
             node["device"] = _device(device, log)
         certificates = certificates_of(certs, insecure)
         place = state or Path(f"federation/client-{number}")
-        known = address_of(server), certificates, node, place, more, log.say
-        run_supernode(*known, resident=resident, show=log.pass_on)
+        known = address_of(server), certificates, node, place, more
+        become(set_up(*known, resident=resident, log_file=log_file))
 
 
 @click.command()
@@ -393,7 +394,7 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
     try:
         yield log
     except KeyboardInterrupt:
-        log.say(f"interrupted; the same command goes on from what is in {kept}")
+        log.say_how_to_go_on(kept)
         raise
     except ConfigError:  # a wrong option, which is no line of a log yet
         raise

@@ -1,10 +1,8 @@
 """Things that a user chooses by name, from wherever they come."""
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
@@ -110,31 +108,3 @@ class Registry(Generic[T]):
                 f"{type(found).__name__}, expected a {self._kind.__name__}"
             )
         return cast(T, found)
-
-
-def lazy_names(
-    package: str, names: Mapping[str, str], modules: Mapping[str, str] = {}
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and ``__dir__`` of a package that loads names when used.
-
-    Args:
-        package: its ``__name__``.
-        names: by module of the package the names that it has, separated by spaces.
-        modules: by name the module of the package that it stands for.
-    """
-    homes = {name: home for home, of_one in names.items() for name in of_one.split()}
-
-    def get(name: str) -> Any:  # noqa: ANN401 - a class, a function or a module
-        if name in modules:
-            found: Any = import_module(f"{package}.{modules[name]}")
-        elif name in homes:
-            found = getattr(import_module(f"{package}.{homes[name]}"), name)
-        else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        setattr(sys.modules[package], name, found)
-        return found
-
-    def names_of() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *modules})
-
-    return get, names_of

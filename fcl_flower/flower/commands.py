@@ -11,7 +11,6 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from fcl_flower.config.parsing import toml
 from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
 
 SUPERLINK = "fcl"
@@ -114,6 +113,8 @@ def environment(home: Path) -> Mapping[str, str]:
 
 def write_superlink(home: Path, address: str, root_certificate: Path | None) -> None:
     """Tell Flower's commands with this ``FLWR_HOME`` where the SuperLink is."""
+    from fcl_flower.config.parsing import toml
+
     home.mkdir(parents=True, exist_ok=True)
     security = (
         "insecure = true"
@@ -159,11 +160,6 @@ def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def with_stopped_run_fix(command: Sequence[str]) -> list[str]:
-    """Let a command of flower-supernode run one that no stopped run leaves deaf."""
-    return [sys.executable, "-P", "-m", f"{__package__}.stopped_runs", *command]
-
-
 def _refuse_taken(
     command: Sequence[str], taken: Sequence[str], expected: str
 ) -> argparse.Namespace:
@@ -190,18 +186,21 @@ TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
 """Options of flower-supernode: who runs the client app, and how the two speak."""
 
 
-def with_worker(command: Sequence[str]) -> list[str]:
-    """Let a command of flower-supernode run a worker beside it.
+def client_program(command: Sequence[str], *, resident: bool) -> list[str]:
+    """Let a command of flower-supernode run our program around it.
 
-    Of an option that is there twice the last one holds, as for Flower.
+    A ``resident`` one has a worker that stays from one message to the next. Of an
+    option that is there twice the last one holds, as for Flower.
     """
+    program = [sys.executable, "-P", "-m", f"{__package__}.supernode"]
+    if not resident:
+        return [*program, "", *command]
     expected = "none beside a worker that stays: give --no-resident before --"
     found = _refuse_taken(command, TAKEN, expected)
     # What listens at every address of a machine is reached at its own.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found.host, found.host)
     address = f"[{host}]:{found.port}" if ":" in host else f"{host}:{found.port}"
-    isolated = (*command, "--isolation", "process")
-    return [sys.executable, "-P", "-m", f"{__package__}.supernode", address, *isolated]
+    return [*program, address, *command, "--isolation", "process"]
 
 
 def node_config(values: Mapping[str, int | str]) -> str:
@@ -214,6 +213,9 @@ def node_config(values: Mapping[str, int | str]) -> str:
 
 
 def _quoted(value: int | str) -> str:
+    # Not above: with it comes pydantic, which who reads logs alone does without.
+    from fcl_flower.config.parsing import toml
+
     if isinstance(value, int):
         return str(value)
     return '"' + toml(value)[1:-1].replace('\\"', "\\u0022") + '"'

@@ -1,13 +1,10 @@
 """A SuperNode that keeps nothing of a message whose run was stopped as it came in.
 
-``python -m fcl_flower.flower.stopped_runs PROGRAM ...`` runs flower-supernode so.
 Flower (1.41) leaves such a message where it is, and its task is offered. What comes
 of it is taken for the answer to the next message, of whatever run, and from there on
 all answers of this client are off by one: it seems deaf until it is started again.
 """
 
-import runpy
-import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,7 +12,6 @@ from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.object_store import ObjectStore
-from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeState
 
 STOPPED = "its run was stopped before its message was there"
@@ -68,11 +64,3 @@ def leaving_nothing(step: Step) -> Step:
 def _tasks(state: NodeState, message: Message) -> set[int]:
     found = state.get_tasks(run_ids=[message.metadata.run_id])
     return {task.task_id for task in found}
-
-
-if __name__ == "__main__":
-    start_client_internal._pull_and_store_message = leaving_nothing(
-        start_client_internal._pull_and_store_message
-    )
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fcl_flower.core.registry import lazy_names
+from fcl_flower.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from fcl_flower.models.build import from_module

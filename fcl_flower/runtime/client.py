@@ -1,77 +1,83 @@
-"""A client of a federation: a SuperNode with its key, its data and its device."""
+"""What waits beside a client's SuperNode: starts it, shows its log, says what fails.
+
+It is there for months on small devices, and imports little.
+"""
 
 import datetime
+import json
+import os
 import shlex
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
+from fcl_flower.core.errors import MESSAGE_FAILED, ConfigError, FclError, RoundError
 from fcl_flower.flower import commands
 from fcl_flower.flower.commands import SuperNodeEvent
 from fcl_flower.runtime import processes
-from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.diagnosis import diagnose_server
-from fcl_flower.runtime.logs import Tail, on_screen
+from fcl_flower.runtime.logs import Log, Tail, on_screen
 
 RETRY_SECONDS = 10.0
 
 
+class Client(NamedTuple):
+    """One client of a federation, set up to be run."""
+
+    server: str
+    """HOST:PORT."""
+    authority: str
+    """File of the authority's certificate; empty without TLS."""
+    state: str
+    """Folder for what a restart needs."""
+    command: Sequence[str]
+    """flower-supernode with its options, as shown."""
+    started: Sequence[str]
+    """The same in a program of ours."""
+    refusal: str
+    """Why a server would not let it in."""
+    log_file: str
+    """File for all lines, too; empty for none."""
+
+
+def become(client: Client) -> NoReturn:
+    """Run a client in place of this process.
+
+    Of what a command has loaded to be understood nothing is left, as it waits for
+    months beside the SuperNode.
+    """
+    env = commands.environment(Path(client.state) / "flower")
+    words = [sys.executable, "-P", "-m", __name__, json.dumps(client)]
+    sys.stdout.flush()
+    os.execve(sys.executable, words, env)
+
+
 def run_supernode(
-    server: str,
-    certificates: Certificates | None,
-    node: Mapping[str, int | str],
-    state: Path,
-    more: Sequence[str],
+    client: Client,
     report: Callable[[str], None],
-    *,
-    resident: bool,
     show: Callable[[str], None] = on_screen,
 ) -> None:
     """Run one client of a federation until it is stopped.
 
-    Where the server, HOST:PORT, is not there, or does not let the client in yet, it is
-    tried again and again; the reason is reported once. A resident client has one
-    process that answers all messages of a run, and keeps what it has loaded; otherwise
-    Flower starts one for each message.
-
-    ``node`` configures the client app: ``partition-id``, and what is given of
-    ``data-path``, ``word-vectors`` and ``device``. ``more`` goes to flower-supernode.
-    Lines for the user are reported, and those of Flower's programs shown.
+    Where the server is not there, or does not let the client in yet, it is tried again
+    and again; the reason is reported once. Lines for the user are reported, and those
+    of Flower's programs shown.
 
     Raises:
-        ConfigError: a file is missing, or the folder cannot be written, or another
-            program works in it; or ``more`` leaves no place for a resident worker.
+        ConfigError: another program works in the folder of its state.
         RoundError: the server cannot be trusted, or the SuperNode ended by itself.
     """
-    number = int(node["partition-id"])
-    security = _security(certificates, number)
-    # Of this name since the first version: a client finds its state again.
-    states = (state / "memory").absolute()
-    processes.make_folder(state, "state", private=True)
-    processes.make_folder(states, "state")
-    command = [
-        commands.program("flower-supernode"),
-        *("--superlink", server),
-        *security,
-        *("--node-config", commands.node_config({**node, "state-path": str(states)})),
-        # Where its own client app reaches it: another for each client of a machine.
-        *("--host", "127.0.0.1", "--port", str(processes.free_port())),
-        *more,
-    ]
-    started = commands.with_stopped_run_fix(command)
-    if resident:
-        started = commands.with_worker(started)
-    authority = certificates and certificates.authority
+    server, state = client.server, Path(client.state)
+    authority = Path(client.authority) if client.authority else None
     env = commands.environment(state / "flower")
     again = f"trying again every {RETRY_SECONDS:.0f} s"
     once = _Once(report)
     with processes.lock_states(state, report) as lock:
-        report(shlex.join(command))
+        report(shlex.join(client.command))
         while True:
             while obstacle := diagnose_server(server, authority):
                 if not obstacle.passes:
@@ -79,7 +85,7 @@ def run_supernode(
                 once(f"{obstacle.sentence}; {again}")
                 time.sleep(RETRY_SECONDS)
             supernode = processes.start_guarded(
-                started, env, subprocess.PIPE, keep_open=[lock]
+                client.started, env, subprocess.PIPE, keep_open=[lock]
             )
             log = _SuperNodeLog(server, authority, once, show)
             try:
@@ -93,16 +99,7 @@ def run_supernode(
                     "the SuperNode ended by itself, with code "
                     f"{supernode.returncode}; its last lines: {log.tail}"
                 )
-            reason = "it takes clients with a key alone: give --certs"
-            if certificates is not None:
-                name = certificates.client_key(number).with_suffix(".pub").name
-                reason = (
-                    f"either {name} of this key is not in its folder certs/clients, "
-                    "or a client with this key is connected, or was killed less than a "
-                    "minute ago"
-                )
-            let_in = f"the server at {server} does not let client {number} in"
-            once(f"{let_in}: {reason}; {again}")
+            once(f"{client.refusal}; {again}")
             time.sleep(RETRY_SECONDS)
 
 
@@ -189,17 +186,25 @@ class _SuperNodeLog:
         self._held.clear()
 
 
-def _security(certificates: Certificates | None, number: int) -> list[str]:
-    if certificates is None:
-        return ["--insecure"]
-    key = certificates.client_key(number)
-    certificates.require(certificates.authority, key)
+# ---- the program
+
+
+def _main(words: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    client = Client(*json.loads(words))
+    log = Log(Path(client.log_file) if client.log_file else None)
     try:
-        load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        expected = "a private key that can be read, as fcl certs makes it"
-        raise config_error("certs", str(key), expected) from error
-    return [
-        *("--root-certificates", str(certificates.authority)),
-        *("--auth-supernode-private-key", str(key)),
-    ]
+        run_supernode(client, log.say, log.pass_on)
+    except KeyboardInterrupt:
+        log.say_how_to_go_on("--state")
+        sys.exit(130)
+    except ConfigError as error:  # a wrong option, which is no line of a log yet
+        print(f"fcl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except FclError as error:
+        log.pass_on(f"fcl: {error}", sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

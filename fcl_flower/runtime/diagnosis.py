@@ -9,13 +9,14 @@ import ssl
 import urllib.request
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
-
-from cryptography import x509
 
 from fcl_flower.flower import commands
 from fcl_flower.runtime.logs import as_local, now
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 PROBE_SECONDS = 5.0
 DATE_ERROR = 0.5
@@ -176,8 +177,10 @@ def _ahead(here: datetime.datetime, said: str | None) -> float | None:
     return (here - there).total_seconds() - DATE_ERROR
 
 
-def _served(server: _Server) -> x509.Certificate:
+def _served(server: _Server) -> "x509.Certificate":
     """Read the certificate of a server, whoever it is."""
+    from cryptography import x509  # for this rare case: a client that waits is small
+
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = _connection(server, context)
@@ -218,6 +221,8 @@ def _out_of_time(server: _Server, code: int) -> tuple[str, str]:
     clock = f"the clock of this machine shows {as_local(here)}"
     late = "make another on the server's machine with fcl certs FOLDER --renew, and "
     late += "start fcl server again"
+    from cryptography import x509
+
     try:
         found = _served(server)
         if found.not_valid_before_utc <= here <= found.not_valid_after_utc:

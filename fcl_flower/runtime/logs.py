@@ -60,6 +60,10 @@ class Log:
         """Write a line for the user."""
         self.pass_on(f"fcl: {sentence}")
 
+    def say_how_to_go_on(self, kept: str) -> None:
+        """Say what follows an interrupt; ``kept`` is the option with what is kept."""
+        self.say(f"interrupted; the same command goes on from what is in {kept}")
+
     def pass_on(self, line: str, screen: TextIO | None = None) -> None:
         """Write a line of a program as it is; without colours but in a terminal."""
         screen = screen or sys.stdout

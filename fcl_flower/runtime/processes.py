@@ -1,7 +1,6 @@
 """Other programs: find them, wait until they listen, follow what they do."""
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -15,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
-
-import psutil
+from typing import IO, TYPE_CHECKING, Any
 
 from fcl_flower.core.errors import RoundError, config_error
 from fcl_flower.core.files import make_private_folder, opener, take
+
+if TYPE_CHECKING:
+    import psutil
 
 GRACE = 10.0
 """Seconds between the request to end and the end by force."""
@@ -188,6 +188,8 @@ def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
 
 
 def _holder(path: Path) -> str:
+    import psutil  # here and below only: most that wait never come here
+
     for process in sorted(psutil.process_iter(), key=lambda found: found.pid):
         try:
             opened = {Path(file.path) for file in process.open_files()}
@@ -238,8 +240,10 @@ def _await_release() -> None:
 
 def _end_family() -> None:
     """End all that this process has started, and what that has, by force at last."""
+    import psutil
+
     this, deadline = psutil.Process(), time.monotonic() + GRACE
-    family, asked = set[psutil.Process](), set[psutil.Process]()
+    family, asked = set["psutil.Process"](), set["psutil.Process"]()
     while True:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -258,6 +262,8 @@ def _end_family() -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
+        import ctypes  # in guardians alone
+
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

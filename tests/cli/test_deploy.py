@@ -29,10 +29,9 @@ from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.flower import commands
 from fcl_flower.flower.commands import START_RUN, node_config
-from fcl_flower.runtime import client, diagnosis, proxy, watch
+from fcl_flower.runtime import client, client_setup, diagnosis, proxy, watch
 from fcl_flower.runtime import server as server_process
 from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.client import run_supernode
 from fcl_flower.runtime.diagnosis import Obstacle
 from fcl_flower.runtime.processes import free_port
 from fcl_flower.runtime.server import Addresses, run_superlink
@@ -438,6 +437,12 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
 # ---- fcl client
 
 
+def run_supernode(server, files, node, state, more, report, *, resident):
+    """Do what the command does, but in this process."""
+    parts = server, files, node, state, more
+    client.run_supernode(client_setup.set_up(*parts, resident=resident), report)
+
+
 HOLDS_LOCK = """
 held = {os.path.realpath(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")}
 sys.exit(3 if str(place / "state" / "in-use.lock") in held else 4)
@@ -649,6 +654,38 @@ def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing)
             print,
             resident=False,
         )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [
+        (
+            signal.SIGINT,
+            130,
+            "fcl: interrupted; the same command goes on from what is in ",
+        ),
+        (signal.SIGTERM, 143, "fcl: no program listens at 127.0.0.1:"),
+    ],
+)
+def test_a_client_is_one_process_that_says_how_to_go_on(tmp_path, number, code, last):
+    """Of the command that was typed nothing is left, but its process."""
+    server = f"127.0.0.1:{free_port()}"
+    command = ["client", "--server", server, "--number", "0", "--insecure"]
+    fcl = subprocess.Popen(
+        [sys.executable, "-m", "fcl_flower.cli.main", *command, "--state", tmp_path],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with fcl.stdout as said:
+        lines = [next(said), next(said)]
+        loaded = {Path(m.path).name for m in psutil.Process(fcl.pid).memory_maps()}
+        fcl.send_signal(number)
+        lines += said
+
+    assert fcl.wait() == code
+    assert lines[-1].partition(" ")[2].startswith(last)  # after its time
+    assert not [name for name in loaded if name.startswith("_pydantic_core")]
 
 
 # ---- fcl run
@@ -1042,17 +1079,13 @@ def test_an_interrupted_run_promises_no_more_than_there_is(
     assert err.strip() == f"interrupted; {step.format(tmp_path / 'here')}"
 
 
-@pytest.mark.parametrize(
-    "command", [["server"], ["client", "--server", "a:1", "--number", "0"]]
-)
-def test_an_interrupted_server_or_client_says_how_to_go_on(fcl, monkeypatch, command):
+def test_an_interrupted_server_says_how_to_go_on(fcl, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server_process, "run_superlink", interrupted)
-    monkeypatch.setattr(client, "run_supernode", interrupted)
 
-    code, out, _ = fcl(*command, "--insecure")
+    code, out, _ = fcl("server", "--insecure")
 
     assert code == 130
     time, _, line = out.partition(" ")

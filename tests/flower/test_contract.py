@@ -15,8 +15,8 @@ from flwr.app import Array, ConfigRecord, Message, RecordDict
 
 from fcl_flower import flower
 from fcl_flower.flower import commands, worker
+from fcl_flower.flower.executor import ACQUIRE_TASK
 from fcl_flower.flower.identity import LocalGrid, flower_identity, name_message
-from fcl_flower.flower.supernode import ACQUIRE_TASK
 
 TRANSLATED = "flwr.supercore.protobuf.translation"
 FOLDER = Path(flower.__file__).parent

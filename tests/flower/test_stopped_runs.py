@@ -21,8 +21,8 @@ from flwr.supernode import start_client_internal
 from supernodes import SECRET, question, shipped, supernode
 
 from fcl_flower.flower import stopped_runs
-from fcl_flower.flower.commands import with_stopped_run_fix
-from fcl_flower.flower.supernode import Executor
+from fcl_flower.flower.commands import client_program
+from fcl_flower.flower.executor import Executor
 from fcl_flower.flower.worker import OURS
 
 pytestmark = pytest.mark.process
@@ -159,11 +159,12 @@ def test_a_supernode_is_run_so(tmp_path):
         "print(found._pull_and_store_message.__module__, sys.argv[1:], __name__)\n"
         "sys.exit(4)\n"
     )
-    command = with_stopped_run_fix([str(script), "--insecure"])
+    command = client_program([str(script), "--insecure"], resident=False)
 
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
 
-    # The step is a function of the program itself, and no longer one of Flower's.
-    assert done.stdout.split(maxsplit=1) == ["__main__", "['--insecure'] __main__\n"]
+    # The step is a function of ours, and no longer one of Flower's.
+    ours = stopped_runs.__name__
+    assert done.stdout.split(maxsplit=1) == [ours, "['--insecure'] __main__\n"]
     assert done.returncode == 4
     assert command[0] == sys.executable

@@ -114,7 +114,32 @@ def test_what_waits_beside_a_supernode_has_not_loaded_flower():
     loaded = loaded_by("import fcl_flower.runtime.client")
 
     assert "fcl_flower.runtime.client" in loaded
-    assert not {"torch", "flwr", "numpy", *HEAVY} & loaded
+    assert not {"torch", "flwr", "numpy", "pydantic", "psutil", *HEAVY} & loaded
+    assert not {"cryptography", "click", "ctypes", "importlib.metadata"} & loaded
+
+
+SUPERNODE = """
+from fcl_flower.flower.supernode import leave_out
+leave_out()
+import flwr.supernode.cli.flower_supernode, flwr.supernode.main
+import fcl_flower.flower.executor, fcl_flower.flower.stopped_runs
+"""
+
+
+def test_a_supernode_loads_no_database_and_no_colours_of_source_code():
+    loaded = loaded_by(SUPERNODE)
+
+    assert "flwr.supernode.start_client_internal" in loaded
+    assert not {"torch", "sqlalchemy", "alembic", "mako", "pygments", *HEAVY} & loaded
+
+
+def test_what_a_supernode_leaves_out_is_there_where_it_is_used(tmp_path):
+    loaded_by(f"""{SUPERNODE}
+from flwr.supercore.object_store import ObjectStoreFactory
+store = ObjectStoreFactory({str(tmp_path / "objects.db")!r}).store()
+assert len(store) == 0
+assert type(store).__module__ == "flwr.supercore.object_store.sql_object_store"
+""")
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["list", "fedweit"]], ids=" ".join)

@@ -5,7 +5,6 @@ The SuperNode's side is Flower's own; the apps bring their own code.
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -24,9 +23,9 @@ from flwr.supercore.run import RunNotRunningException
 from supernodes import SECRET, shipped, supernode
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.flower import supernode as module
-from fcl_flower.flower.commands import with_worker
-from fcl_flower.flower.supernode import Executor
+from fcl_flower.flower import executor as module
+from fcl_flower.flower.commands import client_program
+from fcl_flower.flower.executor import Executor
 from fcl_flower.flower.worker import OURS
 from fcl_flower.runtime.processes import free_port, start_guarded, stop_guarded
 
@@ -363,28 +362,32 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[4])), Broken).serve_forever()
 """
 
 
-def run(source, port=1):
+def run(folder, source, port=1):
     """Run a script in the place of a SuperNode; return its end and what was said."""
-    command = [sys.executable, "-c", source, "--host", "127.0.0.1", "--port", str(port)]
-    guardian = start_guarded(with_worker(command), os.environ, subprocess.PIPE)
+    script = folder / "flower-supernode"
+    script.write_text(source)
+    command = [str(script), "--host", "127.0.0.1", "--port", str(port)]
+    program = client_program(command, resident=True)
+    guardian = start_guarded(program, os.environ, subprocess.PIPE)
     with guardian.stdout as said:
         lines = said.read().decode().splitlines()
     stop_guarded(guardian)
     return guardian.returncode, lines
 
 
-def test_the_program_ends_with_the_supernode_and_has_its_code():
-    assert run("import sys; sys.exit(7)") == (7, [])
+def test_the_program_ends_with_the_supernode_and_has_its_code(tmp_path):
+    assert run(tmp_path, "import sys; sys.exit(7)") == (7, [])
 
 
-def test_a_supernode_that_was_killed_shows_in_the_code():
-    assert run("import os; os.kill(os.getpid(), 9)") == (128 + 9, [])
+def test_a_supernode_that_was_killed_shows_in_the_code(tmp_path):
+    assert run(tmp_path, "import os; os.kill(os.getpid(), 9)") == (128 + 9, [])
 
 
-def test_the_supernode_has_a_secret_and_leaves_its_messages_to_others():
+def test_the_supernode_has_a_secret_and_leaves_its_messages_to_others(tmp_path):
     code, lines = run(
+        tmp_path,
         "import pathlib, sys; print(*sys.argv[5:8], sys.argv[8][:8]);"
-        "print(len(pathlib.Path(sys.argv[8]).read_bytes()))"
+        "print(len(pathlib.Path(sys.argv[8]).read_bytes()))",
     )
 
     assert lines == [
@@ -394,9 +397,9 @@ def test_the_supernode_has_a_secret_and_leaves_its_messages_to_others():
     assert code == 0
 
 
-def test_an_executor_that_fails_takes_the_supernode_with_it():
+def test_an_executor_that_fails_takes_the_supernode_with_it(tmp_path):
     """A SuperNode whose messages nobody answers would seem to work."""
-    code, lines = run(BREAKS, free_port())
+    code, lines = run(tmp_path, BREAKS, free_port())
 
     assert code == 1
     assert "500 Internal Server Error" in "\n".join(lines)
@@ -413,7 +416,7 @@ def test_an_executor_that_fails_takes_the_supernode_with_it():
     ],
 )
 def test_the_executor_looks_where_the_supernode_listens(more, address):
-    command = with_worker([*SUPERNODE, *more])
+    command = client_program([*SUPERNODE, *more], resident=True)
 
     at = command.index("flower-supernode")
     assert command[at - 1] == address
@@ -434,4 +437,4 @@ def test_what_leaves_no_place_for_a_worker_is_refused(more):
     option = more[0].partition("=")[0]
 
     with pytest.raises(ConfigError, match=f"^{option}: got .*, expected none"):
-        with_worker([*SUPERNODE, *more])
+        client_program([*SUPERNODE, *more], resident=True)
