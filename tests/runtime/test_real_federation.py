@@ -205,9 +205,9 @@ def test_no_client_was_registered_but_those_with_a_key(lab):
 
 
 def test_a_client_takes_little_memory_and_a_worker_that_of_torch(lab):
-    """A fifth above what was measured: 118 and 390 MB, of which torch has 190."""
-    assert 50 < lab.idle < 142
-    assert lab.idle < lab.busy < 470
+    """A fifth above what was measured: 120 and 397 MB, of which torch has 190."""
+    assert 50 < lab.idle < 144
+    assert lab.idle < lab.busy < 476
 
 
 def test_only_the_reverse_proxy_is_reached_from_outside(lab):
