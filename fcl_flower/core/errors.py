@@ -76,13 +76,13 @@ class PluginWarning(UserWarning):
 
 def config_error(key: str, value: object, expected: str) -> ConfigError:
     """Make the error for a wrong value; ``expected`` has no full stop."""
-    return ConfigError(f"{key}: got {_as_set(value)}, expected {expected}")
+    return ConfigError(f"{key}: got {as_set(value)}, expected {expected}")
 
 
-def _as_set(value: object) -> str:
+def as_set(value: object) -> str:
     """Write a value as it is set: switches as in TOML, all else as in Python."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_as_set, value))}]"
+        return f"[{', '.join(map(as_set, value))}]"
     return str(value).lower() if isinstance(value, bool | None) else repr(value)
 
 

@@ -3,7 +3,11 @@
 import csv
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,3 +142,36 @@ def test_the_list_of_versions_fits_a_terminal_and_tells_damage(
     assert written in sound
     assert "damaged" not in sound
     assert "damaged" in harmed
+
+
+ARRIVED = Path(__file__).parents[2] / "docker" / "systemd" / "fcl-predict-arrived"
+
+
+@pytest.mark.process
+def test_what_arrives_is_answered_or_refused_and_waits_for_a_model(
+    federation, table, tmp_path
+):
+    program = tmp_path / "fcl"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m fcl_flower.cli.main "$@"')
+    program.chmod(0o755)
+    place = tmp_path / "place"
+    (place / "arrived").mkdir(parents=True)
+    shutil.copy(table, place / "arrived" / "-a b.csv")
+    (place / "arrived" / "bad.csv").write_text("age\n1\n")
+
+    def look(state):
+        words = [ARRIVED, state, place, "--task", "task-02"]
+        search = f"{tmp_path}:{os.environ['PATH']}"
+        done = subprocess.run(words, env={**os.environ, "PATH": search})
+        return done.returncode
+
+    assert look(tmp_path / "nothing") != 0
+    assert len(list((place / "arrived").iterdir())) == 2
+    assert look(federation / "state-0") == 0
+
+    assert not list((place / "arrived").iterdir())
+    lines = (place / "answers" / "-a b.csv.jsonl").read_text().splitlines()
+    assert [json.loads(line)["class"] for line in lines] == ["well", "ill"]
+    assert (place / "done" / "-a b.csv").read_text() == table.read_text()
+    assert (place / "refused" / "bad.csv").exists()
+    assert "pulse" in (place / "refused" / "bad.csv.why").read_text()

@@ -14,6 +14,7 @@ from fcl_flower.cli.main import cli
 
 FOLDER = Path(__file__).parents[2] / "docker" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
+STAY = [path for path in UNITS if not path.name.startswith("fcl-predict")]
 PROGRAM = "/usr/local/lib/fcl/bin/fcl"
 HARDENED = {
     *("NoNewPrivileges=yes", "PrivateTmp=yes", "ProtectSystem=strict"),
@@ -22,7 +23,7 @@ HARDENED = {
 
 
 def test_there_is_a_unit_for_each_program_that_stays():
-    assert list(map(name, UNITS)) == [
+    assert list(map(name, STAY)) == [
         *("fcl-client@.service", "fcl-serve.service", "fcl-server.service"),
     ]
 
@@ -42,7 +43,7 @@ def value(path, key):
     return found.partition("=")[2]
 
 
-@pytest.mark.parametrize("path", UNITS, ids=name)
+@pytest.mark.parametrize("path", STAY, ids=name)
 def test_what_it_starts_is_a_command_of_fcl(path):
     command = value(path, "ExecStart")
     command = command.replace("${FCL_SERVER}", "fl.example.org:9092")
@@ -62,16 +63,29 @@ def test_what_it_starts_is_a_command_of_fcl(path):
 
 
 @pytest.mark.parametrize("path", UNITS, ids=name)
-def test_it_is_hardened_and_comes_back_but_not_without_end(path):
-    found = settings(path)
-    assert set(found) >= HARDENED
+def test_it_is_hardened(path):
+    assert set(settings(path)) >= HARDENED
     assert value(path, "User") == "fcl"
+    assert "#MemoryMax=" in path.read_text()
+
+
+@pytest.mark.parametrize("path", STAY, ids=name)
+def test_it_comes_back_but_not_without_end(path):
     always = path.name == "fcl-serve.service"
     assert value(path, "Restart") == ("always" if always else "on-failure")
     assert int(value(path, "StartLimitBurst")) > 1
     # fcl ends so when it is stopped.
     assert value(path, "SuccessExitStatus") == "143"
-    assert "#MemoryMax=" in path.read_text()
+
+
+def test_what_predicts_reads_the_state_that_the_client_writes():
+    unit = FOLDER / "fcl-predict@.service"
+    program, state, folder, _ = shlex.split(value(unit, "ExecStart"))
+
+    assert (FOLDER / Path(program).name).stat().st_mode & 0o111
+    client = value(FOLDER / "fcl-client@.service", "StateDirectory")
+    assert state == f"%S/{client}"
+    assert folder == f"%S/{value(unit, 'StateDirectory')}"
 
 
 @pytest.mark.process
@@ -79,9 +93,9 @@ def test_it_is_hardened_and_comes_back_but_not_without_end(path):
     not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed"
 )
 def test_systemd_takes_them(tmp_path):
-    for path in UNITS:
+    for path in [*UNITS, *FOLDER.glob("*.timer")]:
         # It looks whether the program is there.
-        text = path.read_text().replace(PROGRAM, sys.executable)
+        text = re.sub(rf"{PROGRAM}\S*", sys.executable, path.read_text())
         (tmp_path / path.name.replace("@", "@0")).write_text(text)
     units = sorted(map(str, tmp_path.iterdir()))
     done = subprocess.run(
