@@ -24,7 +24,7 @@ from fcl_flower.cli.deploy import (
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, config_error
+from fcl_flower.core.errors import ConfigError, as_set, config_error
 from fcl_flower.core.files import lock_folder
 from fcl_flower.results.service import (
     BEGIN_NOW,
@@ -194,7 +194,9 @@ def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
             if key in free or value == blank.get(key):
                 continue
             if before.get(key) != value:
-                expected = f"{before.get(key)!r}, as the service in {folder} has it"
+                expected = (
+                    f"{as_set(before.get(key))}, as the service in {folder} has it"
+                )
                 raise config_error(key, value, expected)
         return kept
     validate(resolve(given.replace(clients=max(1, clients))))
