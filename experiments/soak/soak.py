@@ -13,19 +13,16 @@ DIR/events.jsonl, each run into DIR/runs.jsonl. Prints the verdict in Markdown
 
 import argparse
 import contextlib
-import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 from verdict import verdict
 
 sys.path.append(str(Path(__file__).parents[1]))
-from local_federation import LocalFederation
+from watch import WatchedFederation
 
-HERE = Path(__file__).parent
 CLIENTS = (0, 1, 2, 3)
 PAUSE = 60.0
 """Seconds that a client sleeps in each training, so that others can use the machine."""
@@ -40,15 +37,6 @@ EVENTS = (
     "server app killed",
     "client 2 stopped",
 )
-PROGRAMS = {
-    "fcl_flower.cli.main": "fcl",
-    "fcl_flower.runtime.client": "fcl",
-    "flower-superlink": "superlink",
-    "flower-supernode": "supernode",
-    "flwr-serverapp": "serverapp",
-    "worker.py": "worker",
-}
-"""What is watched of a command's processes, and how the tables call it."""
 LAST_START = 900.0
 """No run starts that could not end before the hour does."""
 RUN = (
@@ -58,39 +46,16 @@ RUN = (
 )
 
 
-class Soak(LocalFederation):
-    """The processes, and what is written of them."""
+class Soak(WatchedFederation):
+    """Runs, one after another."""
 
     def __init__(self, folder: Path) -> None:
         """Prepare an empty folder; start nothing."""
-        folder.mkdir(parents=True)
-        super().__init__(
-            folder,
-            algorithm="lying:LYING",
-            beside=HERE,
-            variables={"OMP_NUM_THREADS": "1", "SOAK_PAUSE": str(PAUSE)},
-        )
+        super().__init__(folder, "lying:LYING", {"SOAK_PAUSE": str(PAUSE)})
         self.wanted: dict[str, float] = {}
         self.runs = 0
         self.resumed = 0
-        self.began = time.monotonic()
-        for book in ("samples", "events", "runs"):
-            (folder / f"{book}.jsonl").touch()
-
-    @property
-    def now(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self.began
-
-    def write(self, book: str, **line: object) -> None:
-        """Append a line to one of the books."""
-        with (self.folder / f"{book}.jsonl").open("a") as file:
-            file.write(json.dumps({"at": round(self.now, 1), **line}) + "\n")
-
-    def join(self, number: int) -> None:
-        """Start a client, and note it."""
-        self.client(number)
-        self.write("events", what=f"client-{number} started")
+        (folder / "runs.jsonl").touch()
 
     def go_on(self, *, resume: bool = False) -> None:
         """Start the next run, or go on with the one that ended."""
@@ -119,7 +84,7 @@ def main() -> None:
             time.sleep(TICK_SECONDS)
             if soak.now - last > SAMPLE_SECONDS:
                 last = soak.now
-                sample(soak)
+                soak.sample()
             if soak.now - last_event > EVENT_SECONDS and happen(
                 soak, EVENTS[events % len(EVENTS)]
             ):
@@ -140,7 +105,7 @@ def happen(soak: Soak, what: str) -> bool:
         "client 2 stopped": "client-2 fcl",
         "server app killed": "server serverapp",
     }[what]
-    victims = [one for name, one in watched(soak) if name.startswith(beginning)]
+    victims = [one for name, one in soak.watched() if name.startswith(beginning)]
     for process in victims:
         with contextlib.suppress(psutil.Error):
             if what == "client 2 stopped":
@@ -181,29 +146,6 @@ def next_run(soak: Soak, *, may_start: bool) -> None:
     soak.runs, soak.resumed = soak.runs + 1, 0
     if may_start:
         soak.go_on()
-
-
-def watched(soak: Soak) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield the processes that run because of us and last, by what they are."""
-    for name in soak.started:
-        for program, process in soak.members(name):
-            if part := PROGRAMS.get(program):
-                yield f"{name} {part}", process
-
-
-def sample(soak: Soak) -> None:
-    """Write memory, descriptors and threads of all processes."""
-    for name, process in watched(soak):
-        with contextlib.suppress(psutil.Error):
-            soak.write(
-                "samples",
-                process=name,
-                pid=process.pid,
-                megabytes=round(process.memory_info().rss / 2**20, 1),
-                descriptors=process.num_fds(),
-                threads=process.num_threads(),
-                cpu_seconds=round(sum(process.cpu_times()[:2]), 1),
-            )
 
 
 if __name__ == "__main__":
