@@ -3,10 +3,9 @@
 python experiments/soak/serve.py DIR [--hours 72] [--seconds 20] [--seed 0]
 
 A simulated hour lasts so many seconds. Each client has a table of its own for each
-task. In each hour a client gets a new task with the chance `ARRIVES`, and vanishes
-with the chance `VANISHES`: all of it is killed with SIGKILL, and comes back one to six
-hours
-later. Once a day server and service are killed, too, and started again. At the end the
+task. In each hour a client gets a new task with the chance `ARRIVES`. With the chance
+`VANISHES` all of it is killed with SIGKILL, and comes back one to six hours later.
+Once a day server and service are killed, too, and started again. At the end the
 service learns what is left. Then memory, descriptors and disk of the three thirds are
 compared, and every task of every client is predicted by `fcl.load` from its state.
 Prints the tables in Markdown.
