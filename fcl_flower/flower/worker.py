@@ -8,6 +8,7 @@ An app other than this project's may count on a new process for each message: it
 leaves when it has answered one. So does one whose app failed, or cannot be loaded.
 """
 
+import shutil
 import sys
 import time
 from logging import ERROR, INFO, getLogger
@@ -120,10 +121,15 @@ class Worker:
 
     def _load(self, given: PullTaskInputResponse) -> ClientApp:
         run, fab = run_from_proto(given.run), fab_from_proto(given.fab)
-        install_from_fab(fab.content, skip_prompt=True)
         place = run.fab_id, run.fab_version, fab.hash_str
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-        self._app = load(*place)
+        try:
+            install_from_fab(fab.content, skip_prompt=True)
+            self._app = load(*place)
+        except Exception:
+            # A full disk may have left a part of it, which Flower takes for the whole.
+            shutil.rmtree(get_project_dir(*place), ignore_errors=True)
+            raise
         config = get_project_config(get_project_dir(*place))
         components = config["tool"]["flwr"]["app"]["components"]
         self._stays = components["clientapp"] == OURS

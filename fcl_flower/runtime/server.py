@@ -2,6 +2,7 @@
 
 import datetime
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -93,6 +94,9 @@ def run_superlink(
     env = {**commands.environment(home), VARIABLE: str(path)}
     with ExitStack() as stack:
         lock = stack.enter_context(processes.lock_states(state, report))
+        # Each run installs its app. A full disk may have left a part of one, which
+        # Flower takes for the whole.
+        shutil.rmtree(home / "apps", ignore_errors=True)
         # What listens there already would be taken for our SuperLink.
         processes.refuse_used_port(addresses.control_port, "control-port")
         listener = stack.enter_context(

@@ -265,6 +265,19 @@ def test_a_server_without_certificates_authenticates_no_client(flower, tmp_path,
 
 
 @pytest.mark.process
+def test_a_server_keeps_no_app_that_a_full_disk_may_have_cut(flower, tmp_path, once):
+    flower.install(flower_superlink=LISTENS, flower_superexec=STAYS)
+    (tmp_path / "end").touch()
+    (tmp_path / "state" / "flower" / "apps" / "fcl.fcl-run").mkdir(parents=True)
+    ports = Addresses("127.0.0.1", free_port(), free_port())
+
+    with pytest.raises(RoundError):
+        run_superlink(None, tmp_path / "state", ports, [], print)
+
+    assert not (tmp_path / "state" / "flower" / "apps").exists()
+
+
+@pytest.mark.process
 def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch, once):
     flower.install(flower_superlink=LISTENS, flower_superexec=STAYS, flwr=REGISTERS)
     monkeypatch.setattr(diagnosis, "PROBE_SECONDS", 0.2)  # what listens says nothing

@@ -193,6 +193,17 @@ def test_the_worker_of_an_app_that_failed_is_followed_by_another(node, executor)
     assert asked(node, executor, 1)["process"] != before
 
 
+def test_an_app_that_was_installed_in_part_is_installed_anew(node, executor, tmp_path):
+    for run in (1, 2):
+        node.begin(run, OWN)
+    asked(node, executor, 1)
+    (app,) = (tmp_path / "flower" / "apps").iterdir()
+    (app / "pyproject.toml").write_text("")
+
+    assert "attempting to load" in failed(node, executor, 2, "")
+    assert asked(node, executor, 2)["answered"] == 1
+
+
 @contextmanager
 def sent(node, send):
     """Let a SuperNode wait for an answer and send it, as long as the block lasts."""
