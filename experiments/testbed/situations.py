@@ -41,6 +41,8 @@ RUN = (
     *("--set", "federation.timeout=60", "--set", "federation.max_attempts=9"),
 )
 """All three clients are needed, so that nobody's absence changes the numbers."""
+CLIENT, SERVER = "fcl_flower.runtime.client", "fcl_flower.cli.main"
+"""The programs that ``fcl client`` and ``fcl server`` are."""
 RESUMES = 3
 """Times that the operator goes on with a run that has ended."""
 
@@ -350,8 +352,9 @@ def situations(seconds: float, old: Path | None) -> dict[str, Any]:
         "clock 10 minutes behind": clock(-600),
     }
     parts = (
-        *(("client-0", p) for p in ("worker.py", "flower-supernode", "main.py")),
-        *(("server", p) for p in ("flower-superlink", "flower-superexec", "main.py")),
+        *(("client-0", p) for p in ("worker.py", "flower-supernode", CLIENT)),
+        *(("server", p) for p in ("flower-superlink", "flower-superexec", SERVER)),
+        ("server", "flwr-serverapp"),
     )
     for name, program in parts:
         side = name.partition("-")[0]
