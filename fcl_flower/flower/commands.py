@@ -127,6 +127,8 @@ def write_superlink(home: Path, address: str, root_certificate: Path | None) -> 
     )
 
 
+UNREACHED = "Connection to the SuperLink is unavailable"
+"""What Flower's commands say where no SuperLink answers."""
 ANSWER_SECONDS = 120.0
 """What a command of Flower's may take: a machine that is busy starts one slowly."""
 

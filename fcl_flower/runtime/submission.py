@@ -168,9 +168,10 @@ class SuperLink:
             with self._home() as home:
                 return commands.flwr(home / "flower", *arguments)
         except RoundError as error:
-            raise RoundError(
-                f"the server at {self._address} does not answer as expected: {error}"
-            ) from error
+            said = f"does not answer as expected: {error}"
+            if commands.UNREACHED in str(error):
+                said = "cannot be reached now: see that fcl server runs"
+            raise RoundError(f"the server at {self._address} {said}") from error
 
     @contextmanager
     def _home(self) -> Iterator[Path]:

@@ -21,6 +21,7 @@ import fakes
 import psutil
 import pytest
 from fakes import tiny
+from flwr.cli.utils import SUPERLINK_UNAVAILABLE_MESSAGE
 from flwr.common.config import parse_config_args
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -854,6 +855,16 @@ def test_a_server_that_does_not_answer_is_an_error(flower):
     flower.install(flwr="sys.exit('Connection refused')")
 
     reason = r"127.0.0.1:1 does not answer as expected: .*refused"
+    with pytest.raises(RoundError, match=reason):
+        SuperLink("127.0.0.1:1", None).connected()
+
+
+@pytest.mark.process
+def test_a_server_that_is_gone_is_said_to_be_gone(flower):
+    error = {"success": False, "error-message": SUPERLINK_UNAVAILABLE_MESSAGE}
+    flower.install(flwr=f"sys.exit(print(json.dumps({error})) or 1)")
+
+    reason = r"^the server at 127.0.0.1:1 cannot be reached now: see that fcl server"
     with pytest.raises(RoundError, match=reason):
         SuperLink("127.0.0.1:1", None).connected()
 
