@@ -23,6 +23,7 @@ from fcl_flower.prediction.inputs import InputReader, unknown_words
 from fcl_flower.prediction.places import client_models, is_run, run_models
 from fcl_flower.prediction.simulated import end_of_run, finished_run
 from fcl_flower.setup.build import Built
+from fcl_flower.training.loop import most_confident
 
 AUTO: Final = "auto"
 """In the place of a task: for each sample that of the most confident head."""
@@ -185,18 +186,12 @@ class Model:
         return [_prediction(row, names, self._answering(number)) for row in found]
 
     def _by_confidence(self, inputs: Tensor) -> list[Prediction]:
-        best: list[Prediction] = []
-        for number in range(len(self.about.tasks)):
-            names = self._names(number)
-            found = [
-                _prediction(row, names, number)
-                for row in self.probabilities(inputs, number).tolist()
-            ]
-            best = [
-                max(pair, key=lambda one: one.probability)
-                for pair in zip(best or found, found, strict=True)
-            ]
-        return best
+        tasks = range(len(self.about.tasks))
+        by_task = [self.probabilities(inputs, task) for task in tasks]
+        return [
+            _prediction(by_task[task][row].tolist(), self._names(task), task)
+            for row, task in enumerate(most_confident(by_task)[0].tolist())
+        ]
 
     def _inputs(self, samples: Any) -> Tensor:  # noqa: ANN401
         words = self._words
@@ -331,6 +326,18 @@ def load(
     Raises:
         ConfigError: there is no such model, or it is damaged; a simulation has kept no
             states; or the model is with the clients alone.
+
+    >>> from sklearn.datasets import load_digits
+    >>> from fcl_flower.api import simulate
+    >>> sizes = {"clients": 1, "tasks": 2, "classes_per_task": 2, "rounds": 6}
+    >>> run = simulate("stl", seed=1, progress=False, **sizes)
+    >>> model = load(run.folder)
+    >>> model.tasks, model.classes
+    (('digits/4', 'digits/0'), (('1', '9'), ('4', '8')))
+    >>> image = load_digits().images[4] / 16
+    >>> answer = model.predict(image[None], task="digits/0")[0]
+    >>> answer.name, round(answer.probability, 1)
+    ('4', 1.0)
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -341,10 +348,10 @@ def load(
     if models := run_models(folder, client):
         return _of_version(models, client, version)
     built = finished_run(folder)
-    if client is None:
-        last = built.config.scenario.clients - 1
+    last = built.config.scenario.clients - 1
+    if client is None and last:
         raise config_error("client", client, f"a number from 0 to {last}")
-    about, state, received = end_of_run(built, folder, client)
+    about, state, received = end_of_run(built, folder, client or 0)
     if version not in (None, about.name, versions.NEWEST):
         raise config_error("version", version, f"{about.name!r}, of a simulation")
     return Model(built, about, state, received, [about.name])
