@@ -257,11 +257,15 @@ class Evaluation:
         by_class: of each of these test sets how many samples of each class were
             answered rightly, are there, and were given as an answer; shape (tasks, 3,
             classes). Empty where nobody has asked for it.
+        inferred: fraction of the samples of each of these test sets whose class is
+            right, and whose task, where the most confident head answers. Empty but
+            after a client's last task, and where there is one head.
     """
 
     accuracy: Sequence[float]
     model_bytes: int
     by_class: Sequence[Sequence[Sequence[int]]] = ()
+    inferred: Sequence[float] = ()
 
 
 def group_kind(group: str) -> str:

@@ -35,6 +35,7 @@ from fcl_flower.data.examples import (
     SplitName,
     TaskClasses,
     TaskData,
+    batches,
     concat,
 )
 from fcl_flower.data.local.client import LocalData
@@ -55,7 +56,7 @@ from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
 from fcl_flower.results.costs import EPSILON
 from fcl_flower.setup.build import Built, built, let_go, limited_threads
-from fcl_flower.training.loop import ClassCounts, score
+from fcl_flower.training.loop import ClassCounts, most_confident, score
 from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 
 _Key: TypeAlias = tuple[int, str, str, str]
@@ -287,12 +288,20 @@ class Client:
         )
 
     def evaluation(
-        self, state: Payload, received: Payload, stage: TaskStage
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        *,
+        before_aggregation: bool = False,
     ) -> Evaluation:
         """Test the client, and count what it takes to predict."""
         accuracy, by_class = self.scores(state, received, stage)
         size = model_bytes(self.learner, state, received)
-        return Evaluation(accuracy, size, by_class)
+        tasks = len(self.run.schedule.own_tasks(self.learner.context.client))
+        ends = stage.ends_task and stage.task + 1 == tasks and not before_aggregation
+        inferred = self.inferred(state, received, tasks) if ends else []
+        return Evaluation(accuracy, size, by_class, inferred)
 
     def charge_privacy(self, state: Payload, examples: int) -> Payload:
         """Count what the examples have cost with this round, where they cost something.
@@ -348,9 +357,7 @@ class Client:
         found, by_class = [], []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
-            labels = self._labels(task) if self.config.model.mask_logits else None
-            if labels is not None and self.config.model.mask_loss:
-                self.learner.model.restrict_head(labels.tolist())
+            labels = self._restricted(task)
             if blind:
                 # As if the client saw the concept now: fresh examples of it.
                 samples = self._examples(task, "valid")
@@ -364,6 +371,38 @@ class Client:
             if counted:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
         return found, by_class
+
+    def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
+        """Test so many tasks where the most confident head answers each sample.
+
+        As `Model.predict` with ``auto`` does; right are the class and its task. It
+        takes as many passes over all tests as there are tasks. Empty with one head.
+        """
+        single = self.config.model.head == "single"
+        blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
+        if blind or tasks < 2 or (single and not self.learner.needs_task):
+            return []
+        tests = [self._examples(task, "test") for task in range(tasks)]
+        own = [list(self.samples.classes(task).labels) for task in range(tasks)]
+        head = list(range(len(versions.head_names(self.run))))
+        by_test: list[list[Tensor]] = [[] for _ in tests]
+        for task in range(tasks):
+            labels, places = self._restricted(task), head if single else own[task]
+            for test, found in zip(tests, by_test, strict=True):
+                with torch.no_grad():
+                    parts = [
+                        self._logits(state, received, task, labels, x)[:, places]
+                        for x, _ in batches(test, 512, seed=None)
+                    ]
+                    found.append(torch.cat(parts).double().softmax(1))
+        fractions = []
+        for task, (test, found) in enumerate(zip(tests, by_test, strict=True)):
+            tasks_of, places_of = most_confident(found)
+            named = torch.tensor(head if single else own[task], device=test.y.device)
+            here = tasks_of == task
+            right = named[places_of[here]] == test.y[here]
+            fractions.append(int(right.sum()) / len(test.y))
+        return fractions
 
     # ---- versions
 
@@ -471,6 +510,15 @@ class Client:
         if logits.isnan().any():  # they would count as the first class
             raise self._diverged("predictions are NaN")
         return logits
+
+    def _restricted(self, task: int) -> Tensor | None:
+        """Find a task's labels, where only they are predicted; restrict the head."""
+        if not self.config.model.mask_logits:
+            return None
+        labels = self._labels(task)
+        if self.config.model.mask_loss:
+            self.learner.model.restrict_head(labels.tolist())
+        return labels
 
     def _of_all_tasks(self, split: SplitName) -> Examples:
         tasks = range(self.scenario.num_tasks)

@@ -200,7 +200,10 @@ def trained(message: Message, client: Client, train: Train) -> Message:
     client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
     # What was sent is old by now: the client has its private state, and its update.
     own = learned.payload if client.learner.update_is_model else {}
-    tested = client.evaluation(state, own, stage) if request.evaluate else None
+    tested = None
+    if request.evaluate:
+        early = not client.predicts_locally
+        tested = client.evaluation(state, own, stage, before_aggregation=early)
     if client.predicts_locally:
         whole = client.validated(state, {}, stage) if request.evaluate else None
         client.keep_version(state, {}, stage, whole)

@@ -69,6 +69,8 @@ The two last names are shorter than the fields': published byte counts have them
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
 
+INFERRED = "inferred"
+
 Tensor: TypeAlias = AnyArray | Encoded
 """A tensor, or one that is encoded already: as a difference."""
 Tensors: TypeAlias = Mapping[str, Tensor]
@@ -383,6 +385,7 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
         {
             "accuracy": list(evaluation.accuracy),
             "model-bytes": evaluation.model_bytes,
+            **({INFERRED: list(evaluation.inferred)} if evaluation.inferred else {}),
             **{name: [*chain.from_iterable(found)] for name, found in counts.items()},
         }
     )
@@ -390,18 +393,26 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
 
 def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evaluation:
     """Decode the scores of so many tasks, with counts by class where there are some."""
-    accuracy, size = row.get("accuracy"), row.get("model-bytes")
-    if not isinstance(accuracy, list) or len(accuracy) != tasks:
-        raise WireError(f"accuracy: expected {tasks} fractions, got {_told(accuracy)}")
-    if not all(0 <= value <= 1 for value in accuracy):
-        raise WireError(f"accuracy: expected values in [0, 1], got {accuracy}")
+    accuracy, size = _fractions(row, "accuracy", tasks), row.get("model-bytes")
+    inferred: Sequence[float] = ()
+    if INFERRED in row:
+        inferred = _fractions(row, INFERRED, tasks)
     if not isinstance(size, int) or size < 0:
         raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
     if not classes:
-        return Evaluation(accuracy, size)
+        return Evaluation(accuracy, size, inferred=inferred)
     counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
     _check(accuracy, *counts)
-    return Evaluation(accuracy, size, np.stack(counts, 1).tolist())
+    return Evaluation(accuracy, size, np.stack(counts, 1).tolist(), inferred)
+
+
+def _fractions(row: MetricRecord, name: str, tasks: int) -> list[float]:
+    found = row.get(name)
+    if not isinstance(found, list) or len(found) != tasks:
+        raise WireError(f"{name}: expected {tasks} fractions, got {_told(found)}")
+    if not all(0 <= value <= 1 for value in found):
+        raise WireError(f"{name}: expected values in [0, 1], got {found}")
+    return [float(value) for value in found]
 
 
 def _counts(row: MetricRecord, name: str, shape: tuple[int, int]) -> Array:

@@ -217,6 +217,7 @@ class Summary(About, Measures):
 
     clock: float | None = None
     honest_accuracy: float | None = None
+    inferred_task_accuracy: Fraction | None = None
     untrained_client_tasks: Count | None = None
     late_replies: dict[int, int] = {}
     left_out: dict[int, str] = {}

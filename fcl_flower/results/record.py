@@ -110,6 +110,7 @@ class Record:
         clock: simulated time at the end of the last round; 0 without any.
         trained: client and task of every update that was used.
         model_bytes: what each client has to keep, by its last evaluation.
+        inferred: of each client with heads by task the mean of `Evaluation.inferred`.
         class_counts: of each client's last evaluation, with its row in ``a``.
         reported: the largest epsilon that each client has reported, by its metric.
         multiply_adds: of all updates that were used.
@@ -135,6 +136,7 @@ class Record:
         self.trained: set[tuple[int, int]] = set()
         self.late_replies: Counter[int] = Counter()
         self.model_bytes: dict[int, int] = {}
+        self.inferred: dict[int, float] = {}
         self.class_counts: dict[int, tuple[int, measures.Counts]] = {}
 
     def add(self, event: Event) -> None:
@@ -234,6 +236,9 @@ class Record:
         row, scores = self._row(event.task), event.scores
         self.tested.add(row, scores, self.about)
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
+        for client, found in scores.items():
+            if told := found.inferred:
+                self.inferred[client] = sum(told) / len(told)
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
             Measured(round=event.round, task=event.task, accuracy=accuracy)
@@ -304,6 +309,9 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         "remarks": begun.remarks,
         "seconds": sum(one.seconds for one in record.rounds),
     }
+    if record.inferred:
+        known = record.inferred.values()
+        found["inferred_task_accuracy"] = sum(known) / len(known)
     if begun.counts_classes and not so_far:
         found |= _by_class(record)
     if record.reported[LABEL_EPSILON]:

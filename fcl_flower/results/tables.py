@@ -140,7 +140,7 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
     for key in (
         *("average_accuracy", "forgetting", "backward_transfer", "honest_accuracy"),
-        *("balanced_accuracy", "macro_f1"),
+        *("balanced_accuracy", "macro_f1", "inferred_task_accuracy"),
     ):
         row[key] = mean_and_std(run.get(key) for run in runs.values())
     row["before_aggregation"] = mean_and_std(

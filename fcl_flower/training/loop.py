@@ -4,7 +4,7 @@ Nothing here knows an algorithm: a `Fit` says what is minimised, over which leav
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import unwrap
 from typing import Literal, TypeAlias, TypeVar
@@ -223,6 +223,24 @@ def score(predict: Callable[[Tensor], Tensor], examples: Examples) -> Score:
             loss += float(cross_entropy(logits, y, reduction="sum"))
             hits += int((logits.argmax(1) == y).sum())
     return Score(loss / seen, hits / seen) if seen else UNKNOWN
+
+
+def most_confident(by_task: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Choose for each sample the head that gives a class the largest probability.
+
+    Args:
+        by_task: the classes' probabilities by each task's head, each of shape
+            (N, classes of the task).
+
+    Returns:
+        Tasks and places of their classes, each of shape (N,); the first of equals.
+    """
+    best = [probabilities.max(1) for probabilities in by_task]
+    # NumPy takes the first of equals for certain.
+    found = np.stack([one.values.numpy(force=True) for one in best]).argmax(0)
+    tasks = torch.from_numpy(found).to(best[0].indices.device)
+    places = torch.stack([one.indices for one in best])
+    return tasks, places.gather(0, tasks.unsqueeze(0)).squeeze(0)
 
 
 class ClassCounts:

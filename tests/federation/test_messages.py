@@ -294,6 +294,7 @@ COUNTED = Evaluation(
     [0.6, 0.0],
     77,
     [[[2, 1, 0], [3, 2, 0], [3, 1, 1]], [[0, 0, 0], [0, 0, 2], [1, 1, 0]]],
+    [0.4, 0.0],
 )
 
 
@@ -302,7 +303,9 @@ def test_counts_come_back_as_they_were_sent():
 
     assert sent["tested"] == [3, 2, 0, 0, 0, 2]
     assert decode_evaluation(sent, 2, classes=3) == COUNTED
-    assert decode_evaluation(sent, 2) == Evaluation([0.6, 0.0], 77)
+    assert decode_evaluation(sent, 2) == Evaluation([0.6, 0.0], 77, inferred=[0.4, 0.0])
+    one_head = dataclasses.replace(COUNTED, inferred=())
+    assert decode_evaluation(encode_evaluation(one_head), 2, classes=3) == one_head
 
 
 @pytest.mark.parametrize(
@@ -332,6 +335,9 @@ def test_counts_come_back_as_they_were_sent():
         ({"accuracy": [0.6]}, "accuracy: expected 2 fractions, got 1 of them$"),
         ({"accuracy": [0.6] * 3}, "accuracy: expected 2 fractions, got 3 of them$"),
         ({"accuracy": 0.6}, r"accuracy: expected 2 fractions, got 0\.6$"),
+        ({"inferred": [0.4]}, "inferred: expected 2 fractions, got 1 of them$"),
+        ({"inferred": [1.5, 0.0]}, r"inferred: expected values in \[0, 1\], got"),
+        ({"inferred": [float("nan"), 0.0]}, "inferred: expected values in"),
     ],
 )
 def test_impossible_counts_are_refused_by_name(changed, why):

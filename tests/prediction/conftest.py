@@ -20,6 +20,13 @@ def last_evaluation(monkeypatch):
         self.asked, self.split = task, split  # hidden concepts have no task
         return examples_of(self, task, split)
 
+    def without_notes(self, *given):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "_logits", logits_of)
+            return inferred_of(self, *given)
+
+    inferred_of = Client.inferred
+    monkeypatch.setattr(Client, "inferred", without_notes)
     monkeypatch.setattr(Client, "_logits", note)
     monkeypatch.setattr(Client, "_examples", ask)
     return noted

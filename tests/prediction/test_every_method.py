@@ -52,8 +52,35 @@ def test_a_loaded_model_predicts_as_the_learner_was_tested(
     run_in_process(fcl.RunConfig.from_settings(**settings), tmp_path / "run")
 
     assert len(last_evaluation) == 4
+    models = [fcl.load(tmp_path / "run", client=client) for client in range(2)]
     for (client, task), wanted in last_evaluation.items():
-        predicts(fcl.load(tmp_path / "run", client=client), client, task, wanted)
+        predicts(models[client], client, task, wanted)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    found = summary.get("inferred_task_accuracy")
+    by_task = (
+        models[0].run.config.model.head != "single" or models[0].learner.needs_task
+    )
+    if models[0].run.spec.hidden_tasks or not by_task:
+        assert found is None
+    else:
+        wanted = [right_by_confidence(*one) for one in enumerate(models)]
+        assert found == pytest.approx(np.mean(wanted))
+
+
+def right_by_confidence(client, model):
+    """Count the answers of ``auto`` whose class and task are right; mean over tasks."""
+    fractions = []
+    for task, plan in enumerate(model.run.scenario.clients[client]):
+        source = model.run.scenario.sources[plan.dataset]
+        raw = [source.test.x[i] for i in plan.test]
+        x = raw if source.modality == "text" else np.array(raw)
+        names = [source.class_names[source.test.y[i]] for i in plan.test]
+        answers = [(one.task, one.name) for one in model.predict(x, "auto")]
+        right = [
+            answer == (task, name) for answer, name in zip(answers, names, strict=True)
+        ]
+        fractions.append(np.mean(right))
+    return np.mean(fractions)
 
 
 def test_numbers_that_were_rounded_on_their_way_predict_the_same(

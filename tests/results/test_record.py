@@ -50,6 +50,18 @@ def test_measures_are_those_of_all_evaluations():
     assert summary.model_bytes == 9
 
 
+def test_what_clients_reach_without_the_task_is_a_mean_over_tasks_and_clients():
+    known = record(
+        evaluated(1, 0, {0: [0.9], 1: [0.5]}),
+        evaluated(
+            2, 1, {0: [0.7, 0.8], 1: [1, 1]}, inferred={0: [0.4, 0.2], 1: [1, 0]}
+        ),
+    )
+    assert summarize(known).inferred_task_accuracy == pytest.approx((0.3 + 0.5) / 2)
+    unknown = summarize(record(evaluated(1, 0, {0: [0.9]})))
+    assert "inferred_task_accuracy" not in unknown.content()
+
+
 @pytest.mark.parametrize("so_far", [False, True])
 def test_of_a_run_without_evaluations_nothing_is_known(so_far):
     summary = summarize(record(trained(1)), so_far=so_far)

@@ -33,9 +33,13 @@ def stage(task, number=1):
     return TaskStage(number, task, starts_task=True, ends_task=True)
 
 
-def evaluated(number, task, accuracy, kind=Evaluated, counts=None):
+def evaluated(number, task, accuracy, kind=Evaluated, counts=None, inferred=None):
     """Make an evaluation of accuracies by client; counts by class of all tasks."""
-    scores = {c: Evaluation(values, 9, counts or []) for c, values in accuracy.items()}
+    told = inferred or {}
+    scores = {
+        client: Evaluation(values, 9, counts or [], told.get(client, []))
+        for client, values in accuracy.items()
+    }
     return kind(round=number, task=task, scores=scores)
 
 

@@ -154,6 +154,12 @@ MEASURES = (
         fraction,
         "over all {noun}s at the last test, mean over clients",
     ),
+    Measure(
+        "Task unknown",
+        "inferred_task_accuracy",
+        fraction,
+        "accuracy where the most confident head answers (fcl predict --task auto)",
+    ),
     Measure("Before aggregation", BEFORE, fraction, "of what clients have trained"),
     Measure(
         "Learning accuracy", "learning_accuracy", fraction, "of tasks when learned"
