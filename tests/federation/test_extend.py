@@ -2,6 +2,7 @@
 
 import json
 
+import local_runs
 import numpy as np
 import pytest
 from fakes import (
@@ -11,7 +12,7 @@ from fakes import (
     summary_of,
     tiny,
 )
-from local_runs import NODES, check_extended, config, outcome, pulled_in, run, table
+from local_runs import NODES, check_extended, config, outcome, pulled_in, run
 from resuming import PulledPlugError
 
 import fcl_flower as fcl
@@ -28,10 +29,8 @@ SINGLE = {"model.head": "single", "data.class_names": "c0,c1,c2,c3"}
 
 
 def add_task(folder, number, client):
-    task = folder / f"task-{number + 1:02}"
-    task.mkdir(parents=True)
     names = [f"c{(client + number + k) % 4}" for k in range(2)]
-    (task / "train.csv").write_text(table(names, 10 * client + number))
+    local_runs.add_task(folder, number + 1, 10 * client + number, names)
 
 
 @pytest.fixture

@@ -24,6 +24,13 @@ def table(classes, seed, each=8):
     return "\n".join(lines) + "\n"
 
 
+def add_task(folder, number, seed, classes):
+    """Give a client's folder its task of that number, counted from 1."""
+    task = folder / f"task-{number:02}"
+    task.mkdir(parents=True)
+    (task / "train.csv").write_text(table(classes, seed))
+
+
 def config(folder, **values):
     settings = {
         "scenario": "local-data",
