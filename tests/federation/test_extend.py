@@ -107,7 +107,7 @@ def test_tasks_that_are_added_may_have_more_rounds(tmp_path, places):
         2,
         2,
     ]
-    assert rounds_of(tmp_path / "short") == rounds_of(tmp_path / "long")
+    assert outcome(tmp_path / "short")[1] == outcome(tmp_path / "long")[1]
 
 
 def test_a_run_that_has_not_finished_goes_on_to_more_tasks(tmp_path, places):
@@ -185,7 +185,8 @@ def test_a_simulation_goes_on_where_its_plan_is_the_beginning_of_the_longer_one(
     longer = fcl.simulate(**go_on, tasks=3)
     assert longer.folder == tmp_path / "run"
     np.testing.assert_array_equal(longer.accuracy, whole.accuracy)
-    assert longer.bytes_up == whole.bytes_up
+    # At the first end, too, each client has told its accuracies without the task.
+    assert 0 < longer.bytes_up - whole.bytes_up < 2 * 50
 
 
 @pytest.mark.parametrize(
