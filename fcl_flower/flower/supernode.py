@@ -9,6 +9,7 @@ It lasts for months on small devices, mostly without a run. So one process does 
 three would, and what Flower's SuperNode imports and never uses is not loaded.
 """
 
+import logging
 import os
 import runpy
 import secrets
@@ -64,7 +65,20 @@ def run_node(address: str, command: Sequence[str]) -> None:
         answering = threading.Thread(target=_answer, args=[address, secret])
         answering.daemon = True
         answering.start()
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    code: object = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    # A SuperNode that has given up, as at an expired certificate, leaves a thread that
+    # listens: the process would stay, and do nothing.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _answer(address: str, secret: bytes) -> None:
