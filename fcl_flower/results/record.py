@@ -110,7 +110,8 @@ class Record:
         clock: simulated time at the end of the last round; 0 without any.
         trained: client and task of every update that was used.
         model_bytes: what each client has to keep, by its last evaluation.
-        inferred: of each client with heads by task the mean of `Evaluation.inferred`.
+        inferred: what each client with heads by task has told last as
+            `Evaluation.inferred`.
         class_counts: of each client's last evaluation, with its row in ``a``.
         reported: the largest epsilon that each client has reported, by its metric.
         multiply_adds: of all updates that were used.
@@ -136,7 +137,7 @@ class Record:
         self.trained: set[tuple[int, int]] = set()
         self.late_replies: Counter[int] = Counter()
         self.model_bytes: dict[int, int] = {}
-        self.inferred: dict[int, float] = {}
+        self.inferred: dict[int, Sequence[float]] = {}
         self.class_counts: dict[int, tuple[int, measures.Counts]] = {}
 
     def add(self, event: Event) -> None:
@@ -236,9 +237,8 @@ class Record:
         row, scores = self._row(event.task), event.scores
         self.tested.add(row, scores, self.about)
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
-        for client, found in scores.items():
-            if told := found.inferred:
-                self.inferred[client] = sum(told) / len(told)
+        told = {c: found.inferred for c, found in scores.items() if found.inferred}
+        self.inferred |= told
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
             Measured(round=event.round, task=event.task, accuracy=accuracy)
@@ -309,8 +309,13 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         "remarks": begun.remarks,
         "seconds": sum(one.seconds for one in record.rounds),
     }
-    if record.inferred:
-        known = record.inferred.values()
+    # A run that goes on with more tasks, or a client that left, has figures of fewer.
+    known = [
+        sum(told) / len(told)
+        for client, told in record.inferred.items()
+        if len(told) == len(begun.about.own_tasks(client))
+    ]
+    if known:
         found["inferred_task_accuracy"] = sum(known) / len(known)
     if begun.counts_classes and not so_far:
         found |= _by_class(record)

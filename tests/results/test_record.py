@@ -62,6 +62,13 @@ def test_what_clients_reach_without_the_task_is_a_mean_over_tasks_and_clients():
     assert "inferred_task_accuracy" not in unknown.content()
 
 
+def test_what_was_told_without_the_task_before_the_last_task_does_not_count():
+    early = evaluated(1, 0, {0: [0.9], 1: [0.5]}, inferred={0: [1.0], 1: [1.0]})
+    assert "inferred_task_accuracy" not in summarize(record(early)).content()
+    last = evaluated(2, 1, {0: [0.7, 0.8]}, inferred={0: [0.4, 0.2]})
+    assert summarize(record(early, last)).inferred_task_accuracy == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("so_far", [False, True])
 def test_of_a_run_without_evaluations_nothing_is_known(so_far):
     summary = summarize(record(trained(1)), so_far=so_far)

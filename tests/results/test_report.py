@@ -215,10 +215,14 @@ def test_tiles_show_what_the_summary_knows(run):
     before |= dict.fromkeys(("forgetting", "backward_transfer", "learning_accuracy"))
     known = {"average_accuracy": 0.51249, "backward_transfer": -0.0104}
     known |= {"learning_accuracy": None, "bytes_up": 12_345_678, "seconds": 3725}
+    assert "Task unknown" not in tiles(page_of(run))
+    known["inferred_task_accuracy"] = 0.2345
     edit(run, "summary.json", **known, before_aggregation=before)
     page = page_of(run)
     found = {name: figure for name, (figure, _) in tiles(page).items()}
     assert found["Average accuracy"] == "0.512"
+    assert [*found][:2] == ["Average accuracy", "Task unknown"]
+    assert found["Task unknown"] == "0.234"
     assert found["Backward transfer"] == f"{MINUS}0.010"
     assert "Learning accuracy" not in found
     assert found["Sent up"] == "12.3 MB"
