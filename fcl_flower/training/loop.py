@@ -235,12 +235,15 @@ def most_confident(by_task: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     Returns:
         Tasks and places of their classes, each of shape (N,); the first of equals.
     """
-    best = [probabilities.max(1) for probabilities in by_task]
-    # NumPy takes the first of equals for certain.
-    found = np.stack([one.values.numpy(force=True) for one in best]).argmax(0)
-    tasks = torch.from_numpy(found).to(best[0].indices.device)
-    places = torch.stack([one.indices for one in best])
-    return tasks, places.gather(0, tasks.unsqueeze(0)).squeeze(0)
+    found = [probabilities.max(1) for probabilities in by_task]
+    best, places = found[0]
+    tasks = torch.zeros_like(places)
+    for task, (values, of_task) in enumerate(found):
+        better = values > best
+        best = torch.where(better, values, best)
+        places = torch.where(better, of_task, places)
+        tasks = torch.where(better, task, tasks)
+    return tasks, places
 
 
 class ClassCounts:

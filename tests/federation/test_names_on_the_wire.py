@@ -61,10 +61,12 @@ def test_training_has_these_names(tmp_path, settings, down, up, metrics, scores)
     groups = {group: set() for group in down}
     assert found["train down"] == {"fcl.stage": REQUEST, **groups}
     groups = {group: set() for group in up}
-    told = {"fcl.stage": STAGE, "fcl.metrics": metrics, "fcl.scores": scores}
-    assert found["train up"] == {**told, **groups}
-    if "evaluate up" in found:  # of adapters, clients are tested as they train
-        assert found["evaluate up"] == {"fcl.scores": scores}
+    told, last = {"fcl.stage": STAGE, "fcl.metrics": metrics}, {*scores, "inferred"}
+    if "evaluate up" in found:
+        assert found["train up"] == {**told, **groups, "fcl.scores": scores}
+        assert found["evaluate up"] == {"fcl.scores": last}
+    else:  # of adapters, clients are tested as they train
+        assert found["train up"] == {**told, **groups, "fcl.scores": last}
 
 
 def test_differences_have_these_names(tmp_path):
