@@ -17,8 +17,8 @@ from fcl_flower.runtime.processes import free_port
 ROOT = Path(__file__).parents[1]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
-MENDED = "fcl_flower.flower.supernode"
-"""Runs Flower's SuperNode, whose command line follows it and an address."""
+MENDED = "fcl_flower.flower.supernode", "fcl_flower.flower.superlink"
+"""Run Flower's programs, whose command line follows them and one argument."""
 
 
 class LocalFederation:
@@ -262,7 +262,7 @@ class LocalFederation:
 def _program(command: Sequence[str]) -> str:
     """Return the name of the program, or of the module, that a command line runs."""
     words = [word for word in command[1:] if word not in ("-P", "-m")]
-    if words and words[0] == MENDED:
+    if words and words[0] in MENDED:
         words = words[2:]
     return Path((words or command)[0]).name
 

@@ -177,11 +177,15 @@ def _refuse_taken(
     return found
 
 
-def with_own_superexec(command: Sequence[str]) -> list[str]:
-    """Let a command of flower-superlink leave flower-superexec to who watches both."""
+def server_program(command: Sequence[str], objects: Path) -> list[str]:
+    """Let a command of flower-superlink run our program around it.
+
+    It leaves flower-superexec to who watches both, and keeps large objects in a folder.
+    """
     taken = ("--isolation", "--superexec-auth-secret-file")
     _refuse_taken(command, taken, "none: fcl server starts flower-superexec itself")
-    return [*command, "--isolation", "process"]
+    program = [sys.executable, "-P", "-m", f"{__package__}.superlink", str(objects)]
+    return [*program, *command, "--isolation", "process"]
 
 
 TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")

@@ -22,6 +22,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from fcl_flower.flower.memory import give_back_pieces
+
 OPTIONAL = ("httpx._main", "watchfiles")
 """Command lines and reloading of libraries, which do without where these are not."""
 SQL_STORE = "flwr.supercore.object_store.sql_object_store", "SqlObjectStore"
@@ -46,6 +48,7 @@ def _sql_store(*given: Any) -> Any:  # noqa: ANN401
 
 def run_node(address: str, command: Sequence[str]) -> None:
     """Run a SuperNode in this process; its messages wait at HOST:PORT, if not empty."""
+    give_back_pieces()
     # The first of Flower that is imported: nothing of it is there before.
     leave_out()
     from flwr.supernode import start_client_internal as flower

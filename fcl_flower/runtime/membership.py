@@ -15,6 +15,8 @@ NUMBERS: Final = "client-numbers.json"
 KEYS: Final = "client-keys.json"
 """Names of the clients whose keys are let in, by number."""
 HOME: Final = "flower"
+OBJECTS: Final = "objects"
+"""Large contents of messages on their way, beside the database that knows of them."""
 
 
 class Row(NamedTuple):

@@ -18,7 +18,7 @@ from fcl_flower.runtime.certificates import Certificates
 from fcl_flower.runtime.diagnosis import diagnose_server
 from fcl_flower.runtime.http import Bounds, raise_descriptor_limit
 from fcl_flower.runtime.logs import as_local, now, on_screen
-from fcl_flower.runtime.membership import HOME, NUMBERS, write_keys
+from fcl_flower.runtime.membership import HOME, NUMBERS, OBJECTS, write_keys
 from fcl_flower.runtime.watch import Program, Watch
 
 LOOK_SECONDS = 1.0
@@ -77,14 +77,15 @@ def run_superlink(
     processes.make_folder(state, "state", private=True)
     authority = certificates and certificates.authority
     commands.write_superlink(home, control, authority)
-    superlink = commands.with_own_superexec(
+    superlink = commands.server_program(
         [
             commands.program("flower-superlink"),
             *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
             *("--database", str((state / "superlink.db").absolute())),
             *security,
             *more,
-        ]
+        ],
+        (state / OBJECTS).absolute(),
     )
     superexec = [
         commands.program("flower-superexec"),
@@ -109,8 +110,8 @@ def run_superlink(
         report(shlex.join(superlink))
         watch = stack.enter_context(Watch(report))
         port = addresses.control_port
-        watch.start(Program(superlink, env, lock, show, port))
-        watch.start(Program(superexec, env, lock, show))
+        watch.start(Program("flower-superlink", superlink, env, lock, show, port))
+        watch.start(Program("flower-superexec", superexec, env, lock, show))
         # Before the proxy runs: a client that is not let in goes for good.
         folder, new = None, list[Path]()
         if certificates and keys:

@@ -40,6 +40,7 @@ class Program:
 
     def __init__(
         self,
+        name: str,
         command: Sequence[str],
         env: Mapping[str, str],
         lock: int,
@@ -47,7 +48,7 @@ class Program:
         port: int | None = None,
     ) -> None:
         """Start nothing yet; it is there once it listens on a port, if it has one."""
-        self.name = command[0].rpartition("/")[2]
+        self.name = name
         self._command, self._env, self._lock = command, env, lock
         self._show, self._port = show, port
         self._process: subprocess.Popen[bytes] | None = None
