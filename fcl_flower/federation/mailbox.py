@@ -13,12 +13,13 @@ from flwr.serverapp import Grid
 
 from fcl_flower.core import failures
 from fcl_flower.core.errors import WireError
+from fcl_flower.flower import chunks
 from fcl_flower.flower.transport import (
     at_once,
-    bound_assembly,
     in_thread,
     is_engine,
     is_remote,
+    stream_messages,
 )
 
 MIN_PAUSE = 0.02
@@ -62,6 +63,11 @@ class _Question:
         if self.look is None or not self.look.done():
             return None
         found, self.look = self.look.result(), None
+        if found is not None and found.has_content():
+            try:
+                chunks.join(found.content)
+            except OSError as error:
+                return _problem(self.message, f"its reply cannot be read: {error!r}")
         return found
 
 
@@ -85,7 +91,7 @@ class Mailbox:
         self._remote = is_remote(grid)
         self.all_answer = is_engine(grid)
         if self._remote:
-            bound_assembly()
+            stream_messages()
         self._begin = in_thread if self._remote else at_once
         self._pushes: list[_Push] = []
         self._waiting = deque[_Question]()

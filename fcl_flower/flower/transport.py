@@ -15,9 +15,10 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_head_values_from_object_content,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.flower import chunks
+from fcl_flower.flower.chunks import Content, Stored, size_of
 
 CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 """Of the pieces that Flower cuts a tensor into."""
@@ -79,19 +80,25 @@ MOST_TIMES = 64
 """What was sent. Honest chunks are of 20 MB and repeat in constant tensors alone."""
 
 
-def bound_assembly() -> None:
-    """Let Flower's connection to the SuperLink refuse what takes too much memory."""
+def stream_messages() -> None:
+    """Let Flower's connection to the SuperLink take little memory, and refuse much."""
     # It brings Flower's whole client of a network.
     from flwr.superlink.grid import http_grid
 
-    if not hasattr(http_grid, "inflate_object_from_contents"):
-        raise RuntimeError("flwr: expected a version that inflates objects by contents")
-    http_grid.inflate_object_from_contents = assembled
+    for name in ("pull_objects", "inflate_object_from_contents"):
+        if not hasattr(http_grid, name):
+            raise RuntimeError(f"flwr: expected a version with http_grid.{name}")
+    chunks.take_over_pushes()
+    vars(http_grid)["pull_objects"] = chunks.pulled
+    vars(http_grid)["inflate_object_from_contents"] = assembled
 
 
-def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
-    """Inflate the object that was sent in parts; ``contents`` by id are used up."""
-    sent = sum(map(len, contents.values()))
+def assembled(object_id: str, contents: dict[str, Content]) -> InflatableObject:
+    """Inflate the object that was sent in parts; ``contents`` by id are used up.
+
+    Its tensors are read by `chunks.join`.
+    """
+    sent = sum(map(size_of, contents.values()))
     claimed = sum(_joined_bytes(content, contents) for content in contents.values())
     allowed = min(MOST_BYTES, MOST_TIMES * sent)
     if claimed > allowed:
@@ -99,13 +106,15 @@ def assembled(object_id: str, contents: dict[str, bytes]) -> InflatableObject:
             f"a message of {sent} bytes: expected tensors of at most {allowed} bytes, "
             f"got {claimed}"
         )
-    return inflate_object_from_contents(object_id, contents)
+    return chunks.inflated(object_id, contents)
 
 
-def _joined_bytes(content: bytes, contents: Mapping[str, bytes]) -> int:
+def _joined_bytes(content: Content, contents: Mapping[str, Content]) -> int:
+    if isinstance(content, Stored):
+        return 0
     kind, children, _ = get_object_head_values_from_object_content(content)
     if kind != Array.__qualname__:
         return 0
     order = json.loads(get_object_body(content, Array))["arraychunk_ids"]
-    sizes = [len(contents[child]) for child in children]
+    sizes = [size_of(contents[child]) for child in children]
     return sum(sizes[number] for number in order)

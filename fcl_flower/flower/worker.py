@@ -8,13 +8,15 @@ An app other than this project's may count on a new process for each message: it
 leaves when it has answered one. So does one whose app failed, or cannot be loaded.
 """
 
+import runpy
 import shutil
 import sys
 import time
 from logging import ERROR, INFO, getLogger
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.cli.install import install_from_fab
 from flwr.clientapp.client_app import ClientApp, LoadClientAppError
 from flwr.clientapp.utils import get_load_client_app_fn
@@ -29,14 +31,12 @@ from flwr.proto.runtime_pb2 import (
     PullTaskInputResponse,
 )
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPushError,
-    pull_and_inflate_object_from_tree,
-)
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -48,6 +48,8 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 log = getLogger("flwr").log
 
+CHUNKS = runpy.run_path(str(Path(__file__).with_name("chunks.py")))
+CHUNKS["take_over_pushes"]()
 OURS = "fcl_flower.federation.client_app:app"
 STORED_SECONDS = 30.0
 """A SuperNode offers a task just before it has stored the message."""
@@ -102,6 +104,7 @@ class Worker:
         try:
             app = self._app or self._load(given)
             reply = app(message=message, context=context)
+            message.content = RecordDict()  # two models are enough from here on
         except Exception as error:  # answered for as Flower's own process does
             log(ERROR, "ClientApp raised an exception", exc_info=error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -151,14 +154,15 @@ def _inflated(
 ) -> Message:
     (tree,) = pulled.message_object_trees
     node = Node(node_id=context.node_id)
-    message = pull_and_inflate_object_from_tree(
-        tree,
+    contents = CHUNKS["pulled"](
+        [one.object_id for one in iterate_object_tree(tree)],
         make_pull_object_fn_protobuf(supernode.PullObject, node, context.run_id),
-        make_confirm_message_received_fn_protobuf(
-            supernode.ConfirmMessageReceived, node, context.run_id
-        ),
-        return_type=Message,
     )
+    make_confirm_message_received_fn_protobuf(
+        supernode.ConfirmMessageReceived, node, context.run_id
+    )(tree.object_id)
+    message: Message = CHUNKS["inflated"](tree.object_id, contents)
+    CHUNKS["join"](message.content)
     # Its own object id is no part of what it is made of.
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message

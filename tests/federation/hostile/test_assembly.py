@@ -23,7 +23,7 @@ from memory import peak_of
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.federation.mailbox import Mailbox
-from fcl_flower.flower import transport
+from fcl_flower.flower import chunks, transport
 from fcl_flower.flower.transport import assembled
 
 KB = 2**10
@@ -68,13 +68,20 @@ def contents_of(message):
     return found
 
 
+def whole(*given):
+    """Return a message that was sent in parts, with its tensors."""
+    found = assembled(*given)
+    chunks.join(found.content)
+    return found
+
+
 def test_an_honest_message_is_what_it_was():
     values = np.arange(5.0)
     constant = Array("uint8", (3 * 2**20,), "fcl.dense", bytes(3 * 2**20))
     sent = message_of(Array(values), constant)
     contents = contents_of(sent)
 
-    found = assembled(sent.object_id, contents)
+    found = whole(sent.object_id, contents)
 
     record = found.content["base"]
     np.testing.assert_array_equal(record["w0"].numpy(), values)
@@ -85,7 +92,7 @@ def test_an_honest_message_is_what_it_was():
 def test_chunks_may_repeat_as_in_constant_tensors(times):
     sent = message_of(array(times))
 
-    found = assembled(sent.object_id, contents_of(sent))
+    found = whole(sent.object_id, contents_of(sent))
 
     assert found.content["base"]["w0"].data == CHUNK * times
 
@@ -154,6 +161,7 @@ def test_flowers_connection_joins_by_this_rule(monkeypatch):
     honest, hostile = message_of(array(2)), message_of(array(100_000))
 
     (found,) = pulled(honest, monkeypatch)
+    chunks.join(found.content)
     assert found.content["base"]["w0"].data == CHUNK * 2
 
     def refused():
@@ -167,4 +175,4 @@ def test_another_flower_is_refused_aloud(monkeypatch):
     monkeypatch.delattr(http_grid, "inflate_object_from_contents")
 
     with pytest.raises(RuntimeError, match=r"^flwr: expected a version"):
-        transport.bound_assembly()
+        transport.stream_messages()

@@ -1,0 +1,188 @@
+"""How the tensors of a message travel: piece by piece, with no second copy of them.
+
+Flower (1.41) makes all pieces of a message before the first is sent, and joins those
+that come, which stay, in a buffer that is then copied: a tensor is there twice when it
+leaves, and four times when it comes. Here a few pieces are in memory at a time. Those
+that come wait in a file without a name, until somebody wants to read the message.
+
+A worker runs this file by its path: nothing of this package is imported.
+"""
+
+import json
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from flwr.app import Array, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.supercore.constant import HEAD_BODY_DIVIDER
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_body,
+    get_object_head_values_from_object_content,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    get_num_workers,
+    inflate_object_from_contents,
+    pull_objects,
+)
+
+LARGE = 2**20
+"""Bytes from which on a piece waits in a file."""
+
+
+class Spool:
+    """A file without a name, where Flower's programs have theirs; made when needed."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._lock, self._end = Lock(), 0
+
+    @cached_property
+    def file(self) -> int:
+        """The file's descriptor, open while somebody holds what lies in it."""
+        file = tempfile.TemporaryFile(dir=os.environ.get("FLWR_HOME"))  # noqa: SIM115
+        weakref.finalize(self, file.close)
+        return file.fileno()
+
+    def store(self, body: memoryview) -> "Stored":
+        """Append the body of a piece."""
+        with self._lock:
+            file, start = self.file, self._end
+            self._end += len(body)
+        if os.pwrite(file, body, start) < len(body):
+            raise OSError("no space for a message that comes in")
+        return Stored(self, start, len(body))
+
+
+class Stored(NamedTuple):
+    """The body of a piece, in a file."""
+
+    spool: Spool
+    start: int
+    size: int
+
+
+Content: TypeAlias = bytes | Stored
+
+
+def size_of(content: Content | memoryview) -> int:
+    """Count the bytes of a content."""
+    return content.size if isinstance(content, Stored) else len(content)
+
+
+def pulled(
+    object_ids: list[str], pull_object_fn: Callable[[str], bytes]
+) -> dict[str, Content]:
+    """Pull contents by their ids; large ones lie on the disk of Flower's programs."""
+    spool = Spool()
+
+    def stored(object_id: str) -> Content:
+        content = pull_object_fn(object_id)
+        if len(content) < LARGE or _kind(content) != ArrayChunk.__qualname__:
+            return content
+        return spool.store(_body(content))
+
+    found: dict[str, Any] = pull_objects(object_ids, cast(Any, stored))
+    return found
+
+
+class Unread(bytes):
+    """Stands for the bytes of a tensor: empty, but for what they are to be read from.
+
+    Flower passes on what it takes for bytes.
+    """
+
+    pieces: Sequence[Content] = ()
+
+
+def inflated(object_id: str, contents: dict[str, Content]) -> InflatableObject:
+    """Inflate an object; its tensors are read by `join` alone."""
+    objects: dict[str, InflatableObject] = {}
+    empty = ArrayChunk(memoryview(b""))
+    for name, content in contents.items():
+        if isinstance(content, bytes) and _kind(content) == Array.__qualname__:
+            pieces = chunks_of(content)
+            array = Array.inflate(content, dict.fromkeys(pieces, empty))
+            array.data = Unread()
+            array.data.pieces = [contents[piece] for piece in pieces]
+            objects[name] = array
+    # Pieces are left out, as arrays are there already.
+    whole = {
+        n: content for n, content in contents.items() if isinstance(content, bytes)
+    }
+    return inflate_object_from_contents(object_id, whole, objects=objects)
+
+
+def join(records: RecordDict) -> None:
+    """Read the tensors of what was inflated, each into memory of its own."""
+    read: dict[int, tuple[Unread, memoryview]] = {}
+    for record in records.array_records.values():
+        for array in record.values():
+            unread = array.data
+            if isinstance(unread, Unread):
+                if id(unread) not in read:
+                    read[id(unread)] = unread, _joined(unread.pieces)
+                array.data = cast(bytes, read[id(unread)][1])
+
+
+def _joined(pieces: Sequence[Content]) -> memoryview:
+    bodies = [one if isinstance(one, Stored) else _body(one) for one in pieces]
+    joined, end = memoryview(bytearray(sum(map(size_of, bodies)))), 0
+    for body in bodies:
+        into, end = joined[end : end + size_of(body)], end + size_of(body)
+        if isinstance(body, memoryview):
+            into[:] = body
+        elif os.preadv(body.spool.file, [into], body.start) < body.size:
+            raise OSError("a message that came in is not whole")
+    return joined.toreadonly()
+
+
+def _body(content: bytes) -> memoryview:
+    return memoryview(content)[content.index(HEAD_BODY_DIVIDER) + 1 :]
+
+
+def chunks_of(content: bytes) -> list[str]:
+    """List the ids of the pieces of a tensor, in their order."""
+    _, children, _ = get_object_head_values_from_object_content(content)
+    order = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+    return [children[number] for number in order]
+
+
+def _kind(content: bytes) -> str:
+    return get_object_head_values_from_object_content(content)[0]
+
+
+def pushed(
+    object_contents: Iterable[tuple[str, bytes]],
+    push_object_fn: Callable[[str, bytes], None],
+    *,
+    max_concurrent_pushes: int = 2,
+) -> None:
+    """Push contents, each made when one before it has left."""
+    workers = get_num_workers(max_concurrent_pushes)
+    pool, under_way = ThreadPoolExecutor(workers), deque[Future[None]]()
+    try:
+        for content in object_contents:
+            under_way.append(pool.submit(push_object_fn, *content))
+            if len(under_way) > workers:
+                under_way.popleft().result()
+        while under_way:
+            under_way.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def take_over_pushes() -> None:
+    """Let Flower push in this way, in this process."""
+    name = "push_object_contents_from_iterable"
+    if not hasattr(inflatable_utils, name):
+        raise RuntimeError(f"flwr: expected a version with inflatable_utils.{name}")
+    setattr(inflatable_utils, name, pushed)
