@@ -1,10 +1,9 @@
 """Payload <-> Flower records: the only file that turns tensors into messages."""
 
+import copyreg
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from itertools import chain
 from typing import Any, TypeAlias, cast
@@ -161,17 +160,8 @@ def _stage_record(stage: TaskStage, **more: int | bool) -> ConfigRecord:
     return ConfigRecord({**dict(zip(_STAGE, astuple(stage), strict=True)), **more})
 
 
-_ZERO_COPY = ContextVar("zero_copy", default=False)
-
-
-@contextmanager
-def zero_copy() -> Iterator[None]:
-    """Let messages alias memory: for a while, none leaves this process."""
-    before = _ZERO_COPY.set(True)
-    try:
-        yield
-    finally:
-        _ZERO_COPY.reset(before)
+# What a message holds may leave the process by pickle, as in Ray.
+copyreg.pickle(memoryview, lambda view: (bytes, (bytes(view),)))  # type: ignore[arg-type,return-value]
 
 
 def can_alias(tensor: AnyArray) -> bool:
@@ -181,7 +171,7 @@ def can_alias(tensor: AnyArray) -> bool:
     changed: the weights of a network that goes on learning. So it has to be the whole
     of what NumPy, or a message before, has allocated.
     """
-    if not _ZERO_COPY.get() or isinstance(tensor, SparseArray):
+    if isinstance(tensor, SparseArray):
         return False
     owner: object = tensor
     while isinstance(owner, np.ndarray) and owner.base is not None:

@@ -182,7 +182,7 @@ _FOR_LIFE = ExitStack()
 def _prepare(log_file: Path | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
     log = identity.log_to(log_file, mode="a")
-    for context in (simulated(), wire.zero_copy(), identity.flower_identity(), log):
+    for context in (simulated(), identity.flower_identity(), log):
         _FOR_LIFE.enter_context(context)
 
 
@@ -359,7 +359,7 @@ def run_apps(grid: Grid, config: RunConfig) -> None:
         limits = limited_threads(
             algorithm(config.strategy.name), config.training.threads
         )
-        with simulated(), identity.flower_identity(), limits, wire.zero_copy():
+        with simulated(), identity.flower_identity(), limits:
             run_server(grid, context)
     finally:
         forget_runs()

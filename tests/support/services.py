@@ -7,7 +7,7 @@ from local_runs import table
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.federation.client import forget_runs
-from fcl_flower.federation.messages import decode_request, zero_copy
+from fcl_flower.federation.messages import decode_request
 from fcl_flower.federation.service import Service
 from fcl_flower.flower.identity import flower_identity
 from fcl_flower.privacy.mechanism import simulated
@@ -99,7 +99,7 @@ class World:
         )
         try:
             with ExitStack() as stack:
-                for one in (simulated(), flower_identity(), zero_copy()):
+                for one in (simulated(), flower_identity()):
                     stack.enter_context(one)
                 forget_runs()
                 Service(self.config, grid, lambda: self.now, self.sleep).run()
