@@ -25,19 +25,23 @@ def make_private_folder(folder: Path) -> None:
 
 
 def replace_file(
-    path: Path, content: str | bytes, *, private: bool = False, durable: bool = False
+    path: Path,
+    *content: str | bytes | memoryview,
+    private: bool = False,
+    durable: bool = False,
 ) -> None:
     """Replace a file in one step: a reader sees the old content or the new.
 
     Args:
         path: in a folder that is there.
-        content: text is written as UTF-8.
+        content: in its parts; text is written as UTF-8.
         private: the file is its owner's alone.
         durable: a power cut, too, leaves the one or the other; see `sync_folder`.
     """
     temporary = path.with_name(f"{path.name}.new")
     with open(temporary, "wb", opener=opener if private else None) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        for part in content:
+            file.write(part.encode() if isinstance(part, str) else part)
         if durable:
             file.flush()
             os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from fcl_flower.core.files import make_private_folder, replace_file, sync_folder
 from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.types import AnyArray, Arrays, Payload
 from fcl_flower.federation import messages
-from fcl_flower.federation.codec import Encoded, decode, encode
+from fcl_flower.federation.codec import Bytes, Encoded, decode, encode
 from fcl_flower.flower.identity import log
 
 MANIFEST = "manifest-"
@@ -261,18 +261,21 @@ class FolderStateStore(StateStore):
 
     def _write(self, file: str, arrays: Arrays) -> _Entry:
         encoded = {name: encode(tensor, copy=False) for name, tensor in arrays.items()}
-        content = b"".join(e.data for e in encoded.values())
+        content = [one.data for one in encoded.values()]
         if encoded:
-            self._replace(file, content)
+            self._replace(file, *content)
         tensors = [
             (name, e.dtype, list(e.shape), e.form, len(e.data))
             for name, e in encoded.items()
         ]
-        return {"file": file, "checksum": zlib.crc32(content), "tensors": tensors}
+        checksum = 0
+        for data in content:
+            checksum = zlib.crc32(data, checksum)
+        return {"file": file, "checksum": checksum, "tensors": tensors}
 
-    def _replace(self, name: str, content: bytes) -> None:
+    def _replace(self, name: str, *content: Bytes) -> None:
         path = self._folder / name
-        replace_file(path, content, private=True, durable=self._durable)
+        replace_file(path, *content, private=True, durable=self._durable)
 
     def _name_durably(self) -> None:
         if self._durable:
@@ -300,7 +303,7 @@ class _StoredArrays(Mapping[str, AnyArray]):
 
     @cached_property
     def arrays(self) -> dict[str, AnyArray]:
-        content = self._path.read_bytes()
+        content = memoryview(self._path.read_bytes())
         if zlib.crc32(content) != self._entry["checksum"]:
             raise WireError(f"state: {self._path} is damaged")
         arrays: dict[str, AnyArray] = {}

@@ -180,6 +180,7 @@ def fit(job: Fit) -> FitResult:
         if of_round.runs_out(valid.loss):
             break
     after = optimizer.moments()
+    optimizer.zero_grad()  # as many bytes as the model
     after["rate"] = np.asarray(rate)
     after["best"], after["stale"] = np.asarray(of_task.best), np.asarray(of_task.stale)
     return FitResult(after, loss, valid or job.validate(), steps)
