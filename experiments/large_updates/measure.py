@@ -53,6 +53,15 @@ def look(made: LocalFederation, clients: int, peak: Counter[str]) -> None:
                     peak[part] = max(peak[part], size)
 
 
+def disk_of(state: Path) -> int:
+    """Count the bytes of the SuperLink's database and of the objects beside it."""
+    found = 0
+    for path in (*state.glob("superlink.db*"), *state.glob("objects/*")):
+        with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+            found += path.stat().st_size
+    return found
+
+
 def main() -> int:
     """Measure one run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -90,8 +99,7 @@ def main() -> int:
         state = made.folder / "state-server"
         while not made.ended("run"):
             look(made, given.clients, peak)
-            size = sum(f.stat().st_size for f in state.glob("superlink.db*"))
-            size += sum(f.stat().st_size for f in (state / "objects").glob("*"))
+            size = disk_of(state)
             most = max(most, size)
             done = made.said("run").count("clients, loss")
             if done > len(disk):

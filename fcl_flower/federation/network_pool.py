@@ -33,6 +33,7 @@ class NetworkPool(threading.local):
             parameter.requires_grad_(trained)  # those that are shared may have changed
         known = self._network if self._is_ours else None
         if known is None or not known.reset(self._initial):
+            self._network = known = None  # its memory is free for the next
             frozen = (p for p in self._initial.parameters() if not p.requires_grad)
             known = copy.deepcopy(
                 self._initial, {id(tensor): tensor for tensor in frozen}

@@ -42,9 +42,8 @@ from fcl_flower.setup.build import Built, built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
-LARGEST_MESSAGE = 150 * 10**6
-"""Bytes over a network that are known to pass. Of 300 MB Flower 1.42's SuperLink fails
-by a locked database, with gigabytes of memory in each process."""
+LARGEST_MESSAGE = 300 * 10**6
+"""Bytes over a network that are known to pass; see experiments/large_updates."""
 
 
 @dataclass(frozen=True, slots=True)

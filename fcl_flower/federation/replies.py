@@ -172,7 +172,7 @@ class ReplyReader:
                     found.score_failures[client] = _left_out(client, error)
             update = found.updates[client]
             nominal += byte_counts.nominal_bytes(update.payload)
-            found.updates[client] = store(update)
+            found.updates[client] = update = store(update)
         return Replies(
             _by_client(found.updates),
             _by_client(found.scores),

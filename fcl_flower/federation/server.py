@@ -232,9 +232,9 @@ class Server:
             raise config_error(
                 "message",
                 f"{size / 1e6:.0f} MB to a client",
-                f"at most {most / 1e6:.0f} MB, beyond which a SuperLink's database is "
-                "known to fail: choose a smaller model, federation.wire_dtype float16 "
-                "or int8, or a strategy that sends less",
+                f"at most {most / 1e6:.0f} MB, the most that is known to pass: choose "
+                "a smaller model, federation.wire_dtype float16 or int8, or a strategy "
+                "that sends less",
             )
         log(WARNING, "a message has %.0f MB, more than are known to pass", size / 1e6)
 

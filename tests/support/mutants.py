@@ -61,7 +61,7 @@ def with_scalars(records, **scalars):
 
 def array_of(tensor):
     made = encode(tensor)
-    return Array(made.dtype, made.shape, made.form, made.data)
+    return Array(made.dtype, made.shape, made.form, bytes(made.data))
 
 
 def relabelled(array, **changed):
@@ -70,7 +70,7 @@ def relabelled(array, **changed):
 
 
 def broken_bytes(array):
-    data = array.data
+    data = bytes(array.data)
     yield "shortened", relabelled(array, data=data[:-1])
     yield "halved", relabelled(array, data=data[: len(data) // 2])
     yield "empty", relabelled(array, data=b"")
