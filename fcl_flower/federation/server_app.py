@@ -1,5 +1,6 @@
 """The Flower ServerApp: one federated continual learning run."""
 
+import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -10,12 +11,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import config_error
+from fcl_flower.core.errors import FclError, config_error
 from fcl_flower.federation import clients
 from fcl_flower.federation.async_loop import AsyncLoop
 from fcl_flower.federation.loop import EvaluateFn
 from fcl_flower.federation.prepare import prepare
 from fcl_flower.federation.sync_loop import SyncLoop
+from fcl_flower.flower.transport import is_remote
 from fcl_flower.results.known_runs import FOLDER, noted
 
 
@@ -119,5 +121,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run every task, then write the summary and the report."""
     config = RunConfig.of(context.run_config)
-    with noted_run(config):
-        flower_strategy(config.strategy.name, config).start(grid)
+    try:
+        with noted_run(config):
+            flower_strategy(config.strategy.name, config).start(grid)
+    except FclError:
+        if is_remote(grid):
+            # The message is for the user. Flower prints the rest, and ends the process.
+            sys.tracebacklimit = 0
+        raise

@@ -1,8 +1,13 @@
 """A server's folder knows the runs whose processes it has started."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from fakes import tiny
 
+from fcl_flower.core.errors import RoundError
+from fcl_flower.federation import server_app
 from fcl_flower.federation.clients import VARIABLE
 from fcl_flower.federation.server_app import noted_run
 from fcl_flower.results.known_runs import known_runs
@@ -31,3 +36,21 @@ def test_a_simulation_notes_nothing(runs, tmp_path, monkeypatch):
 def test_nor_does_a_run_without_a_name(runs, tmp_path):
     with noted_run(tiny(tmp_path / "out")):
         assert not runs.exists()
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_failure_over_a_network_is_a_sentence_without_a_traceback(
+    remote, runs, tmp_path, monkeypatch
+):
+    def fail(*given):
+        raise RoundError("too few replies")
+
+    monkeypatch.setattr(sys, "tracebacklimit", 100, raising=False)
+    monkeypatch.setattr(server_app, "is_remote", lambda grid: remote)
+    monkeypatch.setattr(server_app, "flower_strategy", fail)
+    context = SimpleNamespace(run_config=tiny(tmp_path / "out").flat())
+
+    with pytest.raises(RoundError):
+        server_app.main(None, context)
+
+    assert sys.tracebacklimit == (0 if remote else 100)
