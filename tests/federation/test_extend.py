@@ -381,3 +381,20 @@ def test_a_client_joins_an_asynchronous_run(tmp_path, places):
 def test_lists_that_are_none_are_refused(tmp_path, places, settings, said):
     with pytest.raises(ConfigError, match=said):
         run(config(tmp_path / "run", strategy="fedavg", **settings), places)
+
+
+def test_a_head_that_has_grown_predicts_by_the_names_of_all_tasks(tmp_path, places):
+    where = [
+        {**place, "state-path": str(tmp_path / f"state-{n}" / "memory")}
+        for n, place in enumerate(places)
+    ]
+    shape = {"strategy": "fedavg", "model.head": "single", "client_state": "context"}
+    run(config(tmp_path / "run", tasks=1, **shape), where)
+    assert fcl.load(tmp_path / "state-0").about.head == ("c0", "c1", "c2")
+    run(extend(tmp_path / "run", tasks=3), where)
+
+    model = fcl.load(tmp_path / "state-0")
+    assert model.versions == ("task-01", "task-02", "task-03")
+    assert model.about.head == ("c0", "c1", "c2", "c3")
+    (answer,) = model.predict(np.array([[18.0, -18.0, 6.0]]))
+    assert answer.probabilities.keys() == {"c0", "c1", "c2", "c3"}
