@@ -177,7 +177,11 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
     written = (tmp_path / "state" / "flower" / "config.toml").read_text()
     assert f'address = "127.0.0.1:{ports.control_port}"' in written
     assert str(files.authority) in written
-    assert shlex.split(said[0])[1:] == arguments
+    _, *around, program = shlex.split(said[0])[:6]
+    objects = str(tmp_path / "state" / "objects")
+    assert around == ["-P", "-m", "fcl_flower.flower.superlink", objects]
+    assert Path(program).name == "flower-superlink"
+    assert shlex.split(said[0])[6:] == arguments
     bound = json.loads((tmp_path / "state" / "client-numbers.json").read_text())
     assert bound == {str(2**63): 0, str(2**63 + 3): 3}
     assert env["FCL_CLIENT_NUMBERS"] == str(tmp_path / "state" / "client-numbers.json")
