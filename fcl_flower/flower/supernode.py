@@ -68,7 +68,7 @@ def run_node(address: str, command: Sequence[str]) -> None:
         answering = threading.Thread(target=_answer, args=[address, secret])
         answering.daemon = True
         answering.start()
-    code: object = 0
+    code: object = None
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
@@ -76,12 +76,15 @@ def run_node(address: str, command: Sequence[str]) -> None:
     except BaseException:
         traceback.print_exc()
         code = 1
+    if not isinstance(code, int | None):  # a sentence, as `sys.exit` takes one
+        print(code, file=sys.stderr)
+        code = 1
     # A SuperNode that has given up, as at an expired certificate, leaves a thread that
     # listens: the process would stay, and do nothing.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    os._exit(code or 0)
 
 
 def _answer(address: str, secret: bytes) -> None:

@@ -19,6 +19,7 @@ print("up")
         ("", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("sys.exit()", 0, ""),
+        ("sys.exit('the key cannot be read')", 1, "the key cannot be read"),
         ("raise OSError('certificate has expired')", 1, "certificate has expired"),
     ],
 )
