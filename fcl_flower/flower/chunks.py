@@ -86,7 +86,7 @@ def pulled(
 
     def stored(object_id: str) -> Content:
         content = pull_object_fn(object_id)
-        if len(content) < LARGE or _kind(content) != ArrayChunk.__qualname__:
+        if len(content) < LARGE or kind_of(content) != ArrayChunk.__qualname__:
             return content
         return spool.store(_body(content))
 
@@ -108,7 +108,7 @@ def inflated(object_id: str, contents: dict[str, Content]) -> InflatableObject:
     objects: dict[str, InflatableObject] = {}
     empty = ArrayChunk(memoryview(b""))
     for name, content in contents.items():
-        if isinstance(content, bytes) and _kind(content) == Array.__qualname__:
+        if isinstance(content, bytes) and kind_of(content) == Array.__qualname__:
             pieces = chunks_of(content)
             array = Array.inflate(content, dict.fromkeys(pieces, empty))
             array.data = Unread()
@@ -156,7 +156,8 @@ def chunks_of(content: bytes) -> list[str]:
     return [children[number] for number in order]
 
 
-def _kind(content: bytes) -> str:
+def kind_of(content: bytes) -> str:
+    """Name the class of the object with a content."""
     return get_object_head_values_from_object_content(content)[0]
 
 

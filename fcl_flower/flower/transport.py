@@ -1,6 +1,5 @@
 """Calls over a network, which may block for minutes, beside the loop that made them."""
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -12,13 +11,11 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
-    get_object_body,
-    get_object_head_values_from_object_content,
 )
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.flower import chunks
-from fcl_flower.flower.chunks import Content, Stored, size_of
+from fcl_flower.flower.chunks import Content, Stored, kind_of, size_of
 
 CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 """Of the pieces that Flower cuts a tensor into."""
@@ -110,11 +107,6 @@ def assembled(object_id: str, contents: dict[str, Content]) -> InflatableObject:
 
 
 def _joined_bytes(content: Content, contents: Mapping[str, Content]) -> int:
-    if isinstance(content, Stored):
+    if isinstance(content, Stored) or kind_of(content) != Array.__qualname__:
         return 0
-    kind, children, _ = get_object_head_values_from_object_content(content)
-    if kind != Array.__qualname__:
-        return 0
-    order = json.loads(get_object_body(content, Array))["arraychunk_ids"]
-    sizes = [size_of(contents[child]) for child in children]
-    return sum(sizes[number] for number in order)
+    return sum(size_of(contents[piece]) for piece in chunks.chunks_of(content))
