@@ -382,25 +382,30 @@ class Client:
         blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
         if blind or tasks < 2 or (single and not self.learner.needs_task):
             return []
+        head = range(len(versions.head_names(self.run)))
+        named = [
+            torch.tensor(
+                head if single else self.samples.classes(task).labels,
+                device=self.learner.context.device,
+            )
+            for task in range(tasks)
+        ]
         tests = [self._examples(task, "test") for task in range(tasks)]
-        own = [list(self.samples.classes(task).labels) for task in range(tasks)]
-        head = list(range(len(versions.head_names(self.run))))
         by_test: list[list[Tensor]] = [[] for _ in tests]
-        for task in range(tasks):
-            labels, places = self._restricted(task), head if single else own[task]
+        for task, labels in enumerate(named):
+            predict = partial(
+                self._logits, state, received, task, self._restricted(task)
+            )
             for test, found in zip(tests, by_test, strict=True):
                 with torch.no_grad():
-                    parts = [
-                        self._logits(state, received, task, labels, x)[:, places]
-                        for x, _ in batches(test, 512, seed=None)
-                    ]
-                    found.append(torch.cat(parts).double().softmax(1))
+                    parts = [predict(x) for x, _ in batches(test, 512, seed=None)]
+                    logits = torch.cat(parts)[:, labels]
+                    found.append(logits.double().softmax(1))
         fractions = []
         for task, (test, found) in enumerate(zip(tests, by_test, strict=True)):
-            tasks_of, places_of = most_confident(found)
-            named = torch.tensor(head if single else own[task], device=test.y.device)
+            tasks_of, places = most_confident(found)
             here = tasks_of == task
-            right = named[places_of[here]] == test.y[here]
+            right = named[task][places[here]] == test.y[here]
             fractions.append(int(right.sum()) / len(test.y))
         return fractions
 

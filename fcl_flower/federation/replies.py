@@ -172,6 +172,7 @@ class ReplyReader:
                     found.score_failures[client] = _left_out(client, error)
             update = found.updates[client]
             nominal += byte_counts.nominal_bytes(update.payload)
+            # The name, too: else it holds the tensors until the next have come.
             found.updates[client] = update = store(update)
         return Replies(
             _by_client(found.updates),

@@ -237,8 +237,8 @@ class Record:
         row, scores = self._row(event.task), event.scores
         self.tested.add(row, scores, self.about)
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
-        told = {c: found.inferred for c, found in scores.items() if found.inferred}
-        self.inferred |= told
+        told = ((c, found.inferred) for c, found in scores.items() if found.inferred)
+        self.inferred.update(told)
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
             Measured(round=event.round, task=event.task, accuracy=accuracy)
