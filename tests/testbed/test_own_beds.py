@@ -2,18 +2,14 @@
 
 import os
 import subprocess
-import sys
 from functools import partial
 
 import local_runs
 import pytest
-from local_federation import ROOT
-from namespaces import Testbed, why_not
+import situations
+from namespaces import Testbed
 
 from fcl_flower.federation.extend import extend
-
-sys.path.append(str(ROOT / "experiments" / "testbed"))
-import situations
 
 LOCAL = (
     *("--scenario", "local-data", "--strategy", "fedweit", "--rounds", 2),
@@ -24,30 +20,18 @@ LONG = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def possible():
-    if why := why_not():
-        pytest.skip(why)
-
-
 @pytest.mark.deploy
 def test_a_client_joins_with_a_third_task_that_comes_late(tmp_path):
     bed_folder = tmp_path / "bed"
     data = [bed_folder / f"data-{client}" for client in range(3)]
     add = partial(local_runs.add_task, classes=("c0", "c1"))
 
-    def in_one_process():
-        folder, places = tmp_path / "run", [{"data-path": str(one)} for one in data]
-        local_runs.run(local_runs.config(folder, strategy="fedweit"), places)
-        yield
-        local_runs.run(extend(folder, tasks=3, clients=3), places)
-        yield situations.accuracies(folder)
+    folder, places = tmp_path / "run", [{"data-path": str(one)} for one in data]
 
     with Testbed(bed_folder, 3, relayed=False) as bed:
         for client, task in [(0, 1), (0, 2), (1, 1), (1, 2)]:
             add(data[client], task, seed=10 * client + task)
-        here = in_one_process()
-        next(here)
+        local_runs.run(local_runs.config(folder, strategy="fedweit"), places)
         bed.certificates(3)
         bed.server()
         for client in (0, 1):
@@ -61,7 +45,8 @@ def test_a_client_joins_with_a_third_task_that_comes_late(tmp_path):
         bed.finish("run")
 
         found = situations.accuracies(bed_folder / "run")
-    assert found == next(here)
+    local_runs.run(extend(folder, tasks=3, clients=3), places)
+    assert found == situations.accuracies(folder)
     assert [one[2][2] is None for one in found] == [False] * 3
     assert found[2][1] == [None] * 3
 

@@ -8,18 +8,10 @@ import sys
 
 import psutil
 import pytest
-from local_federation import ROOT
-from namespaces import NETWORK, PREFIX, Testbed, clean_up, ip, why_not
-from relay import AGAIN, SEGMENT, Link
-
-sys.path.append(str(ROOT / "experiments" / "testbed"))
 import situations
-
-
-@pytest.fixture(scope="module", autouse=True)
-def possible():
-    if why := why_not():
-        pytest.skip(why)
+from local_federation import ROOT
+from namespaces import NETWORK, PREFIX, Testbed, clean_up, ip
+from relay import AGAIN, SEGMENT, Link
 
 
 @pytest.fixture(scope="module")
