@@ -32,6 +32,7 @@ class LocalFederation:
         folder: Path,
         *,
         algorithm: str = "",
+        model: str = "",
         beside: Path | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
@@ -41,6 +42,7 @@ class LocalFederation:
             folder: made if there is none.
             algorithm: one that is not ours, as ``module:NAME``: it is known to all
                 commands by the module's name.
+            model: likewise.
             beside: the folder that holds its module.
             variables: of the environment, besides this process's.
         """
@@ -51,13 +53,15 @@ class LocalFederation:
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         self._offsets: dict[str, int] = {}
         places = [ROOT]
-        if algorithm:
-            module = algorithm.partition(":")[0]
+        for group, name in (("algorithms", algorithm), ("models", model)):
+            if not name:
+                continue
+            module = name.partition(":")[0]
             installed = self.folder / "installed" / f"{module}-1.dist-info"
             installed.mkdir(parents=True)
             (installed / "METADATA").write_text(f"Name: {module}\nVersion: 1\n")
             (installed / "entry_points.txt").write_text(
-                f"[fcl_flower.algorithms]\n{module} = {algorithm}\n"
+                f"[fcl_flower.{group}]\n{module} = {name}\n"
             )
             places.append(installed.parent)
         if beside is not None:

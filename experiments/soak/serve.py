@@ -19,11 +19,11 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+from verdict import read_lines
 from watch import WatchedFederation
 
 import fcl_flower as fcl
@@ -181,7 +181,7 @@ def verdict(folder: Path) -> str:
     """Return the tables of what a folder's days left, in Markdown."""
     processes, flat = _processes(folder)
     predictions, right = _predictions(folder)
-    happened = [line["what"] for line in _lines(folder / "events.jsonl")]
+    happened = [line["what"] for line in read_lines(folder / "events.jsonl")]
     counts = {what: happened.count(what) for what in sorted(set(happened))}
     return "\n".join(
         [
@@ -196,9 +196,9 @@ def verdict(folder: Path) -> str:
 
 def _processes(folder: Path) -> tuple[list[str], bool]:
     """Compare the three thirds of the time, over all restarts of a process."""
-    end = _lines(folder / "disk.jsonl")[-1]["at"]
+    end = read_lines(folder / "disk.jsonl")[-1]["at"]
     parts: dict[str, list[list[dict[str, float]]]] = defaultdict(lambda: [[], [], []])
-    for line in _lines(folder / "samples.jsonl"):
+    for line in read_lines(folder / "samples.jsonl"):
         if line["at"] < end:
             parts[line["process"]][int(3 * line["at"] / end)].append(line)
     head = "| process | MB: first third | second | last | descriptors | second | last |"
@@ -219,7 +219,7 @@ def _processes(folder: Path) -> tuple[list[str], bool]:
 
 def _disk(folder: Path) -> list[str]:
     """Tell the bytes of each folder at the end of each third."""
-    lines = _lines(folder / "disk.jsonl")
+    lines = read_lines(folder / "disk.jsonl")
     thirds = [lines[len(lines) * n // 3 - 1] for n in (1, 2, 3)]
     rows = ["| folder | MB: first third | second | last |", "| --- " * 4 + "|"]
     for place in [key for key in lines[0] if key not in ("at", "hour")]:
@@ -257,10 +257,6 @@ def _accuracy(model: Model, table: Path, task: int) -> float:
     answers = model.predict(table, task)
     right = sum(one.name == name for one, name in zip(answers, names, strict=True))
     return right / len(names)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ def verdict(folder: Path) -> str:
     Args:
         folder: that `soak.py` has written.
     """
-    processes, flat = _processes(_lines(folder / "samples.jsonl"))
+    processes, flat = _processes(read_lines(folder / "samples.jsonl"))
     runs, whole = _runs(folder)
-    happened = [line["what"] for line in _lines(folder / "events.jsonl")]
+    happened = [line["what"] for line in read_lines(folder / "events.jsonl")]
     counts = {what: happened.count(what) for what in dict.fromkeys(happened)}
     return "\n".join(
         [
@@ -77,11 +77,11 @@ def _runs(folder: Path) -> tuple[list[str], bool]:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     whole = True
-    for run in _lines(folder / "runs.jsonl"):
+    for run in read_lines(folder / "runs.jsonl"):
         if not (folder / run["run"] / "checkpoint").exists():
             rows.append(f"| {run['run']} | | 0 | | | killed before its first round |")
             continue
-        rounds = _lines(folder / run["run"] / "rounds.jsonl")
+        rounds = read_lines(folder / run["run"] / "rounds.jsonl")
         used = [client for line in rounds for client in line["clients"]]
         counts = [used.count(client) for client in range(4)]
         good = (
@@ -103,7 +103,8 @@ def _runs(folder: Path) -> tuple[list[str], bool]:
     return rows, whole and len(rows) > 2
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with a JSON object in each line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
