@@ -129,6 +129,27 @@ def test_a_reply_that_cannot_be_fetched_is_given_up(remote, blocking):
     assert reply.error.reason == "no reply in time"
 
 
+def test_a_reply_that_the_disk_gives_back_no_longer_costs_itself_alone(
+    remote, blocking, monkeypatch
+):
+    def join(content):
+        if not joined:
+            joined.append(content)
+            raise OSError("a message that came in is not whole")
+
+    joined = []
+    monkeypatch.setattr(mailbox.chunks, "join", join)
+    box = Mailbox(blocking("nothing"), timeout=60)
+    box.send([question(100)])
+    box.send([question(101)])
+
+    found = answers(box, 2)
+
+    (lost,) = (reply for reply in found.values() if reply.has_error())
+    assert "its reply cannot be read" in lost.error.reason
+    assert "is not whole" in lost.error.reason
+
+
 def test_a_large_message_may_take_longer_than_a_small_one():
     from flwr.app import Array, ArrayRecord
 

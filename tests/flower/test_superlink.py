@@ -3,6 +3,10 @@
 What it must do is what Flower's own store in memory does; both get the same calls.
 """
 
+import json
+import subprocess
+import sys
+
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import (
@@ -148,3 +152,22 @@ def test_a_database_of_before_is_read_and_gives_back_its_space(opened, tmp_path)
     assert path.stat().st_size < 2**20
     kept = contents(message(10, LARGE))
     assert {name: store.get(name) for name in kept} == kept
+
+
+@pytest.mark.process
+def test_flowers_program_gets_this_store_and_waits_for_a_busy_disk(tmp_path, folder):
+    database = str(tmp_path / "superlink.db")
+    (tmp_path / "program").write_text(f"""
+import json
+from flwr.supercore.object_store import ObjectStoreFactory
+store = ObjectStoreFactory({database!r}).store()
+print(json.dumps([type(store).__name__, store.query("PRAGMA busy_timeout")]))
+""")
+    module = ("-m", "fcl_flower.flower.superlink", str(folder))
+    command = [sys.executable, "-P", *module, str(tmp_path / "program")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == ["FileObjectStore", [{"timeout": 60_000}]]

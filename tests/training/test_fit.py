@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples, in_batches
-from fcl_flower.training.loop import Fit, Score, Training, fit, score
+from fcl_flower.training.loop import Fit, Score, Training, fit, most_confident, score
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
 
 COUNT, INPUTS, CLASSES, RATE = 23, 4, 3, 0.01
@@ -462,3 +462,19 @@ def test_a_leaf_whose_first_gradient_comes_late_begins_then(choice, fused):
         plain.step()
     for name, leaf in theirs.items():
         assert torch.equal(ours[name], leaf)
+
+
+def test_gradients_end_with_the_training(examples):
+    leaves = linear()
+    train(leaves, examples)
+    assert [leaf.grad for leaf in leaves.values()] == [None, None]
+
+
+def test_of_heads_that_are_as_confident_the_first_answers():
+    first = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]])
+    second = torch.tensor([[0.1, 0.0, 0.9], [0.2, 0.6, 0.2], [0.7, 0.2, 0.1]])
+
+    tasks, places = most_confident([first, second])
+
+    assert tasks.tolist() == [0, 1, 0]
+    assert places.tolist() == [0, 1, 1]
