@@ -12,6 +12,9 @@ index      absent entries before each value, then one byte: g      k (v + g) + 1
 rows       one bit a row of axis 0, of which all is stored         k v + ceil(rows/8)
 =========  ======================================================  =================
 
+Float32 values of which few differ may have a `palette` instead, and codes of some bits
+each (suffix ``+palette5`` for five), without loss: all of them, or with a bitmap.
+
 ``fcl.sparse.*`` decodes to a `SparseArray`. ``fcl.dense.*`` decodes to an array in
 which an entry that is not stored is zero: the all-zero bit pattern, so that -0.0 and
 NaN survive. A suffix such as ``+bfloat16`` names the precision of float32 values on
@@ -27,7 +30,7 @@ is, which error feedback needs (Karimireddy et al., ICML 2019, assumption A).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
@@ -44,6 +47,7 @@ from fcl_flower.core.types import (
     TensorSpec,
     group_kind,
 )
+from fcl_flower.federation import palette
 
 if TYPE_CHECKING:
     from fcl_flower.algorithms.base import ServerStrategy
@@ -75,6 +79,16 @@ _FORMS = {
     for precision, suffix in _SUFFIXES.items()
     for frame in ("", _FRAME)
     if (kind, layout) != ("fcl.sparse", "")
+}
+_PALETTES = {
+    f"{kind}{layout}+palette{bits}{frame}": (kind, layout, bits, frame)
+    for kind, layout in (
+        ("fcl.dense", ""),
+        ("fcl.dense", ".bitmap"),
+        ("fcl.sparse", ".bitmap"),
+    )
+    for bits in range(1, 9)
+    for frame in ("", _FRAME)
 }
 _DTYPES = {
     name: np.dtype(name)
@@ -191,6 +205,20 @@ def encode(
         raise ContractError(
             f"a tensor of dtype {dtype} cannot travel, only {', '.join(_DTYPES)}"
         )
+    whole = _encode(tensor, precision, compress=compress, seed=seed, copy=copy)
+    forms = [whole, *_with_palettes(tensor, compress=compress)]
+    return min(forms, key=lambda form: len(form.data))
+
+
+def _encode(
+    tensor: AnyArray,
+    precision: WireDtype,
+    *,
+    compress: bool,
+    seed: int | None,
+    copy: bool,
+) -> Encoded:
+    dtype = tensor.dtype.name
     kind = "fcl.sparse" if isinstance(tensor, SparseArray) else "fcl.dense"
     values = tensor.values if isinstance(tensor, SparseArray) else tensor.reshape(-1)
     native = values.astype(_DTYPES[dtype], copy=False)
@@ -209,16 +237,46 @@ def encode(
     return Encoded(dtype, tensor.shape, form, data)
 
 
+def _with_palettes(tensor: AnyArray, *, compress: bool) -> Iterator[Encoded]:
+    """Encode float32 values with a palette; nothing where more differ than it holds."""
+    if tensor.dtype != np.float32:
+        return
+    for form, values, where in _palette_layouts(tensor):
+        found = palette.colours_of(np.ascontiguousarray(values, np.float32))
+        if found is None:
+            continue
+        colours, codes = found
+        places = b"" if where is None else pack(".bitmap", tensor.shape, where)
+        bits = palette.code_bits(len(colours))
+        data = palette.pack(colours, codes, bits) + places
+        yield Encoded("float32", tensor.shape, f"{form}+palette{bits}", data)
+        if compress:  # whole bytes: what it saves, codes of some bits would hide
+            frame = compress_bytes(palette.pack(colours, codes, 8) + places, 1)
+            yield Encoded("float32", tensor.shape, f"{form}+palette8{_FRAME}", frame)
+
+
+def _palette_layouts(tensor: AnyArray) -> Iterator[tuple[str, Array, Indices | None]]:
+    if isinstance(tensor, SparseArray):
+        yield "fcl.sparse.bitmap", tensor.values, tensor.indices
+        return
+    flat = tensor.reshape(-1)
+    yield "fcl.dense", flat, None
+    present = flat.view(UNSIGNED[4]) != 0  # -0.0 is a colour of its own
+    if not present.all():
+        yield "fcl.dense.bitmap", flat[present], np.flatnonzero(present)
+
+
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
     """Read what the tensor is to be; nothing is decoded or allocated.
 
     ``max_bytes`` limits its dense size; of a `SparseArray` too, for `to_dense`.
     """
-    if encoded.form not in _FORMS:
+    found = _FORMS.get(encoded.form) or _PALETTES.get(encoded.form)
+    if found is None:
         raise WireError(f"unknown form {encoded.form[:40]!r}")
     if encoded.dtype not in _DTYPES:
         raise WireError(f"unknown dtype {encoded.dtype[:40]!r}")
-    (kind, _, precision, _), dtype = _FORMS[encoded.form], _DTYPES[encoded.dtype]
+    (kind, _, precision, _), dtype = found, _DTYPES[encoded.dtype]
     if precision != "float32" and dtype != np.float32:
         raise WireError(f"form {encoded.form} holds float32, not {dtype}")
     _check_shape(encoded.shape, dtype.itemsize, max_bytes)
@@ -234,6 +292,8 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     `spec`, whose arguments are the same, first.
     """
     dtype = spec(encoded, max_bytes).dtype
+    if encoded.form in _PALETTES:
+        return _from_palette(encoded)
     kind, layout, precision, frame = _FORMS[encoded.form]
     wire, head = wire_dtype(dtype, precision), scale_bytes(dtype, precision)
     data = encoded.data
@@ -256,6 +316,26 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
         stored, indices = unpack_bits(data, grid, wire)
     values = from_wire(stored, dtype, precision, scale)
     sparse = SparseArray(encoded.shape, _read_only(indices), _read_only(values))
+    sparse.validate()
+    return sparse if kind == "fcl.sparse" else _read_only(sparse.to_dense())
+
+
+def _from_palette(encoded: Encoded) -> AnyArray:
+    kind, layout, bits, frame = _PALETTES[encoded.form]
+    data, shape = encoded.data, encoded.shape
+    if frame:
+        most = palette.HEAD + most_bytes(layout, shape, 1)
+        data = decompress_bytes(bytes(data), 1, most)
+    if not layout:
+        values = palette.unpack(data, math.prod(shape), bits)
+        return _read_only(values.reshape(shape))
+    body = len(data) - (math.prod(shape) + 7) // 8
+    if body < 0:
+        raise WireError(f"{len(data)} bytes are too few for a bitmap")
+    marks = np.unpackbits(np.frombuffer(data, np.uint8, offset=body), bitorder="little")
+    # Before the indices are made, which take 64 times the bytes of the bits.
+    values = palette.unpack(data[:body], int(np.count_nonzero(marks)), bits)
+    sparse = SparseArray(shape, _read_only(np.flatnonzero(marks)), _read_only(values))
     sparse.validate()
     return sparse if kind == "fcl.sparse" else _read_only(sparse.to_dense())
 

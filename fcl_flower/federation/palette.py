@@ -1,0 +1,93 @@
+"""Float32 values of which few differ, as a palette and a code of some bits for each.
+
+An adapter that a client has rounded has some thirty different values: each travels,
+and lies on disk, as a code of five bits. Nothing is lost. Values that differ more than
+a palette holds, or are too few to be worth one, are left to the other forms.
+
+The bytes: the count of colours less one in one byte, the colours as little-endian
+float32, and for each value the place of its colour, lowest bit first.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.core.errors import WireError
+
+COLOURS: Final = 256
+"""The most of a palette: a code takes at most a byte."""
+LEAST: Final = 256
+"""The fewest values that get one: fewer bytes are not worth the search."""
+HEAD: Final = 1 + 4 * COLOURS
+"""The most bytes of a palette without codes."""
+_SAMPLE = 4096
+"""Values that are looked at first: those of most tensors show at once that they
+differ."""
+
+Bytes = bytes | memoryview
+Values = npt.NDArray[Any]
+Codes = npt.NDArray[np.uint8]
+
+
+def colours_of(values: Values) -> tuple[Values, Codes] | None:
+    """Find the different values, bit by bit, and the place of each value among them.
+
+    Args:
+        values: float32, shape (n,).
+
+    Returns:
+        At most `COLOURS` values and codes of shape (n,); None where more differ, or n
+        is below `LEAST`.
+    """
+    bits = values.view(np.uint32)
+    step = max(1, len(bits) // _SAMPLE)
+    if len(bits) < LEAST or len(found := np.unique(bits[::step])) > COLOURS:
+        return None
+    codes = np.minimum(np.searchsorted(found, bits), len(found) - 1)
+    if not np.array_equal(found[codes], bits):  # the sample lacks some
+        found, codes = np.unique(bits, return_inverse=True)
+    if len(found) > COLOURS:
+        return None
+    return found.view(np.float32), codes.reshape(-1).astype(np.uint8)
+
+
+def code_bits(colours: int) -> int:
+    """Count the bits of a code, 1 to 8.
+
+    >>> [code_bits(n) for n in (1, 2, 3, 32, 33, 256)]
+    [1, 1, 2, 5, 6, 8]
+    """
+    return max(1, (colours - 1).bit_length())
+
+
+def pack(colours: Values, codes: Codes, bits: int) -> bytes:
+    """Pack a palette and codes of ``bits`` bits each."""
+    head = bytes([len(colours) - 1]) + colours.astype("<f4").tobytes()
+    if bits == 8:
+        return head + codes.tobytes()
+    places = np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little")
+    return head + np.packbits(places, bitorder="little").tobytes()
+
+
+def unpack(data: Bytes, count: int, bits: int) -> Values:
+    """Undo `pack` for ``count`` values; trust nothing that ``data`` says.
+
+    Raises:
+        WireError: the bytes are too few or too many, or a code is beyond the palette.
+    """
+    colours = data[0] + 1 if len(data) else 0
+    start = 1 + 4 * colours
+    if len(data) != start + (count * bits + 7) // 8:
+        raise WireError(
+            f"{len(data)} bytes are no palette and {count} codes of {bits} bits"
+        )
+    palette = np.frombuffer(data, "<f4", colours, 1)
+    codes = np.frombuffer(data, np.uint8, offset=start)
+    if bits < 8:
+        places = np.unpackbits(codes, count=count * bits, bitorder="little")
+        packed = np.packbits(places.reshape(count, bits), axis=1, bitorder="little")
+        codes = packed.reshape(-1)
+    if count and int(codes.max()) >= colours:
+        raise WireError(f"a code lies beyond a palette of {colours} colours")
+    return palette[codes].astype(np.float32, copy=False)
