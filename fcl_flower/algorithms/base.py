@@ -242,6 +242,13 @@ class ServerStrategy(ABC, Generic[P]):
         """Say what a reader of the results must know, by subject."""
         return {}
 
+    def advice(self, diagnostics: Mapping[str, Diagnostic]) -> str:
+        """Name a setting that a user should change, by what a run has reported.
+
+        A sentence, which is shown once, when the run is over; empty for none.
+        """
+        return ""
+
 
 class ServerQueries(ABC):
     """A strategy that queries clients before they train.

@@ -117,8 +117,9 @@ def _print_summary(
         console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
     elif not config.privacy.scores:
         console.print("no client was evaluated: privacy.scores is false")
-    if diverged := summary["remarks"].get("divergence"):
-        console.print(diverged, highlight=False, soft_wrap=True)
+    for topic in ("divergence", "advice"):
+        if said := summary["remarks"].get(topic):
+            console.print(said, highlight=False, soft_wrap=True)
     print_untrained(console, summary)
     if summary["honest_accuracy"] is not None:
         console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")

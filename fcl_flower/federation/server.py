@@ -356,7 +356,10 @@ class Server:
 
     def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
-        summary = self._recorder.finish(self.traffic)
+        advice = self._strategy.advice(self._recorder.record.diagnostics)
+        summary = self._recorder.finish(self.traffic, advice)
+        if advice:
+            log(WARNING, "%s", advice)
         # Here, since Plotly takes a while, and only the end needs it.
         from fcl_flower.results.report.run_page import write_report
 

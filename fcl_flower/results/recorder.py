@@ -285,12 +285,12 @@ class Recorder:
             },
         )
 
-    def finish(self, traffic: Traffic | None = None) -> Summary:
+    def finish(self, traffic: Traffic | None = None, advice: str = "") -> Summary:
         """Write ``diagnostics.json`` and the summary, and return the summary.
 
         The same seed gives the same, but for ``seconds``, ``peak_memory`` and
         ``environment``. ``traffic`` is that after the last round, as of the last tests
-        of an asynchronous run.
+        of an asynchronous run; ``advice`` is the strategy's for the next run.
         """
         record, section = self.record, self._config.privacy
         if traffic is not None:
@@ -306,6 +306,8 @@ class Recorder:
                 f"the training of client {', '.join(sorted(diverged))} has diverged in "
                 f"at least one round; training.learning_rate was {rate:g}"
             )
+        if advice:
+            remarks["advice"] = advice
         found: dict[str, Any] = {
             "remarks": self._begun.remarks | remarks,
             "peak_memory": self._memory.bytes(),

@@ -639,6 +639,17 @@ def test_a_first_round_lost_to_divergence_begins_again_at_another_rate(fcl, tmp_
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "whole")
 
 
+def test_adapters_that_end_empty_are_said_once_at_the_end(fcl, tmp_path):
+    strong = ["--strategy", "fedweit", "--set", "lambda1=1000"]
+    answer = fcl("simulate", *TINY, *strong, "--output", "here")
+    assert answer.code == 0, answer.err
+    said = "adapters ended empty, from which no client can learn: strategy.lambda1 was"
+    assert answer.out.count(said) == 1
+    assert said in summary_of(tmp_path / "here")["remarks"]["advice"]
+    answer = fcl("simulate", *TINY, "--strategy", "fedweit", "--output", "there")
+    assert "adapters ended" not in answer.out
+
+
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)

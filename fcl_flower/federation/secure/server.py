@@ -317,6 +317,10 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         how = f"the server sees sums over at least {share} of a round's clients"
         return {**self._inner.remarks(), "secure aggregation": how}
 
+    @override
+    def advice(self, diagnostics: Mapping[str, Diagnostic]) -> str:
+        return self._inner.advice(diagnostics)
+
     def _layout(self, state: Payload) -> Layout:
         weighted = self._sums.weighs_examples
         return Layout.of(self._sums.summands(state), weighted=weighted)
