@@ -34,7 +34,7 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense
 from strategies.apd import ApdParams
 from strategies.fedweit import FedWeitParams
-from strategies.fedweit.maths import require_weights
+from strategies.fedweit.maths import EXACT, require_weights
 
 LOCAL, GROUPS = "local/", "meta/groups/"
 
@@ -100,6 +100,8 @@ class Apd(DecomposedLearner[A]):
             lambda2=params.lambda2,
             lambda_mask=0.0,
             threshold=params.threshold,
+            adapter_bits=EXACT,
+            follow=0.0,
             gate="sigmoid",
             initial_gate=0.0,
             initial_adapter=params.initial_adapter,

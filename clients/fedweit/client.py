@@ -25,8 +25,10 @@ from clients.fedweit.maths import (
     Tensors,
     by_channel,
     centres,
+    compose,
     gate,
     retroactive,
+    rounded,
     top_channels,
 )
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries, P
@@ -45,7 +47,7 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from strategies.fedweit import FedWeitParams
-from strategies.fedweit.maths import decomposed
+from strategies.fedweit.maths import EXACT, decomposed
 
 CURRENT = "meta/current"
 RECEIVED = "received/"
@@ -74,6 +76,14 @@ def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
     return {
         name: ForeignBank([adapter[name] for adapter in adapters])
         for name in (state["base"] if adapters else ())
+    }
+
+
+def foreign_sums(state: Payload) -> dict[str, Array]:
+    """Compute sum_j alpha_j A_j of the task in progress; empty without adapters."""
+    return {
+        name: bank.combine(dense(state["attention"][name]))
+        for name, bank in foreign_adapters(state).items()
     }
 
 
@@ -122,7 +132,8 @@ class DecomposedLearner(ClientLearner[P]):
     - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
     - ``adapters/T``: A. Of a finished task, as it was when a task last ended; with the
       gradient solver as it is now, and ``anchor/T`` as it was then.
-    - ``foreign/T``: sum_j alpha_j A_j of a finished task.
+    - ``foreign/T``: sum_j alpha_j A_j of a finished task. Where adapters are rounded it
+      is a part of ``adapters/T``, which takes half of the bytes.
     - of the task in progress ``meta/current``, ``attention`` (alpha by tensor),
       ``received/C/S`` (A_j) and ``optimizer``.
     """
@@ -160,18 +171,18 @@ class DecomposedLearner(ClientLearner[P]):
         task, unfinished = stage.task, current_task(state)
         if unfinished not in (None, task):  # the client was away when it ended
             state = self.finish_task(state, unfinished)
-        base = with_global_base(state["base"], received.get("base", {}))
-        state = {**state, "base": base}
+        state = self.take_up(state, received.get("base", {}))
         if task not in known_tasks(state):
             state, metrics, _ = self.begin(state, received, stage, data)
         else:
             state = state if unfinished == task else self.resume(state, task)
             state, metrics, _ = self.learn(state, stage, data)
         metrics |= self.attention_weights(state)
+        sent = self.upload(state, stage)
         if stage.ends_task:
+            metrics |= self.task_statistics(state, task)
             state = self.finish_task(state, task)
-            metrics |= task_statistics(state, task)
-        return state, Update(self.upload(state, stage), len(data.train.y), metrics)
+        return state, Update(sent, len(data.train.y), metrics)
 
     @override
     def predict(
@@ -182,6 +193,25 @@ class DecomposedLearner(ClientLearner[P]):
         return self.build_task_model(state, task).logits(x)
 
     # ---- a round of training
+
+    def take_up(self, state: Payload, sent: Arrays) -> Payload:
+        """Write theta_G over B; let the adapter in training follow it in part.
+
+        Averaging undoes what a task has learned in B, which costs most where the
+        others' tasks are unlike it. The adapter takes back the share ``follow`` of
+        that, as old adapters do for all of theirs.
+        """
+        base, task = with_global_base(state["base"], sent), current_task(state)
+        taken = {**state, "base": base}
+        if task is None or not self.settings.follow:
+            return taken
+        old, new = self.to_tensors(state["base"]), self.to_tensors(base)
+        gates, share = self.gates(state, task), self.settings.follow
+        adapters = self.to_tensors(state[f"adapters/{task}"])
+        for name, adapter in adapters.items():
+            undone = share * (old[name] - new[name])
+            adapters[name] = compose(undone, gates[name], adapter)
+        return {**taken, f"adapters/{task}": arrays_of(adapters)}
 
     def begin(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -307,24 +337,44 @@ class DecomposedLearner(ClientLearner[P]):
         return {**start_task(state, task), f"adapters/{task}": adapters}
 
     def finish_task(self, state: Payload, task: int) -> Payload:
-        """Let all adapters follow the base and prune them; fold the foreign ones."""
-        known, banks = known_tasks(state), foreign_adapters(state)
+        """Let all adapters follow the base, and settle them; fold the foreign ones."""
         finished: dict[str, Arrays] = {**end_task(state), "anchor/base": state["base"]}
-        for t in known:
-            finished[f"adapters/{t}"] = {
-                name: SparseArray.of_nonzero(to_numpy(values), self.settings.threshold)
-                for name, values in self.adapters(state, t).items()
-            }
+        foreign = foreign_sums(state)
+        for t in known_tasks(state):
+            adapters = self.adapters(state, t)
+            if t == task and foreign and self.settings.adapter_bits < EXACT:
+                for name, values in self.to_tensors(foreign).items():
+                    adapters[name] = adapters[name] + values
+            finished[f"adapters/{t}"] = self.settled(adapters)
             if self.settings.solver == "gradient":
                 finished[f"anchor/{t}"] = finished[f"adapters/{t}"]
-        if banks:
+        if foreign and self.settings.adapter_bits == EXACT:
             finished[f"foreign/{task}"] = {
-                name: SparseArray.of_nonzero(
-                    bank.combine(dense(state["attention"][name]))
-                )
-                for name, bank in banks.items()
+                name: SparseArray.of_nonzero(values) for name, values in foreign.items()
             }
         return finished
+
+    def settled(self, adapters: Tensors) -> dict[str, SparseArray]:
+        """Prune adapters, and round them, as they are kept and handed in."""
+        threshold, bits = self.settings.threshold, self.settings.adapter_bits
+        return {
+            name: rounded(SparseArray.of_nonzero(to_numpy(values), threshold), bits)
+            for name, values in adapters.items()
+        }
+
+    def task_statistics(self, state: Payload, task: int) -> dict[str, float]:
+        """Measure the parts of a task that ends.
+
+        ``adapter_density`` and ``mask_density``: shares of A's entries, once settled,
+        and of the gates m that are not zero. ``foreign_norm``: the Euclidean norm of
+        sum_j alpha_j A_j over that of B.
+        """
+        foreign = {**state.get(f"foreign/{task}", {}), **foreign_sums(state)}
+        return {
+            "adapter_density": density(self.settled(self.adapters(state, task))),
+            "mask_density": density(state[f"masks/{task}"]),
+            "foreign_norm": norm(foreign) / norm(state["base"]),
+        }
 
     def adapters(self, state: Payload, task: int) -> Tensors:
         """Compute A of a task as it follows today's base."""
@@ -423,7 +473,7 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
             base[name] = SparseArray.of_channels(to_numpy(sent), channels)
         groups: dict[str, Arrays] = {"base": base}
         if stage.ends_task:
-            groups["adapters"] = state[f"adapters/{stage.task}"]
+            groups["adapters"] = self.settled(self.adapters(state, stage.task))
         return groups
 
     @override
@@ -442,28 +492,16 @@ def mean_attention(
     return {f"attention/{source}": float(weight) for source, weight in named}
 
 
-def task_statistics(state: Payload, task: int) -> dict[str, float]:
-    """Measure the parts of a finished task.
+def density(arrays: Arrays) -> float:
+    """Compute the share of all entries that are not zero, in [0, 1]."""
+    tensors = [dense(values) for values in arrays.values()]
+    kept = sum(int(np.count_nonzero(tensor)) for tensor in tensors)
+    return kept / sum(tensor.size for tensor in tensors)
 
-    ``adapter_density`` and ``mask_density``: shares of A's entries and of the gates m
-    that are not zero. ``foreign_norm``: the Euclidean norm of sum_j alpha_j A_j over
-    that of B.
-    """
 
-    def density(group: str) -> float:
-        tensors = [dense(values) for values in state[group].values()]
-        kept = sum(int(np.count_nonzero(tensor)) for tensor in tensors)
-        return kept / sum(tensor.size for tensor in tensors)
-
-    def norm(group: str) -> float:
-        tensors = state.get(group, {}).values()
-        return math.sqrt(sum(float(np.square(dense(v)).sum()) for v in tensors))
-
-    return {
-        "adapter_density": density(f"adapters/{task}"),
-        "mask_density": density(f"masks/{task}"),
-        "foreign_norm": norm(f"foreign/{task}") / norm("base"),
-    }
+def norm(arrays: Arrays) -> float:
+    """Compute the Euclidean norm of all tensors as one vector."""
+    return math.sqrt(sum(float(np.square(dense(v)).sum()) for v in arrays.values()))
 
 
 def with_global_base(base: Arrays, sent: Arrays) -> Arrays:

@@ -20,6 +20,7 @@ from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import StepSize
 from strategies.fedweit import Clustering, FedWeitParams, Gate
+from strategies.fedweit.maths import EXACT
 
 Tensors: TypeAlias = dict[str, Tensor]
 
@@ -49,6 +50,26 @@ def top_channels(gates: Tensor, kappa: float) -> Tensor:
     count = max(1, round(kappa * len(gates)))
     order = torch.argsort(gates.abs(), descending=True, stable=True)
     return order[:count].sort().values
+
+
+def rounded(adapter: SparseArray, bits: int) -> SparseArray:
+    """Round values to the nearest of 2 ** bits - 1 levels; 32 leaves them as they are.
+
+    The levels lie evenly in [-max |A|, max |A|], zero among them, so that small entries
+    are pruned. What is not finite stays, for the receiver to refuse.
+
+    >>> values = np.array([0.1, -0.26, 0.9, 1.0], np.float32)
+    >>> found = rounded(SparseArray.of_nonzero(values), bits=3).to_dense()
+    >>> [f"{value:.3f}" for value in found]
+    ['0.000', '-0.333', '1.000', '1.000']
+    """
+    largest = np.abs(adapter.values).max(initial=0)
+    if bits == EXACT or not 0 < largest < np.inf:
+        return adapter
+    step = largest / np.float32(2 ** (bits - 1) - 1)
+    values = np.rint(adapter.values / step) * step
+    kept = values != 0
+    return SparseArray(adapter.shape, adapter.indices[kept], values[kept])
 
 
 # ---- foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely

@@ -76,15 +76,20 @@ class FedWeitParams(Params):
     validates better, only go on with those of clients that help by themselves."""
     kappa: float = Field(0.3, gt=0, le=1)
     """Share of the output channels whose base is sent up, in (0, 1]."""
-    lambda1: float = Field(1e-3, ge=0)
+    lambda1: float = Field(1e-5, ge=0)
     """Weight of the sparsity of adapters, at least 0."""
     lambda_mask: float = Field(1e-4, ge=0)
     """Weight of the sparsity of gates, at least 0."""
     lambda2: float = Field(100.0, ge=0)
     """Weight of keeping old tasks where they were, at least 0."""
-    threshold: float = Field(1e-3, ge=0)
+    threshold: float = Field(0.0, ge=0)
     """Entries of adapters up to this magnitude are dropped when a task ends, those of
-    older tasks that have followed the base too, at least 0."""
+    older tasks that have followed the base too, at least 0. Rounding drops those that
+    are small beside the largest of their layer; the released code has 1e-3."""
+    adapter_bits: Literal[2, 3, 4, 5, 6, 7, 8, 32] = 5
+    """Bits of an entry of a finished adapter as it is kept and handed in: it is rounded
+    to so many levels, and what a task takes of others' adapters is added to its own.
+    32 keeps both apart and as they are, as in the paper."""
     gate: Gate = "identity"
     """The function g in theta = B * g(m) + A; gates of ``identity`` can be exactly
     zero."""
@@ -94,10 +99,14 @@ class FedWeitParams(Params):
     """A of a new task starts as this multiple of the initial base."""
     base_rate: float = Field(1.0, ge=0)
     """Factor on the learning rate for B, at least 0."""
-    mask_rate: float = Field(30.0, ge=0)
+    mask_rate: float = Field(1.0, ge=0)
     """Factor on the learning rate for m, at least 0."""
     attention_rate: float = Field(30.0, ge=0)
     """Factor on the learning rate for alpha, at least 0."""
+    follow: float = Field(0.5, ge=0, le=1)
+    """Share of a change of the base by others that the adapter in training takes back,
+    in [0, 1]: 0 as in the paper, which helps where clients have the same classes; 1
+    where their tasks have nothing in common."""
     solver: Literal["closed", "unbraked", "gradient"] = "closed"
     """How old adapters follow the base: ``closed`` (in closed form, exactly; the base
     feels in every step what that costs), ``unbraked`` (the same, but the base feels
@@ -247,6 +256,11 @@ class FedWeit(ServerStrategy[P], ServerQueries):
             task: maths.most_similar(of, self._sit) for task, of in scores.items()
         }
         return maths.of_adapters(metrics) | maths.of_overlaps(scores, chosen)
+
+    @override
+    def advice(self, diagnostics: Mapping[str, Diagnostic]) -> str:
+        params = self.params
+        return maths.advice_on(diagnostics, params.lambda1, params.adapter_bits)
 
     def begins(self, state: Payload, stage: TaskStage, client: int) -> bool:
         """Tell whether a client begins a task, for which it takes adapters of others.

@@ -8,7 +8,7 @@ overlap most with the new one, judged by cluster centres of mean word vectors.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from pydantic import AfterValidator
@@ -23,6 +23,8 @@ Overlap = Literal["centred-cosine", "mean-cosine", "thresholded"]
 SUMMARY = {"centred-cosine": "mean", "mean-cosine": "mean", "thresholded": "centres"}
 ATTENTION = re.compile(r"attention/([0-9]{1,9}/[0-9]{1,9})")
 DENSITY = "adapter_density"
+EXACT: Final = 32
+"""Bits of adapters that are not rounded."""
 BLOCK = 2**20
 """Cosines that are compared with the threshold at a time."""
 LONGEST = 1 + 2**-8
@@ -198,6 +200,33 @@ def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
             "adapter of density 0 no other client can learn anything.",
         )
     return found
+
+
+def advice_on(diagnostics: Mapping[str, Diagnostic], lambda1: float, bits: int) -> str:
+    """Say which setting mends adapters that are empty, or full and not rounded.
+
+    Full is more than half of the entries: float32 values and their places then take
+    about as many bytes as a network.
+    """
+    table = diagnostics.get("adapters")
+    if not isinstance(table, Table):
+        return ""
+    densities = [float(cells[0]) for cells in table.values.values()]
+    empty = densities.count(0.0)
+    full = sum(density > 0.5 for density in densities)
+    if empty:
+        return (
+            f"{empty} of {len(densities)} adapters ended empty, from which no client "
+            f"can learn: strategy.lambda1 was {lambda1:g}, and a tenth of it keeps "
+            "more entries; so does training for more steps"
+        )
+    if full and bits == EXACT:
+        return (
+            f"{full} of {len(densities)} adapters ended with more than half of their "
+            "entries, so that each takes about as many bytes as a network: "
+            "strategy.adapter_bits = 5 keeps a sixth of them"
+        )
+    return ""
 
 
 def of_overlaps(

@@ -474,7 +474,8 @@ def test_a_model_that_is_too_large_to_be_sent_is_refused_before_training(
 def test_a_message_that_grows_too_large_later_is_sent_with_a_warning(
     tmp_path, over_a_network, caplog
 ):
-    config = tiny(tmp_path, strategy="fedweit", tasks=3)
+    strategy = {"name": "fedweit", "adapter_bits": 32}
+    config = tiny(tmp_path, strategy=strategy, tasks=3)
     grid = run_in_process(config)
     sizes = [
         sum(traffic(message.content).values())

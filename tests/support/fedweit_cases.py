@@ -26,6 +26,8 @@ def linear_model(tasks=3):
 
 
 def learner(model=None, epochs=5, rate=0.02, **params):
+    """Make a learner whose adapters are not rounded, unless ``params`` say so."""
+    params = {"adapter_bits": 32} | params
     training = Training(epochs=epochs, batch_size=50, learning_rate=rate)
     place = ClientContext(client=0, seed=0, training=training)
     return FedWeit(FedWeitParams(**params), model or linear_model(), place)

@@ -62,7 +62,7 @@ def arrays(seed=3):
     return parts
 
 
-def run(strategy, folder, **more):
+def run(strategy, folder, /, **more):
     """Run to the end, or go on with ``resume``."""
     settings = {"clients": 2, "tasks": 2, "rounds": 2, "classes_per_task": 2}
     return fcl.simulate(

@@ -72,6 +72,8 @@ def place(epochs=2, rate=0.01, client=0):
 
 
 def learner(model=None, epochs=2, rate=0.01, **params):
+    """Make a learner whose adapters are not rounded, unless ``params`` say so."""
+    params = {"adapter_bits": 32} | params
     return FedSeit(
         FedSeitParams(**params), model or text_model(), place(epochs=epochs, rate=rate)
     )
@@ -315,7 +317,7 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits(monkeyp
 
 def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
     seit = learner(lambda2=0.5)
-    weit = FedWeit(FedWeitParams(lambda2=0.5), text_model(), place())
+    weit = FedWeit(FedWeitParams(lambda2=0.5, adapter_bits=32), text_model(), place())
     states = [each.init() for each in (seit, weit)]
     for task in (0, 1):
         done = [

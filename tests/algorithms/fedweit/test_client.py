@@ -26,7 +26,6 @@ from clients.fedweit.client import (
     known_tasks,
     received,
     start_task,
-    task_statistics,
     with_global_base,
 )
 from fcl_flower.core.types import SparseArray
@@ -84,6 +83,34 @@ def test_base_is_overwritten_only_where_it_was_sent():
     assert base[W].tolist() == [[1, 1], [2, 2]]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_adapter_in_training_takes_back_a_share_of_what_others_changed(share):
+    weit = learner(follow=share, lambda1=0.1)
+    begun, _ = weit.train(lived(weit, 0), NOTHING, stage(1, ends_task=False), data(2))
+    new = dense(moved(begun)["base"][W])
+    sent = {W: SparseArray.of_channels(new, np.array([1, 4]))}
+    taken = weit.take_up(begun, sent)
+
+    changed = np.zeros((6, 1), np.float32)
+    changed[[1, 4]] = 1
+    expected = np.where(changed, new, dense(begun["base"][W]))
+    np.testing.assert_array_equal(taken["base"][W], expected)
+    step = dense(taken["base"][W]) - dense(begun["base"][W])
+    gated = step * begun["masks/1"][W][:, None]
+    moved_by = theta(weit, taken, 1) - theta(weit, begun, 1)
+    np.testing.assert_allclose(moved_by, (1 - share) * gated, atol=1e-5)
+    assert taken["adapters/0"] is begun["adapters/0"], "older ones follow at its end"
+
+
+def test_between_tasks_the_base_is_taken_as_it_comes():
+    weit = learner(follow=1.0)
+    state = lived(weit, 0)
+    new = dense(moved(state)["base"][W])
+    taken = weit.take_up(state, {W: new})
+    assert taken["base"][W] is new
+    assert taken["adapters/0"] is state["adapters/0"]
+
+
 def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     weit = learner(kappa=0.5, threshold=0.05)
     state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
@@ -105,6 +132,41 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     )
 
 
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_a_finished_adapter_is_rounded_and_has_what_it_takes_of_others(bits):
+    settings = {"threshold": 0.0, "lambda1": 0.0, "epochs": 20}
+    weit, exactly = learner(adapter_bits=bits, **settings), learner(**settings)
+    state, offer = lived(weit, 0), foreign_payload(3)
+    now = stage(1, ends_task=False)
+    state, _ = weit.train(state, offer, now, data(2))
+    handed = weit.upload(state, stage(1))["adapters"][W].to_dense()
+    finished, whole = weit.finish_task(state, 1), exactly.finish_task(state, 1)
+    own = dense(whole["adapters/1"][W])
+    sums = dense(whole["foreign/1"][W])
+    assert not any(group.startswith("foreign") for group in finished)
+
+    for found, wanted in (
+        (handed, own),
+        (dense(finished["adapters/1"][W]), own + sums),
+    ):
+        step = np.abs(wanted).max() / (2 ** (bits - 1) - 1)
+        np.testing.assert_allclose(found / step, np.rint(wanted / step), atol=1e-4)
+        assert len(np.unique(found)) <= 2**bits - 1
+    kept = dense(finished["adapters/0"][W])
+    assert len(np.unique(kept)) <= 2**bits - 1, "older ones are rounded as well"
+    close = np.abs(theta(weit, finished, 1) - theta(exactly, whole, 1)).max()
+    assert 0 < close <= np.abs(own + sums).max() / (2 ** (bits - 1) - 1) / 2 + 1e-6
+
+
+def test_what_is_not_finite_is_not_rounded_away():
+    weit = learner(adapter_bits=5)
+    for odd in (np.nan, np.inf):
+        found = weit.settled({W: torch.tensor([[1.0, odd, -2.0]])})[W].to_dense()
+        np.testing.assert_array_equal(found, np.float32([[1, odd, -2]]))
+    zeros = weit.settled({W: torch.zeros(2, 3)})[W]
+    assert zeros.nnz == 0
+
+
 def test_the_literal_rule_sends_the_gated_base():
     weit = learner(kappa=1.0, aggregation="literal", gate="sigmoid")
     state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
@@ -114,17 +176,20 @@ def test_the_literal_rule_sends_the_gated_base():
     )
 
 
-def test_a_finished_task_says_what_its_parts_amount_to():
-    half = SparseArray.of_nonzero(np.float32([[1, 0, 2, 0]]))
+def test_a_task_that_ends_says_what_its_parts_amount_to():
+    weit = learner(adapter_bits=32, threshold=0.5)
     state = {
-        "base": {"a": np.float32([3, 4])},
-        "adapters/1": {"a": half, "b": np.ones(4, np.float32)},
+        "meta/current": {"task": np.asarray(1)},
+        "base": {"a": np.float32([[3, 4]])},
+        "adapters/1": {"a": np.float32([[1, 0.5]]), "b": np.ones((1, 4), np.float32)},
         "masks/1": {"a": np.float32([1, 0, 0, 0, 0, 2])},
+        "attention": {"a": np.float32([0.5, 2])},
     }
-    shares = {"adapter_density": 6 / 8, "mask_density": 2 / 6}
-    assert task_statistics(state, 1) == {**shares, "foreign_norm": 0}
-    state["foreign/1"] = {"a": half, "b": half}
-    found = task_statistics(state, 1)
+    shares = {"adapter_density": 5 / 6, "mask_density": 2 / 6}
+    assert weit.task_statistics(state, 1) == {**shares, "foreign_norm": 0}
+    state["received/2/0"] = {"a": SparseArray.of_nonzero(np.float32([[2, 0]]))}
+    state["received/3/0"] = {"a": SparseArray.of_nonzero(np.float32([[0, 1.5]]))}
+    found = weit.task_statistics(state, 1)
     assert found == {**shares, "foreign_norm": pytest.approx(np.sqrt(10) / 5)}
 
 
@@ -221,7 +286,7 @@ def shrunk(values, threshold):
 
 
 def test_a_visit_takes_up_what_followed_the_base_and_the_others_follow_at_its_end():
-    weit = learner(lambda1=0.04, lambda2=1.0, threshold=0.03)
+    weit = learner(lambda1=0.04, lambda2=1.0, threshold=0.03, mask_rate=30.0)
     before = moved(lived(weit, 0, 1, 2))
     step = dense(before["base"][W]) - dense(before["anchor/base"][W])
     follows = {
@@ -366,14 +431,14 @@ def test_gates_leave_their_start_and_those_of_unused_channels_close():
 
     parts = data(1)
     task = TaskData(*map(silent, (parts.train, parts.valid, parts.test)), parts.classes)
-    weit = learner(model, rate=1e-3, base_rate=0.0)
+    weit = learner(model, rate=1e-3, base_rate=0.0, mask_rate=30.0)
     state, _ = weit.train(weit.init(), NOTHING, ONE, task)
     gates = state["masks/0"][W]
     assert gates[3:].tolist() == [0, 0, 0]
     used = np.abs(gates[:3] - weit.params.initial_gate)
     assert used.min() > 0.02, "they have left their start"
     assert np.ptp(gates[:3]) > 0.05, "and channels differ"
-    slow = learner(linear_model(), rate=1e-3, mask_rate=1.0)
+    slow = learner(linear_model(), rate=1e-3)
     state, _ = slow.train(slow.init(), NOTHING, ONE, data(1))
     assert np.abs(state["masks/0"][W] - 1).max() < 0.006, "by a rate of their own"
 

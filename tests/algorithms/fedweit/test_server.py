@@ -7,6 +7,7 @@ import pytest
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.algorithms.base import ServerContext
+from fcl_flower.core.diagnostics import Table
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import ClientTask, SparseArray, TaskStage, Update
 from strategies.fedweit import FedWeit, FedWeitParams
@@ -235,3 +236,35 @@ def test_an_adapter_that_lacks_a_tensor_is_refused():
         strategy.check_update(start(strategy), changed(adapters={}))
     with pytest.raises(WireError, match=r"groups .* expected base and adapters"):
         strategy.check_update(start(strategy), changed(heads={}))
+
+
+# ---- what a run's end says
+
+
+def table_of(*densities):
+    values = {f"0/{task}": (density,) for task, density in enumerate(densities)}
+    table = Table(title="", rows="", columns=("density",), values=values)
+    return {"adapters": table}
+
+
+@pytest.mark.parametrize(
+    ("densities", "params", "said"),
+    [
+        ((0.2, 0.0, 0.0), {}, "2 of 3 adapters ended empty"),
+        ((0.0,), {"lambda1": 0.02}, "strategy.lambda1 was 0.02, and a tenth"),
+        ((0.7, 0.4), {"adapter_bits": 32}, "1 of 2 adapters ended with more than half"),
+        ((0.7,), {"adapter_bits": 32}, "strategy.adapter_bits = 5"),
+        ((0.7, 0.9), {}, ""),
+        ((0.5, 0.1), {"adapter_bits": 32}, ""),
+    ],
+)
+def test_adapters_that_are_empty_or_full_are_named_with_what_mends_them(
+    densities, params, said
+):
+    found = server(**params).advice(table_of(*densities))
+    assert said in found
+    assert bool(said) is bool(found)
+
+
+def test_without_a_finished_task_there_is_no_advice():
+    assert not server().advice({})
