@@ -18,11 +18,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.maths import (
-    ForeignBank,
     OldTask,
     TaskModel,
     TaskTensors,
     Tensors,
+    attended,
     by_channel,
     centres,
     compose,
@@ -70,11 +70,11 @@ def received(state: Payload) -> list[str]:
     return sorted(g.removeprefix(RECEIVED) for g in state if g.startswith(RECEIVED))
 
 
-def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
-    """Collect the adapters that came, by tensor; empty when none did."""
+def foreign_adapters(state: Payload) -> dict[str, Array]:
+    """Collect the adapters that came, (J, *shape) by tensor; empty when none did."""
     adapters = [state[RECEIVED + source] for source in received(state)]
     return {
-        name: ForeignBank([adapter[name] for adapter in adapters])
+        name: np.stack([dense(adapter[name]) for adapter in adapters])
         for name in (state["base"] if adapters else ())
     }
 
@@ -82,8 +82,8 @@ def foreign_adapters(state: Payload) -> dict[str, ForeignBank]:
 def foreign_sums(state: Payload) -> dict[str, Array]:
     """Compute sum_j alpha_j A_j of the task in progress; empty without adapters."""
     return {
-        name: bank.combine(dense(state["attention"][name]))
-        for name, bank in foreign_adapters(state).items()
+        name: to_numpy(attended(to_torch(stack), to_torch(state["attention"][name])))
+        for name, stack in foreign_adapters(state).items()
     }
 
 
@@ -260,8 +260,8 @@ class DecomposedLearner(ClientLearner[P]):
             foreign=self.to_tensors(state.get(f"foreign/{task}", {})),
         )
         if current_task(state) == task:
-            tensors.banks = foreign_adapters(state)
-            alpha = state["attention"] if tensors.banks else {}
+            tensors.others = self.to_tensors(foreign_adapters(state))
+            alpha = state["attention"] if tensors.others else {}
             tensors.attention = self.to_tensors(alpha)
             if self.settings.solver != "unbraked":
                 tensors.anchor = self.to_tensors(state["anchor/base"])

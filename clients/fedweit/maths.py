@@ -6,7 +6,7 @@ task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.core.types import AnyArray, Array, SparseArray
+from fcl_flower.core.types import Array, SparseArray
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import StepSize
@@ -72,60 +72,12 @@ def rounded(adapter: SparseArray, bits: int) -> SparseArray:
     return SparseArray(adapter.shape, adapter.indices[kept], values[kept])
 
 
-# ---- foreign adapters: sum_j alpha_j A_j and the gradient of alpha, sparsely
+# ---- foreign adapters
 
 
-class ForeignBank:
-    """The foreign adapters of one tensor, constant during a task.
-
-    They are kept as one sparse matrix (adapters x entries), so that a step costs as
-    much as they have entries: the sum is a sparse product with alpha, and alpha's
-    gradient is the product with the transposed matrix.
-    """
-
-    def __init__(self, adapters: Sequence[AnyArray]) -> None:
-        """Keep ``adapters``: at least one, all of the same shape."""
-        # Imported here since it takes a third of a second, and first tasks do without.
-        from scipy import sparse
-
-        self.shape = adapters[0].shape
-        rows = [
-            adapter
-            if isinstance(adapter, SparseArray)
-            else SparseArray.of_nonzero(adapter)
-            for adapter in adapters
-        ]
-        values = np.concatenate([row.values for row in rows])
-        places = np.concatenate([row.indices for row in rows])
-        starts = np.cumsum([0, *(row.nnz for row in rows)])
-        self.matrix = sparse.csr_matrix(
-            (values, places, starts), shape=(len(rows), rows[0].size)
-        )
-
-    def weighted(self, alpha: Tensor) -> Tensor:
-        """Compute sum_j alpha_j A_j, dense; differentiable in ``alpha`` (adapters,)."""
-        return cast(Tensor, _WeightedSum.apply(alpha, self))  # type: ignore[no-untyped-call]
-
-    def combine(self, alpha: Array) -> Array:
-        """Compute the same without gradient, NumPy to NumPy."""
-        return np.asarray(self.matrix.T @ alpha).reshape(self.shape)
-
-
-class _WeightedSum(torch.autograd.Function):
-    @staticmethod
-    @override
-    def forward(ctx: Any, alpha: Tensor, bank: ForeignBank) -> Tensor:
-        ctx.bank = bank
-        ctx.device = alpha.device
-        total = bank.combine(alpha.detach().cpu().numpy())
-        return torch.from_numpy(total).to(alpha.device)
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        direction = gradients[0].cpu().contiguous().numpy()
-        slopes = np.asarray(ctx.bank.matrix @ direction.reshape(-1))
-        return torch.from_numpy(slopes).to(ctx.device), None
+def attended(adapters: Tensor, alpha: Tensor) -> Tensor:
+    """Compute sum_j alpha_j A_j of adapters (J, *shape) and attention (J,)."""
+    return (alpha @ adapters.flatten(1)).view(adapters.shape[1:])
 
 
 # ---- how tasks of the past follow the base
@@ -171,12 +123,14 @@ class _FollowingCost(torch.autograd.Function):  # one pass: a step pays it for e
         lambda2: float,
     ) -> Tensor:
         cost, gradient = moved.new_zeros(()), torch.zeros_like(moved)
+        followed, bounded = (moved.new_empty(moved.shape) for _ in range(2))
+        u, bound = followed.view(-1), bounded.view(-1)
         for adapter, gates in old:
-            followed = compose(moved, -gates, adapter)
-            bounded = (2 * lambda2 * followed).clamp_(-lambda1, lambda1)
-            u, bound = followed.flatten(), bounded.flatten()
+            spread = by_channel(gates, moved)
+            torch.addcmul(adapter, moved, spread, value=-1, out=followed)
+            torch.mul(followed, 2 * lambda2, out=bounded).clamp_(-lambda1, lambda1)
             cost += bound.dot(u) - bound.dot(bound) / (4 * lambda2)
-            gradient.addcmul_(bounded, by_channel(gates, moved), value=-1)
+            gradient.addcmul_(bounded, spread, value=-1)
         ctx.save_for_backward(gradient)
         return cost
 
@@ -207,8 +161,9 @@ class TaskTensors:
     """The tensors of one task by name.
 
     They are B, m (raw), A, what is not decomposed, and sum_j alpha_j A_j where it is
-    settled, or A_j and alpha where it is still trained. ``anchor`` (B when the previous
-    task ended) and ``old`` tasks are there when this one is trained.
+    settled, or all A_j side by side (J, *shape) and alpha where it is still trained.
+    ``anchor`` (B when the previous task ended) and ``old`` tasks are there when this
+    one is trained.
     """
 
     base: Tensors
@@ -216,7 +171,7 @@ class TaskTensors:
     adapters: Tensors
     private: Tensors
     foreign: Tensors = field(default_factory=dict)
-    banks: Mapping[str, ForeignBank] = field(default_factory=dict)
+    others: Tensors = field(default_factory=dict)
     attention: Tensors = field(default_factory=dict)
     anchor: Tensors = field(default_factory=dict)
     old: dict[int, OldTask] = field(default_factory=dict)
@@ -273,8 +228,8 @@ class TaskModel:
         tensors = self.tensors
         gates = gate(tensors.masks[name], self.params.gate)
         theta = compose(tensors.base[name], gates, tensors.adapters[name])
-        if name in tensors.banks:
-            return theta + tensors.banks[name].weighted(tensors.attention[name])
+        if name in tensors.others:
+            return theta + attended(tensors.others[name], tensors.attention[name])
         return theta + tensors.foreign[name] if name in tensors.foreign else theta
 
     def weights(self) -> Tensors:
@@ -354,7 +309,8 @@ class TaskModel:
             for name, weight in self.sparse.items():
                 leaf = self.leaves[name]
                 if leaf.grad is not None:  # else the network does not use it
-                    leaf.copy_(soft(leaf, weight * step_size(name)))
+                    threshold = step_size(name).mul_(weight)
+                    leaf.sub_(torch.clamp(leaf, -threshold, threshold))
 
 
 # ---- what a client tells of a task before it begins (FedSeIT, section 2.3)

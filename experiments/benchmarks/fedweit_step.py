@@ -37,8 +37,8 @@ from fedknow_step import FedKnowStep
 PLAIN = "plain Adam"
 CLASSES = 5
 RATE = 1e-3 / 3
-DENSITY = 0.024
-"""Of a new adapter: what `lambda1 = 1e-3` leaves on Overlapped-CIFAR-100."""
+DENSITY = 0.7
+"""Of a finished adapter: about what the defaults leave, on most data."""
 CLIENTS = 5
 
 
@@ -229,6 +229,6 @@ def report(results: Results, size: Size) -> str:
     ]
     return (
         f"Batches of {size.batch}, {size.steps} steps a turn; {CLIENTS} foreign "
-        f"adapters, {DENSITY:.1%} of whose entries are not zero.\n\n"
+        f"adapters, {DENSITY:.0%} of whose entries are not zero.\n\n"
         + table(("side", "processor ms a step", f"ratio to {PLAIN}"), lines)
     )

@@ -154,4 +154,4 @@ class Optimizer:
             return torch.full_like(self._parameters[name], size)
         state = self._state[name]
         root = (state["square"] / (1 - BETAS[1] ** float(state["step"]))).sqrt_()
-        return torch.full_like(root, rate).div_(root.add_(EPSILON))
+        return torch.div(torch.tensor(rate), root.add_(EPSILON), out=root)

@@ -109,9 +109,9 @@ class FedWeitParams(Params):
     where their tasks have nothing in common."""
     solver: Literal["closed", "unbraked", "gradient"] = "closed"
     """How old adapters follow the base: ``closed`` (in closed form, exactly; the base
-    feels in every step what that costs), ``unbraked`` (the same, but the base feels
-    nothing: it moves more, and old adapters become dense), or ``gradient`` (trained
-    along in every step, as printed)."""
+    feels in every step what that costs, at most ``lambda1`` an entry and task),
+    ``unbraked`` (the same, but the base feels nothing, which is faster and costs half
+    a point), or ``gradient`` (trained along in every step, as printed)."""
 
     @property
     @override

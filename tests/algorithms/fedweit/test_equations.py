@@ -6,7 +6,7 @@ import torch
 from fedweit_cases import W, data, random_workspace, sigmoid
 
 from clients.fedweit.maths import (
-    ForeignBank,
+    attended,
     compose,
     following_cost,
     gate,
@@ -14,7 +14,6 @@ from clients.fedweit.maths import (
     soft,
     top_channels,
 )
-from fcl_flower.core.types import SparseArray
 from fcl_flower.data.examples import Examples
 from fcl_flower.training.loop import Fit, Score, Training, fit
 from fcl_flower.training.optimizers import OptimizerChoice
@@ -53,21 +52,13 @@ def test_top_channels_are_those_with_the_largest_gates():
     assert top_channels(torch.full((10,), 0.5), 0.3).tolist() == [0, 1, 2]
 
 
-def test_a_bank_is_the_plain_weighted_sum_and_has_its_gradient():
-    rng = np.random.default_rng(3)
-    drawn = rng.normal(size=(4, 5, 3, 2)) * (rng.random((4, 5, 3, 2)) < 0.3)
-    drawn[1] = 0  # an empty adapter takes part
-    plain = torch.tensor(drawn, dtype=torch.float32)
-    bank = ForeignBank([SparseArray.of_nonzero(one.numpy()) for one in plain])
-    direction = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0))
-    fast = torch.tensor([0.5, -1.0, 2.0, 0.25], requires_grad=True)
-    slow = fast.detach().clone().requires_grad_()
-
-    one, other = bank.weighted(fast), torch.tensordot(slow, plain, 1)
-    torch.testing.assert_close(one, other)
-    (one.tanh() * direction).sum().backward()
-    (other.tanh() * direction).sum().backward()
-    torch.testing.assert_close(fast.grad, slow.grad)
+def test_attention_to_adapters_of_others_by_hand():
+    adapters = torch.tensor([[[1.0, 0.0], [2.0, 4.0]], [[0.0, 3.0], [0.0, -1.0]]])
+    alpha = torch.tensor([0.5, -1.0], requires_grad=True)
+    found = attended(adapters, alpha)
+    assert found.tolist() == [[0.5, -3.0], [1.0, 3.0]]
+    found.backward(torch.tensor([[1.0, 1.0], [0.0, 2.0]]))
+    assert alpha.grad.tolist() == [9.0, 1.0]
 
 
 # ---- equation 2
