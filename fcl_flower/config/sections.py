@@ -225,6 +225,9 @@ class TrainingSection(Section):
 LEAST_SUMMANDS = 3
 """A sum of two shows each of them what the other has added."""
 
+MOST_LOST = 0.9
+"""Largest share of a round's clients that collude or drop out in secure aggregation."""
+
 
 class FederationSection(Section):
     """Rounds, and what the server accepts."""
@@ -309,6 +312,11 @@ class FederationSection(Section):
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""
+    secure_collusion: float = Field(0.2, ge=0, le=0.9)
+    """Fraction of a round's clients that may show the server all that they know, and
+    let it learn no more than the sum over the others; with up to 50 clients in a round
+    that holds for any number below the threshold. With those who may drop out 0.9 at
+    most."""
 
     @property
     def listed_rounds(self) -> tuple[int, ...]:
@@ -322,6 +330,10 @@ class FederationSection(Section):
     def sum_threshold(self, clients: int) -> int:
         """Count how many of a round's clients secure aggregation needs."""
         return max(LEAST_SUMMANDS, share(self.secure_threshold, clients))
+
+    def colluders(self, clients: int) -> int:
+        """Count how many of a round's clients may collude in secure aggregation."""
+        return clients - share(1 - self.secure_collusion, clients)
 
 
 class AsynchronousSection(Section):

@@ -23,7 +23,7 @@ from fcl_flower.federation.roll import Roll
 from fcl_flower.flower.identity import log
 from fcl_flower.flower.transport import at_once, in_thread, is_remote
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised with every change of the messages that the other side would not understand."""
 
 

@@ -16,7 +16,7 @@ from fcl_flower.algorithms.base import (
     adds_up,
 )
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import LEAST_SUMMANDS
+from fcl_flower.config.sections import LEAST_SUMMANDS, MOST_LOST
 from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import model_entry
 from fcl_flower.setup.entries import Entries
@@ -197,6 +197,15 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
             True,
             f"false with {in_a_round} clients in a round, as in a sum of fewer than "
             f"{LEAST_SUMMANDS} each knows what the other has added",
+        )
+    most = round(section.secure_threshold - 1 + MOST_LOST, 9)
+    if section.secure_collusion > most:
+        yield (
+            "federation.secure_collusion",
+            section.secure_collusion,
+            f"at most {most:g} with federation.secure_threshold "
+            f"{section.secure_threshold:g}, as those who collude and those who drop "
+            f"out may be {MOST_LOST:g} of the clients",
         )
     for name, usual in (
         ("aggregation", "mean"),

@@ -29,6 +29,7 @@ SETTINGS = {
     "(0, 1)": "privacy.delta",
     "(0, 0.5)": "federation.hostile_fraction",
     "[0.51, 1]": "federation.secure_threshold",
+    "[0, 0.9]": "federation.secure_collusion",
     "[0, 65535]": "run.metrics_port",
 }
 PARAMETERS = {

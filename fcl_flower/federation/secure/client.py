@@ -18,17 +18,20 @@ from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Update
 from fcl_flower.federation.secure import crypto
+from fcl_flower.federation.secure.graph import MOST_CLIENTS, mask_graph
 
 Table: TypeAlias = Mapping[int, tuple[bytes, ...]]
 """Some columns of bytes by client."""
 
 RECORD = "fcl.secure"
+ROUND = "fcl.secure-round"
+"""The record by which the server says among how many `clients` a sum is."""
 KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
 """Names of the three queries; between the second and the third lies the training."""
 
 SUM_OF = "meta/sum"
-"""The group by which the server says over whom, and of what, a sum is: `clients` and
-`layout`."""
+"""The group by which the server says whose masks a client shares, and of what a sum is:
+`clients`, who hold shares of its secrets, and `layout`."""
 
 PRESENT, ABSENT = b"present", b"absent"
 """Whether the masked vector of a client is in the sum."""
@@ -40,11 +43,14 @@ MAX_CELL = 2**14
 """Bytes of the largest cell: a few times those of a private key's encrypted share."""
 
 
-def to_records(table: Table) -> RecordDict:
-    """Write a table as it travels."""
+def to_records(table: Table, clients: int = 0) -> RecordDict:
+    """Write a table as it travels, and among how many clients the sum is, unless 0."""
     columns = zip(*table.values(), strict=True)
     cells = {str(number): list(column) for number, column in enumerate(columns)}
-    return RecordDict({RECORD: ConfigRecord({"clients": list(table), **cells})})
+    records = RecordDict({RECORD: ConfigRecord({"clients": list(table), **cells})})
+    if clients:
+        records[ROUND] = ConfigRecord({"clients": clients})
+    return records
 
 
 def from_records(
@@ -93,58 +99,67 @@ class ClientSide:
         self._client = NodeConfig.of(context.node_config).partition_id
 
     def advertise_keys(self) -> RecordDict:
-        """Begin anew; return the public keys, of masks and of messages to others."""
-        private = [
-            crypto.new_secret(),
-            crypto.new_secret(),
-        ]  # of masks, and of messages
+        """Begin anew; return public keys: of masks, of messages to others, of the seed.
+
+        The seed's is for the server alone, which knows by it that the shares that it
+        has joined were right.
+        """
+        private = [crypto.new_secret() for _ in range(3)]
         public = [crypto.public_key(secret) for secret in private]
-        self._keep("keys", private=private, public=public)
+        self._keep("keys", private=private, public=public[:2])
         return to_records({self._client: tuple(public)})
 
     def share_keys(self, records: RecordDict) -> RecordDict:
         """Seal shares of the key and of the seed of the masks for each other client.
 
-        The records are public keys of all clients of the sum, this one's too.
+        The records say among how many clients a sum is, and have the public keys of
+        those who hold shares of this one's secrets, its own too.
 
         Raises:
             WireError: a key is missing, wrong or there twice, or there are too few.
         """
         kept = self._kept("keys")
         roster = from_records(records, 2)
-        mask_key, seal_key = kept["private"]
-        threshold = self._section.sum_threshold(len(roster))
-        if len(roster) < threshold:
+        clients = _clients(records)
+        graph = mask_graph(clients, self._section)
+        if clients < self._section.sum_threshold(clients):
             raise WireError(
-                f"{SAYS}expected at least {threshold} clients, got {len(roster)}"
+                f"{SAYS}expected at least {self._section.sum_threshold(clients)} "
+                f"clients, got {clients}"
+            )
+        if len(roster) != graph.neighbours + 1:
+            raise WireError(
+                f"{SAYS}expected the keys of {graph.neighbours + 1} of {clients} "
+                f"clients, got {len(roster)}"
             )
         if roster.get(self._client) != tuple(kept["public"]):
             raise WireError(f"{SAYS}these are not the keys that were sent")
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
             raise WireError(f"{SAYS}two clients have one key")
-        seed = crypto.new_secret()
+        mask_key, seal_key, seed = kept["private"]
+        seals = crypto.agreed_keys(seal_key, (row[1] for row in roster.values()), SEAL)
         shares = zip(
             roster,
-            crypto.share_secret(seed, threshold, len(roster)),
-            crypto.share_secret(mask_key, threshold, len(roster)),
+            seals,
+            crypto.share_secret(seed, graph.threshold, len(roster)),
+            crypto.share_secret(mask_key, graph.threshold, len(roster)),
             strict=True,
         )
         sealed, own = {}, [b"", b""]
-        for other, of_seed, of_key in shares:
+        for other, seal, of_seed, of_key in shares:
             if other == self._client:
                 own = [of_seed, of_key]
                 continue
             head = SHARES_HEAD.pack(self._client, other, len(of_seed))
-            seal = _seal(seal_key, roster[other][1])
-            sealed[other] = (seal.encrypt(head + of_seed + of_key),)
+            sealed[other] = (_seal(seal).encrypt(head + of_seed + of_key),)
         self._keep(
             "shares",
-            private=[mask_key, seal_key],
+            round=clients,
             clients=list(roster),
             mask_keys=[row[0] for row in roster.values()],
-            seal_keys=[row[1] for row in roster.values()],
-            own=[seed, *own],
+            seals=seals,
+            own=[mask_key, seed, *own],
         )
         return to_records(sealed)
 
@@ -162,17 +177,17 @@ class ClientSide:
         layout = crypto.Layout.from_array(sum_of["layout"])
         clients = [int(number) for number in np.asarray(sum_of["clients"])]
         known = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
-        self._check_clients(clients, known)
-        vector = crypto.encode_fixed_point(update, layout, len(known))
+        self._check_clients(clients, kept)
+        vector = crypto.encode_fixed_point(update, layout, kept["round"])
         others = {c: known[c] for c in clients if c != self._client}
-        seed, mask_key = kept["own"][0], kept["private"][0]
-        vector = vector + crypto.own_mask(seed, len(vector))
-        vector = vector + crypto.pair_masks(self._client, mask_key, others, len(vector))
+        mask_key, seed = kept["own"][:2]
+        crypto.add_masks(vector, [(crypto.own_mask(seed), True)])
+        crypto.add_masks(vector, crypto.pair_masks(self._client, mask_key, others))
         self._keep("masked", **{**kept, "summed": clients})
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, records: RecordDict) -> RecordDict:
-        """Give one share for each client: of its seed if its vector came, or its key.
+        """Give a share of each who shares masks: of its seed if its vector came, or key.
 
         The records say whether it came, and have the shares that the client sealed for
         this one. What cannot be opened is answered by none.
@@ -186,14 +201,13 @@ class ClientSide:
         present = [c for c, (state, _) in asked.items() if state == PRESENT]
         if any(state not in (PRESENT, ABSENT) for state, _ in asked.values()):
             raise WireError(f"{SAYS}a client is neither here nor absent")
-        keys = dict(zip(kept["clients"], kept["seal_keys"], strict=True))
-        self._check_clients(present, keys)
+        self._check_clients(present, kept)
+        seals = dict(zip(kept["clients"], kept["seals"], strict=True))
         revealed: dict[int, tuple[bytes, ...]] = {}
         for owner, (state, sealed) in asked.items():
-            of_seed, of_key = kept["own"][1:]
+            of_seed, of_key = kept["own"][2:]
             if owner != self._client:
-                seal = _seal(kept["private"][1], keys[owner])
-                of_seed, of_key = self._opened(seal, sealed, owner)
+                of_seed, of_key = self._opened(_seal(seals[owner]), sealed, owner)
             revealed[owner] = (of_seed if state == PRESENT else of_key,)
         return to_records(revealed)
 
@@ -209,10 +223,11 @@ class ClientSide:
         of_both = plain[SHARES_HEAD.size :]
         return of_both[:length], of_both[length:]
 
-    def _check_clients(self, summed: list[int], known: Mapping[int, object]) -> None:
-        threshold, different = self._section.sum_threshold(len(known)), {*summed}
+    def _check_clients(self, summed: list[int], kept: Mapping[str, Any]) -> None:
+        threshold = mask_graph(kept["round"], self._section).threshold
+        known, different = {*kept["clients"]}, {*summed}
         enough = len(different) >= max(threshold, len(summed))
-        if not enough or not different <= known.keys():
+        if not enough or not different <= known:
             raise WireError(
                 f"{SAYS}expected at least {threshold} of the clients {sorted(known)}, "
                 f"got {sorted(summed)}"
@@ -230,7 +245,16 @@ class ClientSide:
         return kept
 
 
-def _seal(private: bytes, public: bytes) -> Fernet:
-    """Make what two clients seal with what they send each other."""
-    key = crypto.agreed_key(private, public, "seal")
+SEAL = "seal"
+"""The use of the keys by which two clients seal what they send each other."""
+
+
+def _seal(key: bytes) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(key))
+
+
+def _clients(records: RecordDict) -> int:
+    found = records.config_records.get(ROUND, ConfigRecord()).get("clients")
+    if not isinstance(found, int) or not 0 < found <= MOST_CLIENTS:
+        raise WireError(f"{ROUND}: expected a number of clients up to {MOST_CLIENTS}")
+    return found

@@ -7,14 +7,14 @@ secret is shared (`share_secret`).
 """
 
 import json
-import os
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from Crypto.Protocol.SecretSharing import Shamir
 from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
@@ -41,7 +41,7 @@ _PRIME = 2**255 - 19
 
 def new_secret() -> bytes:
     """Draw what a private key, or any other, is made of."""
-    return os.urandom(SECRET_BYTES)
+    return secrets.token_bytes(SECRET_BYTES)
 
 
 def derived_key(secret: bytes, use: str) -> bytes:
@@ -54,17 +54,22 @@ def public_key(secret: bytes) -> bytes:
     return _private(secret).public_key().public_bytes_raw()
 
 
-def agreed_key(secret: bytes, public: bytes, use: str) -> bytes:
-    """Agree on a key for one use with who has a public key.
+def agreed_keys(secret: bytes, publics: Iterable[bytes], use: str) -> list[bytes]:
+    """Agree on a key for one use with each of those who have the public keys.
 
     Raises:
         ValueError: there is no such public key, or with it all would agree on one key.
     """
-    # Some numbers have two spellings; of one key there must not be two.
-    if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _PRIME:
-        raise ValueError(f"expected a public key of {KEY_BYTES} bytes below 2^255 - 19")
-    shared = _private(secret).exchange(X25519PublicKey.from_public_bytes(public))
-    return derived_key(shared, use)
+    private, found = _private(secret), []
+    for public in publics:
+        # Some numbers have two spellings; of one key there must not be two.
+        if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _PRIME:
+            raise ValueError(
+                f"expected a public key of {KEY_BYTES} bytes below 2^255 - 19"
+            )
+        shared = private.exchange(X25519PublicKey.from_public_bytes(public))
+        found.append(derived_key(shared, use))
+    return found
 
 
 def _private(secret: bytes) -> X25519PrivateKey:
@@ -73,16 +78,29 @@ def _private(secret: bytes) -> X25519PrivateKey:
 
 # ---- shares
 
+_FIELD = 2**130 - 5
+"""A prime above every secret, by which shares are integers."""
 _PLACE_BYTES = 4
 """Of which share it is, at the head of each."""
+_VALUE_BYTES = 17
+SHARE_BYTES = _PLACE_BYTES + _VALUE_BYTES
 
 
 def share_secret(secret: bytes, threshold: int, shares: int) -> list[bytes]:
-    """Share a secret of 16 bytes, so that any ``threshold`` shares give it."""
-    return [
-        place.to_bytes(_PLACE_BYTES, "big") + share
-        for place, share in Shamir.split(threshold, shares, secret, ssss=False)
-    ]
+    """Share a secret of 16 bytes, so that any ``threshold`` shares give it.
+
+    Shamir, CACM 1979, https://doi.org/10.1145/359168.359176: shares are the values at
+    1, 2, ... of a random polynomial modulo 2^130 - 5, whose value at 0 is the secret.
+    """
+    random = [secrets.randbelow(_FIELD) for _ in range(threshold - 1)]
+    found = []
+    for place in range(1, shares + 1):
+        value = 0
+        for coefficient in (*random, int.from_bytes(secret, "big")):
+            value = (value * place + coefficient) % _FIELD
+        head = place.to_bytes(_PLACE_BYTES, "big")
+        found.append(head + value.to_bytes(_VALUE_BYTES, "big"))
+    return found
 
 
 def join_shares(shares: Iterable[bytes]) -> bytes:
@@ -91,11 +109,33 @@ def join_shares(shares: Iterable[bytes]) -> bytes:
     Raises:
         ValueError: they cannot be shares of one secret.
     """
-    placed = [
-        (int.from_bytes(share[:_PLACE_BYTES], "big"), share[_PLACE_BYTES:])
-        for share in shares
-    ]
-    return bytes(Shamir.combine(placed, ssss=False))
+    places, values = [], []
+    for share in shares:
+        if len(share) != SHARE_BYTES:
+            raise ValueError(f"expected shares of {SHARE_BYTES} bytes")
+        places.append(int.from_bytes(share[:_PLACE_BYTES], "big"))
+        values.append(int.from_bytes(share[_PLACE_BYTES:], "big"))
+    weights = _weights_at_zero(tuple(places))
+    whole = sum(map(int.__mul__, weights, values)) % _FIELD
+    if whole >= 2 ** (8 * SECRET_BYTES):
+        raise ValueError(f"expected shares of a secret of {SECRET_BYTES} bytes")
+    return whole.to_bytes(SECRET_BYTES, "big")
+
+
+@lru_cache
+def _weights_at_zero(places: tuple[int, ...]) -> list[int]:
+    """Compute the weights by which values at some places give that at 0 (Lagrange)."""
+    if len({*places}) < len(places):
+        raise ValueError("expected shares of different places")
+    found = []
+    for place in places:
+        above = below = 1
+        for other in places:
+            if other != place:
+                above = above * other % _FIELD
+                below = below * (other - place) % _FIELD
+        found.append(above * pow(below, -1, _FIELD) % _FIELD)
+    return found
 
 
 # ---- fixed point
@@ -229,33 +269,49 @@ def _laid_out(payload: Payload, layout: Layout) -> dict[str, AnyArray]:
 
 # ---- masks
 
-
-def keystream(key: bytes, size: int) -> Vector:
-    """Make the mask of a key by AES-256 in counter mode, as in the paper, section 3.3.
-
-    Entries are uniform in [0, 2^64), and a shorter mask is a longer one's head. A key
-    of 32 bytes is used for one mask only, as the counter starts at 0. Flower's own
-    generator folds a key into 32 bits, which can be tried one by one.
-    """
-    cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * size)), "<u8").astype(np.uint64)
+_BLOCK = 2**13
+"""Entries of a vector that all masks are added to before the next: as many as stay
+close to the processor."""
 
 
-def own_mask(seed: bytes, size: int) -> Vector:
-    """Make the mask that a client adds for itself."""
-    return keystream(derived_key(seed, "own mask"), size)
+def own_mask(seed: bytes) -> bytes:
+    """Derive the key of the mask that a client adds for itself."""
+    return derived_key(seed, "own mask")
 
 
 def pair_masks(
-    client: int, secret: bytes, others: Mapping[int, bytes], size: int
-) -> Vector:
-    """Add up the masks that a client has with others.
+    client: int, secret: bytes, others: Mapping[int, bytes]
+) -> Iterator[tuple[bytes, bool]]:
+    """Agree on the keys of the masks that a client has with others.
+
+    Of each pair the client with the lower number adds the mask (True), and the other
+    one takes it off.
 
     Raises:
         ValueError: a public key is none.
     """
-    total = np.zeros(size, np.uint64)
-    for other, public in others.items():
-        mask = keystream(agreed_key(secret, public, "mask of a pair"), size)
-        total = total + mask if client < other else total - mask
-    return total
+    keys = agreed_keys(secret, others.values(), "mask of a pair")
+    return zip(keys, (client < other for other in others), strict=True)
+
+
+def add_masks(total: Vector, masks: Iterable[tuple[bytes, bool]]) -> None:
+    """Add masks to a vector, in place, each by its key; False: take it off.
+
+    A mask is AES-256 in counter mode, as in the paper, section 3.3: its entries are
+    uniform in [0, 2^64). A key of 32 bytes is used for one mask only, as the counter
+    starts at 0. Flower's own generator folds a key into 32 bits, which can be tried one
+    by one.
+    """
+    streams = [
+        (Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor(), plus)
+        for key, plus in masks
+    ]
+    zeros = memoryview(bytes(8 * _BLOCK))
+    buffer = bytearray(8 * _BLOCK + 15)  # as a cipher of blocks of 16 bytes asks for
+    entries = np.frombuffer(buffer, "<u8", _BLOCK)
+    for start in range(0, len(total), _BLOCK):
+        part = total[start : start + _BLOCK]
+        mask = entries[: len(part)]
+        for stream, plus in streams:
+            stream.update_into(zeros[: 8 * len(part)], buffer)
+            (np.add if plus else np.subtract)(part, mask, out=part)

@@ -1,14 +1,14 @@
 """The server's part of a sum: the exchange of keys, the unmasking, the strategy."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations, islice
+from itertools import combinations
 from logging import WARNING
+from random import SystemRandom
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from typing_extensions import override
 
@@ -26,6 +26,7 @@ from fcl_flower.federation.secure import client as protocol
 from fcl_flower.federation.secure import crypto
 from fcl_flower.federation.secure.client import KEYS, SHARES, UNMASK, Table
 from fcl_flower.federation.secure.crypto import CHECKS, Layout, Vector
+from fcl_flower.federation.secure.graph import MaskGraph, holders, mask_graph
 from fcl_flower.flower.identity import log
 from fcl_flower.results.events import Traffic
 
@@ -43,19 +44,18 @@ class Channel:
     def ask(
         self,
         query: str,
-        tables: Mapping[int, Table],
+        questions: Mapping[int, RecordDict],
         rows: Callable[[int], Iterable[int]],
         columns: int,
         least: int,
     ) -> tuple[dict[int, Table], dict[int, str]]:
-        """Send a table to each client; return their answers, and why others fail.
+        """Ask each client; return their answers, and why others fail.
 
         A client's answer has ``rows`` of these clients and so many columns. At least
         ``least`` answers are waited for.
         """
         traffic, asked = self.traffic(), []
-        for client, table in tables.items():
-            records = protocol.to_records(table)
+        for client, records in questions.items():
             traffic.down += byte_counts.traffic(records)
             node = self.registry.node(client)
             kind = f"{MessageType.QUERY}.{query}"
@@ -77,8 +77,8 @@ class Channel:
         return dict(sorted(answers.items())), failures
 
 
-MAX_TRIALS = 100
-"""How many sets of shares are tried, where some of them are wrong."""
+MAX_WRONG = 1000
+"""How many sets of shares may be wrong in one attempt, before it is given up."""
 
 
 class MaskedSum:
@@ -91,9 +91,13 @@ class MaskedSum:
     def __init__(self, channel: Channel, section: FederationSection) -> None:
         """Ask through ``channel``, by the settings in ``section``."""
         self._channel = channel
-        self._threshold = section.sum_threshold
+        self._section = section
         self._roster: dict[int, tuple[bytes, ...]] = {}
+        self._graph = MaskGraph(0, 0)
+        self._holders: dict[int, list[int]] = {}
         self._sealed: dict[int, Table] = {}
+        self._suspects = set[int]()
+        self._wrong = 0
         self.failures: dict[int, str] = {}
 
     @property
@@ -101,35 +105,51 @@ class MaskedSum:
         """Clients that have agreed on masks, ascending."""
         return sorted(self._sealed)
 
+    def holders(self, client: int) -> list[int]:
+        """Return who has agreed and holds shares of a client's secrets, ascending."""
+        return [holder for holder in self._holders[client] if holder in self._sealed]
+
     def agree(self, clients: Sequence[int]) -> None:
         """Let clients exchange keys, and shares of them.
 
         Raises:
             RoundError: too few of them do.
         """
-        nothing: Table = {}
+        needed = self._section.sum_threshold
         answers, self.failures = self._channel.ask(
             KEYS,
-            dict.fromkeys(clients, nothing),
+            {client: protocol.to_records({}) for client in clients},
             lambda client: [client],
-            2,
-            self._threshold(len(clients)),
+            3,
+            needed(len(clients)),
         )
+        taken = set[bytes]()
         for client, table in answers.items():
-            if _usable(table[client], self._roster):
+            if _usable(table[client], taken):
                 self._roster[client] = table[client]
+                taken.update(table[client])
             else:
-                self.failures[client] = f"{KEYS}: expected two keys of its own"
+                self.failures[client] = f"{KEYS}: expected three keys of its own"
         self._check_number(list(self._roster), len(clients), "sent keys")
+        size = len(self._roster)
+        self._graph = mask_graph(size, self._section)
+        # Drawn when all keys are there, and by the operating system as these are: nobody
+        # can choose a key to become somebody's neighbour. No number depends on it.
+        order = SystemRandom().sample(sorted(self._roster), size)
+        self._holders = holders(order, self._graph)
         self._sealed, more = self._channel.ask(
             SHARES,
-            dict.fromkeys(self._roster, self._roster),
-            lambda client: self._roster.keys() - {client},
+            {client: self._keys_for(client) for client in self._roster},
+            lambda client: {*self._holders[client]} - {client},
             1,
-            self._threshold(len(self._roster)),
+            needed(size),
         )
         self.failures |= more
-        self._check_number(self.clients, len(self._roster), "shared their keys")
+        self._check_number(self.clients, size, "shared their keys")
+
+    def _keys_for(self, client: int) -> RecordDict:
+        keys = {other: self._roster[other][:2] for other in self._holders[client]}
+        return protocol.to_records(keys, len(self._roster))
 
     def unmask(self, vectors: Mapping[int, Vector]) -> Vector:
         """Add up clients' vectors of one length, and take the masks off their sum.
@@ -140,62 +160,77 @@ class MaskedSum:
             RoundError: too few vectors came, or too few shares that are right.
         """
         self._check_number(list(vectors), len(self._roster), "sent a masked vector")
-        states = {
-            c: protocol.PRESENT if c in vectors else protocol.ABSENT
-            for c in self.clients
-        }
-        asked = {
-            client: {
-                owner: (
-                    state,
-                    b"" if owner == client else self._sealed[owner][client][0],
-                )
-                for owner, state in states.items()
-            }
-            for client in vectors
-        }
-        threshold = self._threshold(len(self._roster))
         shares, failures = self._channel.ask(
-            UNMASK, asked, lambda _: states, 1, threshold
+            UNMASK,
+            {client: self._shares_of(client, vectors) for client in vectors},
+            self.holders,
+            1,
+            self._section.sum_threshold(len(self._roster)),
         )
         for client, why in failures.items():
             log(WARNING, "client %d is in the sum, but gave no shares: %s", client, why)
-        total = np.zeros_like(next(iter(vectors.values())))
+        total = np.zeros(len(next(iter(vectors.values()))), np.uint64)
         for vector in vectors.values():
-            total = total + vector
-        trials = combinations(sorted(shares), threshold)
-        for holders in islice(trials, MAX_TRIALS):
-            # What a peer says is a share, or a key, may break anything.
-            try:
-                secrets = {
-                    owner: crypto.join_shares(shares[one][owner][0] for one in holders)
-                    for owner in states
-                }
-                masks = partial(self._masks, secrets, vectors.keys())
-                if (total[:CHECKS] == masks(CHECKS)).all():
-                    unmasked: Vector = total - masks(len(total))
-                    return unmasked
-            except Exception as error:
-                log(WARNING, "shares of %s do not fit: %r", holders, error)
-        raise RoundError(
-            f"secure aggregation: the masks of {sorted(vectors)} cannot be taken off "
-            f"with the shares of {sorted(shares)}, {threshold} of which must be right"
-        )
-
-    def _masks(
-        self, secrets: Mapping[int, bytes], present: Collection[int], size: int
-    ) -> Vector:
-        total = np.zeros(size, np.uint64)
-        public = {client: self._roster[client][0] for client in present}
-        for owner, secret in secrets.items():
-            if owner in public:
-                total = total + crypto.own_mask(secret, size)
+            total += vector
+        for owner in self.clients:
+            secret = self._secret(owner, shares, present=owner in vectors)
+            if owner in vectors:
+                crypto.add_masks(total, [(crypto.own_mask(secret), False)])
             else:  # what it would have added is the opposite of what they added
-                total = total - crypto.pair_masks(owner, secret, public, size)
+                others = self._present_keys(owner, vectors)
+                crypto.add_masks(total, crypto.pair_masks(owner, secret, others))
+        if total[:CHECKS].any():
+            raise RoundError(
+                f"secure aggregation: the sum of {sorted(vectors)} is not used: it has "
+                "no zeros at its head, as one of the vectors is wrong"
+            )
         return total
 
+    def _shares_of(self, client: int, vectors: Mapping[int, Vector]) -> RecordDict:
+        """Make the question for a client's shares of its neighbours' secrets."""
+        asked = {
+            owner: (
+                protocol.PRESENT if owner in vectors else protocol.ABSENT,
+                b"" if owner == client else self._sealed[owner][client][0],
+            )
+            for owner in self.holders(client)
+        }
+        return protocol.to_records(asked)
+
+    def _present_keys(
+        self, owner: int, vectors: Mapping[int, Vector]
+    ) -> dict[int, bytes]:
+        present = (other for other in self.holders(owner) if other in vectors)
+        return {other: self._roster[other][0] for other in present}
+
+    def _secret(
+        self, owner: int, shares: Mapping[int, Table], *, present: bool
+    ) -> bytes:
+        """Join shares to a client's seed, if it is present, or to its private key.
+
+        Shares are tried until a secret fits its public key. Who was left out then is
+        trusted last from there on.
+        """
+        public = self._roster[owner][2 if present else 0]
+        answered = [holder for holder in self.holders(owner) if holder in shares]
+        answered.sort(key=lambda holder: holder in self._suspects)
+        for some, left_out in _few_left_out(answered, self._graph.threshold):
+            secret = _joined([shares[one][owner][0] for one in some])
+            if secret is not None and crypto.public_key(secret) == public:
+                for holder in sorted(left_out - self._suspects):
+                    log(WARNING, "client %d gave a wrong share", holder)
+                self._suspects |= left_out
+                return secret
+            self._wrong += 1
+            if self._wrong >= MAX_WRONG:
+                break
+        raise RoundError(
+            f"secure aggregation: the masks of client {owner} cannot be taken off with "
+            f"the shares of {answered}, {self._graph.threshold} of which must be right"
+        )
+
     def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
-        threshold = self._threshold(of)
+        threshold = self._section.sum_threshold(of)
         if len(found) < threshold:
             raise RoundError(
                 f"secure aggregation: {sorted(found)} {done}, at least {threshold} of "
@@ -203,16 +238,36 @@ class MaskedSum:
             )
 
 
-def _usable(keys: tuple[bytes, ...], others: Table) -> bool:
-    """Tell whether these are two public keys that nobody else has."""
-    taken = {key for row in others.values() for key in row}
+def _usable(keys: tuple[bytes, ...], taken: set[bytes]) -> bool:
+    """Tell whether these are public keys that nobody else has."""
     # One that is none would make every client fail that has to agree with this one.
     try:
-        for key in keys:
-            crypto.agreed_key(crypto.new_secret(), key, "trial")
+        crypto.agreed_keys(crypto.new_secret(), keys, "trial")
     except ValueError:
         return False
     return len({*keys} - taken) == len(keys)
+
+
+def _joined(shares: Sequence[bytes]) -> bytes | None:
+    # What a peer says is a share may be none.
+    try:
+        return crypto.join_shares(shares)
+    except ValueError:
+        return None
+
+
+def _few_left_out(
+    answered: Sequence[int], threshold: int
+) -> Iterator[tuple[list[int], set[int]]]:
+    """Choose ``threshold`` of them in every way, with as few left out as possible.
+
+    Those chosen are the first who are not left out; who comes after them does not
+    matter, so that no set is chosen twice.
+    """
+    for few in range(len(answered) - threshold + 1):
+        for left_out in combinations(answered[: threshold + few - 1], few):
+            rest = [one for one in answered if one not in left_out]
+            yield rest[:threshold], {*left_out}
 
 
 class SecureAggregationStrategy(ServerStrategy[Any]):
@@ -263,7 +318,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         assert self._masked is not None  # `begin` comes before
         sent = self._inner.configure_train(state, stage, client)
-        clients = np.asarray(self._masked.clients, np.int64)
+        clients = np.asarray(self._masked.holders(client), np.int64)
         layout = self._layout(state).to_array()
         return {**sent, protocol.SUM_OF: {"clients": clients, "layout": layout}}
 

@@ -1,5 +1,6 @@
 """Keys, shares, fixed point and masks of a sum, by hand."""
 
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -16,13 +17,14 @@ from fcl_flower.core.errors import ConfigError, ContractError, WireError
 from fcl_flower.core.types import SparseArray, Update
 from fcl_flower.federation.secure.crypto import (
     Layout,
-    agreed_key,
+    add_masks,
+    agreed_keys,
     decode_fixed_point,
     derived_key,
     encode_fixed_point,
     join_shares,
-    keystream,
     new_secret,
+    own_mask,
     pair_masks,
     public_key,
     share_secret,
@@ -146,11 +148,15 @@ def test_a_key_is_that_of_x25519_and_hkdf():
     shared = peer.exchange(X25519PublicKey.from_public_bytes(public_key(secret)))
     theirs = peer.public_key().public_bytes_raw()
     own = X25519PrivateKey.from_private_bytes(hkdf(secret, b"private key"))
-    assert agreed_key(secret, theirs, "seal") == hkdf(shared, b"seal")
-    mask = keystream(hkdf(shared, b"mask of a pair"), 7)
-    assert (pair_masks(1, secret, {2: theirs}, 7) == mask).all()
+    assert agreed_keys(secret, [theirs] * 2, "seal") == [hkdf(shared, b"seal")] * 2
+    mask = hkdf(shared, b"mask of a pair")
+    assert [*pair_masks(1, secret, {0: theirs, 2: theirs})] == [
+        (mask, False),
+        (mask, True),
+    ]
     assert public_key(secret) == own.public_key().public_bytes_raw()
-    assert derived_key(secret, "own mask") == hkdf(secret, b"own mask")
+    assert own_mask(secret) == hkdf(secret, b"own mask")
+    assert derived_key(secret, "a use") == hkdf(secret, b"a use")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,14 @@ def test_a_key_is_that_of_x25519_and_hkdf():
 )
 def test_what_is_no_public_key_is_refused(public):
     with pytest.raises(ValueError, match=r"."):
-        agreed_key(new_secret(), public, "a use")
+        agreed_keys(new_secret(), [KEY, public], "a use")
+
+
+def joined(shares):
+    try:
+        return join_shares(shares)
+    except ValueError:
+        return None
 
 
 def test_so_many_shares_give_the_secret_and_one_less_does_not():
@@ -182,23 +195,83 @@ def test_so_many_shares_give_the_secret_and_one_less_does_not():
     for some in combinations(shares, 3):
         assert join_shares(some) == secret
     for few in combinations(shares, 2):
-        assert join_shares(few) != secret
+        assert joined(few) != secret
     assert join_shares(shares) == secret
 
 
-@pytest.mark.parametrize("wrong", [b"", b"x", bytes(20), bytes(50)])
+def by_fractions(shares):
+    """Join shares as Lagrange has it, over whole numbers modulo the prime."""
+    field, whole = 2**130 - 5, 0
+    points = [
+        (int.from_bytes(s[:4], "big"), int.from_bytes(s[4:], "big")) for s in shares
+    ]
+    for place, value in points:
+        weight = Fraction(1)
+        for other, _ in points:
+            weight *= Fraction(other, other - place) if other != place else 1
+        whole += value * weight.numerator * pow(weight.denominator, -1, field)
+    return (whole % field).to_bytes(16, "big")
+
+
+def test_shares_are_values_of_a_polynomial_modulo_a_prime():
+    secret = bytes(range(240, 256))
+
+    shares = share_secret(secret, 34, 50)
+
+    assert by_fractions(shares[:34]) == by_fractions(shares[16:]) == secret
+    assert join_shares(shares[:34]) == join_shares(shares[16:]) == secret
+    assert {len(share) for share in shares} == {21}
+    # A second time there is another polynomial.
+    assert not {*shares} & {*share_secret(secret, 34, 50)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"x", bytes(20), bytes(21), bytes(50), bytes(4) + b"\xff" * 17]
+)
 def test_what_is_no_share_gives_no_secret(wrong):
     secret = new_secret()
     first, second, _ = share_secret(secret, 3, 3)
 
-    try:
-        found = join_shares([first, second, wrong])
-    except ValueError:
-        return
-    assert found != secret
+    assert joined([first, second, wrong]) != secret
+
+
+def test_one_share_twice_is_refused():
+    first, second, _ = share_secret(new_secret(), 3, 3)
+    with pytest.raises(ValueError, match="of different places"):
+        join_shares([first, second, second])
 
 
 # ---- masks
+
+
+def mask_of(key, size):
+    """Make a mask block by block: in counter mode each is its encrypted number."""
+    block = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
+    numbers = range((size + 1) // 2)
+    blocks = b"".join(block.update(number.to_bytes(16, "big")) for number in numbers)
+    return np.frombuffer(blocks, "<u8")[:size]
+
+
+@pytest.mark.parametrize("size", [1, 5, 2**13, 2**14 + 3])
+def test_masks_are_aes_in_counter_mode_added_or_taken_off(size):
+    keys = [bytes(range(32)), bytes(32), b"x" * 32]
+    drawn = np.random.default_rng(0).integers(0, 2**64, size, np.uint64)
+    total = drawn.copy()
+
+    add_masks(total, zip(keys, (True, False, True), strict=True))
+
+    first, second, third = (mask_of(key, size) for key in keys)
+    assert (total == drawn + first - second + third).all()
+
+
+def test_keys_that_differ_in_one_bit_make_masks_with_nothing_in_common():
+    """Folding keys into 32 bits would make one mask of these."""
+    masks = []
+    for key in (bytes(32), bytes(3) + b"\1" + bytes(3) + b"\1" + bytes(24)):
+        masks.append(np.zeros(100, np.uint64))
+        add_masks(masks[-1], [(key, True)])
+
+    assert (masks[0] != masks[1]).all()
 
 
 def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
@@ -208,18 +281,9 @@ def test_the_masks_of_pairs_vanish_from_a_sum_over_all_of_them_and_no_other():
     masks = []
     for client, secret in secrets.items():
         others = {other: key for other, key in public.items() if other != client}
-        masks.append(pair_masks(client, secret, others, 5))
+        masks.append(np.zeros(5, np.uint64))
+        add_masks(masks[-1], pair_masks(client, secret, others))
 
     assert not (masks[0] + masks[1] + masks[2]).any()
     assert (masks[0] + masks[1]).all()
     assert all(mask.all() for mask in masks)
-
-
-def test_a_mask_is_aes_in_counter_mode_and_a_short_one_a_long_ones_head():
-    key = bytes(range(32))
-    # In counter mode each block is the encrypted number of the block.
-    block = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
-    blocks = b"".join(block.update(n.to_bytes(16, "big")) for n in range(4))
-
-    assert keystream(key, 8).tobytes() == blocks
-    assert (keystream(key, 1000)[:8] == keystream(key, 8)).all()

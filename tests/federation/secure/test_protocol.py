@@ -56,16 +56,16 @@ class Parties:
     def side(self, client=0):
         return ClientSide(self.contexts[client], FederationSection())
 
-    def ask(self, query, tables, rows, columns, least):
+    def ask(self, query, questions, rows, columns, least):
         answers, failures = {}, {}
-        for client, table in tables.items():
+        for client, question in questions.items():
             side = self.side(client)
             try:
                 if query == KEYS:
                     answer = side.advertise_keys()
                 else:
                     step = side.share_keys if query == SHARES else side.unmask
-                    answer = step(to_records(table))
+                    answer = step(question)
                 answer = self.change(client, query, answer)
                 answers[client] = from_records(answer, columns, rows(client))
             except Exception as error:
@@ -114,12 +114,13 @@ class Parties:
         answer = self.side().unmask(to_records({**question, **dict(changed)}))
         return [len(share) for (share,) in from_records(answer, 1, CLIENTS).values()]
 
-    def share_keys(self, change):
-        """Ask client 0 to share its keys by a false roster."""
+    def share_keys(self, change, clients=0):
+        """Ask client 0 to share its keys by a false roster, or false ``clients``."""
         asked = {client: {} for client in CLIENTS}
-        answers, _ = self.ask(KEYS, asked, lambda client: [client], 2, 0)
-        roster = {client: table[client] for client, table in answers.items()}
-        self.side().share_keys(to_records(change(roster)))
+        answers, _ = self.ask(KEYS, asked, lambda client: [client], 3, 0)
+        roster = {client: table[client][:2] for client, table in answers.items()}
+        changed = change(roster)
+        self.side().share_keys(to_records(changed, clients or len(changed)))
 
 
 # ---- a client, and a server that cheats
@@ -132,16 +133,16 @@ def test_an_honest_round_is_answered_and_leaves_no_key_behind():
 
     assert sent.payload.keys() == {"masked"}
     assert (sent.num_examples, sent.metrics) == (0, {"loss": 0.5})
-    # A secret has 16 bytes, and a share four more.
-    assert parties.unmask(absent=[2]) == [20] * 5
+    # A secret has 16 bytes, and a share five more.
+    assert parties.unmask(absent=[2]) == [21] * 5
     assert KEPT not in parties.contexts[0].state
 
 
-@pytest.mark.parametrize(("state", "secret"), [(PRESENT, "own"), (ABSENT, "private")])
+@pytest.mark.parametrize(("state", "secret"), [(PRESENT, 1), (ABSENT, 0)])
 def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(state, secret):
     """Four of five, by the default share of two thirds."""
     parties = Parties().agreed()
-    wanted = parties.contexts[1].state[KEPT][secret][0]
+    wanted = parties.contexts[1].state[KEPT]["own"][secret]
     if state == ABSENT:
         parties.change = cheat(TRAIN, "gone")
     vectors = parties.vectors()
@@ -155,13 +156,17 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(state, s
         }
         for client in vectors
     }
+    asked = {client: to_records(table) for client, table in asked.items()}
     answers, _ = parties.ask(UNMASK, asked, lambda client: CLIENTS, 1, 0)
 
     shares = [answer[1][0] for client, answer in answers.items() if client != 1]
 
     assert join_shares(shares) == wanted
     for few in combinations(shares, 3):
-        assert join_shares(few) != wanted
+        try:
+            assert join_shares(few) != wanted
+        except ValueError:  # of no secret
+            continue
 
 
 TOO_FEW = "expected at least 4 of the clients"
@@ -214,7 +219,7 @@ def test_what_others_have_not_sealed_for_it_is_answered_by_nothing():
         3: (PRESENT, sealed[0][3][0]),
     }
 
-    assert parties.unmask(changed=changed) == [20, 0, 0, 0, 20]
+    assert parties.unmask(changed=changed) == [21, 0, 0, 0, 21]
 
 
 @pytest.mark.parametrize("more", [{"2": [b"x"] * 5}, {"name": "x"}])
@@ -288,7 +293,10 @@ def check_mean(who, mean):
     ("step", "how", "why"),
     [
         *((step, how, step) for step in (KEYS, SHARES) for how in NO_TABLE),
-        *((KEYS, how, "secure_keys: expected two keys of its own") for how in NO_KEYS),
+        *(
+            (KEYS, how, "secure_keys: expected three keys of its own")
+            for how in NO_KEYS
+        ),
         (TRAIN, "gone", ""),
     ],
 )
@@ -321,9 +329,15 @@ def drawn(vector):
     return rng.integers(0, 2**64, len(vector), dtype=np.uint64)
 
 
-@pytest.mark.parametrize("how", [at(TRAIN, drawn), cheat(SHARES, "rubbish")])
-def test_what_spoils_a_sum_is_never_averaged(how):
-    with pytest.raises(RoundError, match=r"the masks of \[.*\] cannot be taken off"):
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (at(TRAIN, drawn), "has no zeros at its head, as one of the vectors is wrong"),
+        (cheat(SHARES, "rubbish"), "the masks of client 1 cannot be taken off with"),
+    ],
+)
+def test_what_spoils_a_sum_is_never_averaged(how, why):
+    with pytest.raises(RoundError, match=why):
         Parties(how).total()
 
 

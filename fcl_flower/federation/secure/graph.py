@@ -1,0 +1,128 @@
+"""Who shares masks with whom: all with all, or each client with k on a random ring.
+
+SecAgg+, Bell et al., CCS 2020, https://eprint.iacr.org/2020/704: with k in the order of
+log n neighbours each, whose shares give a client's secrets from a threshold on, a sum
+over n clients costs O(n log n) in place of O(n^2).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.config.sections import FederationSection
+
+COMPLETE = 50
+"""Up to so many clients all share masks with all: that takes less than twice the time
+of a round without masks, and no number of clients below the threshold learns more."""
+
+MOST_CLIENTS = 2**20
+"""Of one sum."""
+
+SECRECY, SUCCESS = 40, 20
+"""That the server learns more than a sum over the ring has a probability of at most
+2^-40, and that it cannot make the sum of at most 2^-20, of each sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskGraph:
+    """How many others each client shares masks with.
+
+    Attributes:
+        neighbours: of each client, who hold shares of its secrets as it does itself.
+        threshold: how many shares give a secret.
+    """
+
+    neighbours: int
+    threshold: int
+
+
+def mask_graph(clients: int, section: FederationSection) -> MaskGraph:
+    """Choose the graph for a sum over ``clients`` who exchange keys.
+
+    It is complete for few clients, and where no ring holds what the settings ask for.
+    """
+    threshold = section.sum_threshold(clients)
+    ring = None
+    if clients > COMPLETE:
+        ring = least_ring(clients, section.colluders(clients), clients - threshold)
+    return ring or MaskGraph(clients - 1, threshold)
+
+
+@lru_cache
+def least_ring(clients: int, colluding: int, dropping: int) -> MaskGraph | None:
+    """Choose the fewest neighbours on a random ring, an even number below n - 1.
+
+    None where no such ring holds so many ``colluding`` clients, who show the server
+    all that they know, beside so many others that drop out.
+
+    The rule is that of Google's implementation for a server that follows the protocol
+    (https://github.com/google-parfait/federated-compute, `graph_parameter_finder`):
+    those who are left form one connected piece, no client has ``threshold`` colluding
+    neighbours, and each has so many who stay.
+    """
+    for neighbours in range(2, clients - 1, 2):
+        if not _stays_connected(clients, neighbours, colluding + dropping):
+            continue
+        found, chances = _hypergeometric(clients, colluding, neighbours)
+        beyond = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0)  # P[X > found]
+        most = int(found[np.argmax(beyond <= 2.0 ** -(SECRECY + 1) / clients)])
+        found, chances = _hypergeometric(clients, clients - dropping, neighbours)
+        within = np.cumsum(chances)  # P[X <= found]
+        stay = int(found[np.argmax(within >= 2.0**-SUCCESS / clients)])
+        if stay > most:
+            return MaskGraph(neighbours, max(most + 1, 2))
+    return None
+
+
+def _stays_connected(clients: int, neighbours: int, lost: int) -> bool:
+    """Tell whether a ring hardly ever falls apart without ``lost`` random clients.
+
+    It takes two gaps, each of k/2 lost clients side by side: of n(n - k - 1) / 2 pairs
+    of gaps each has the probability C(n - k, b - k) / C(n, b), with b lost clients.
+    """
+    if neighbours > lost:
+        return True
+    pairs = clients * (clients - neighbours - 1) / 2
+    one = _log_choose(clients - neighbours, lost - neighbours)
+    all_lost = math.log(pairs) + one - _log_choose(clients, lost)
+    return all_lost < -(SECRECY + 1) * math.log(2)
+
+
+def _hypergeometric(
+    clients: int, marked: int, drawn: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return how many of the ``drawn`` may be ``marked``, and with what probability."""
+    others = clients - marked
+    found = np.arange(max(0, drawn - others), min(marked, drawn) + 1)
+    least = int(found[0])
+    first = _log_choose(marked, least) + _log_choose(others, drawn - least)
+    before = found[:-1]
+    # Each from the one before: P[x + 1] / P[x].
+    more = (marked - before) * (drawn - before)
+    less = (before + 1) * (others - drawn + before + 1)
+    steps = np.concatenate([[0.0], np.cumsum(np.log(more / less))])
+    return found, np.exp(first - _log_choose(clients, drawn) + steps)
+
+
+def _log_choose(total: int, chosen: int) -> float:
+    logs = map(math.lgamma, (total + 1, chosen + 1, total - chosen + 1))
+    return next(logs) - sum(logs)
+
+
+def holders(order: Sequence[int], graph: MaskGraph) -> dict[int, list[int]]:
+    """Place clients on a ring in an ``order``; return who holds shares of each.
+
+    These are the ``k / 2`` before it, itself, and the ``k / 2`` after it, ascending.
+    Two clients hold shares of each other or neither does of the other's.
+    """
+    if graph.neighbours >= len(order) - 1:
+        return dict.fromkeys(order, sorted(order))
+    reach = range(-(graph.neighbours // 2), graph.neighbours // 2 + 1)
+    return {
+        client: sorted(order[(place + step) % len(order)] for step in reach)
+        for place, client in enumerate(order)
+    }
