@@ -88,3 +88,5 @@ def test_sums_under_masks_have_these_names(tmp_path):
     }
     for step in ("keys", "shares", "unmask"):
         assert found[f"query.secure_{step} up"] == TABLE
+    among = {"fcl.secure-round": {"clients"}}
+    assert found["query.secure_shares down"] == TABLE | among

@@ -187,7 +187,7 @@ class ClientSide:
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, records: RecordDict) -> RecordDict:
-        """Give a share of each who shares masks: of its seed if its vector came, or key.
+        """Give a share of each neighbour's seed if its vector came, else of its key.
 
         The records say whether it came, and have the shares that the client sealed for
         this one. What cannot be opened is answered by none.

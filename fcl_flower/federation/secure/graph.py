@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.config.sections import FederationSection
+from fcl_flower.core.errors import config_error
 
 COMPLETE = 50
 """Up to so many clients all share masks with all: that takes less than twice the time
@@ -43,13 +44,23 @@ class MaskGraph:
 def mask_graph(clients: int, section: FederationSection) -> MaskGraph:
     """Choose the graph for a sum over ``clients`` who exchange keys.
 
-    It is complete for few clients, and where no ring holds what the settings ask for.
+    It is complete for few clients, and else a ring.
+
+    Raises:
+        ConfigError: no ring holds what the settings ask for.
     """
     threshold = section.sum_threshold(clients)
-    ring = None
-    if clients > COMPLETE:
-        ring = least_ring(clients, section.colluders(clients), clients - threshold)
-    return ring or MaskGraph(clients - 1, threshold)
+    if clients <= COMPLETE:
+        return MaskGraph(clients - 1, threshold)
+    dropping = clients - threshold
+    ring = least_ring(clients, section.colluders(clients), dropping)
+    if ring is None:
+        raise config_error(
+            "federation.secure_collusion",
+            section.secure_collusion,
+            f"less for {clients} clients, of whom {dropping} may drop out",
+        )
+    return ring
 
 
 @lru_cache

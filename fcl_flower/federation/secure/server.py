@@ -133,8 +133,8 @@ class MaskedSum:
         self._check_number(list(self._roster), len(clients), "sent keys")
         size = len(self._roster)
         self._graph = mask_graph(size, self._section)
-        # Drawn when all keys are there, and by the operating system as these are: nobody
-        # can choose a key to become somebody's neighbour. No number depends on it.
+        # From the operating system, as keys are, and once all keys are there: nobody
+        # chooses a key to become somebody's neighbour. No number depends on the order.
         order = SystemRandom().sample(sorted(self._roster), size)
         self._holders = holders(order, self._graph)
         self._sealed, more = self._channel.ask(

@@ -4,9 +4,18 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ConfigRecord, RecordDict
+from masked_sums import (
+    EXAMPLES,
+    LAYOUT,
+    PAYLOADS,
+    TRAIN,
+    Parties,
+    at,
+    check_mean,
+    gone,
+)
 
-from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Update
@@ -18,109 +27,13 @@ from fcl_flower.federation.secure.client import (
     RECORD,
     SHARES,
     UNMASK,
-    ClientSide,
     from_records,
     to_records,
 )
-from fcl_flower.federation.secure.crypto import (
-    Layout,
-    decode_fixed_point,
-    encode_fixed_point,
-    join_shares,
-)
-from fcl_flower.federation.secure.server import MaskedSum
+from fcl_flower.federation.secure.crypto import encode_fixed_point, join_shares
 
-TRAIN = "train"
 CLIENTS = range(5)
 HOSTILE = 1
-PAYLOADS = [{"base": {"w": np.arange(100.0) / (c + 1)}} for c in CLIENTS]
-EXAMPLES = [10, 7, 1, 20, 3]
-LAYOUT = Layout.of(PAYLOADS[0], weighted=True)
-SUM_OF = {"clients": np.arange(5), "layout": LAYOUT.to_array()}
-
-
-class Parties:
-    """Five clients, and the channel of a server that asks them at once.
-
-    ``change(client, step, answer)`` may return another answer, or raise.
-    """
-
-    def __init__(self, change=None):
-        self.contexts = [
-            Context(1, client, {"partition-id": client}, RecordDict(), {})
-            for client in CLIENTS
-        ]
-        self.change = change or (lambda client, step, answer: answer)
-        self.sum = MaskedSum(self, FederationSection())
-
-    def side(self, client=0):
-        return ClientSide(self.contexts[client], FederationSection())
-
-    def ask(self, query, questions, rows, columns, least):
-        answers, failures = {}, {}
-        for client, question in questions.items():
-            side = self.side(client)
-            try:
-                if query == KEYS:
-                    answer = side.advertise_keys()
-                else:
-                    step = side.share_keys if query == SHARES else side.unmask
-                    answer = step(question)
-                answer = self.change(client, query, answer)
-                answers[client] = from_records(answer, columns, rows(client))
-            except Exception as error:
-                failures[client] = f"{query}: {error}"
-        return answers, failures
-
-    def masked(self, client=0, **changes):
-        update = Update(PAYLOADS[client], EXAMPLES[client], {"loss": 0.5})
-        return self.side(client).masked(update, {**SUM_OF, **changes})
-
-    def vectors(self):
-        """Train those who agreed; return the vectors that come."""
-        agreed, found = np.array(self.sum.clients), {}
-        for client in self.sum.clients:
-            vector = self.masked(client, clients=agreed).payload["masked"]["vector"]
-            try:
-                found[client] = self.change(client, TRAIN, vector)
-            except RuntimeError:
-                continue
-        return found
-
-    def total(self):
-        """Go through a whole sum; return who is in it, and the mean."""
-        self.sum.agree(CLIENTS)
-        vectors = self.vectors()
-        mean = decode_fixed_point(self.sum.unmask(vectors), LAYOUT)
-        return [*vectors], mean.payload["base"]["w"]
-
-    def agreed(self):
-        self.sum.agree(CLIENTS)
-        return self
-
-    def trained(self):
-        self.agreed().masked()
-        return self
-
-    def unmask(self, absent=(), changed=()):
-        """Ask client 0 for shares; return whether it has one of each client."""
-        question = {
-            owner: (
-                ABSENT if owner in absent else PRESENT,
-                self.sum._sealed[owner][0][0] if owner else b"",
-            )
-            for owner in CLIENTS
-        }
-        answer = self.side().unmask(to_records({**question, **dict(changed)}))
-        return [len(share) for (share,) in from_records(answer, 1, CLIENTS).values()]
-
-    def share_keys(self, change, clients=0):
-        """Ask client 0 to share its keys by a false roster, or false ``clients``."""
-        asked = {client: {} for client in CLIENTS}
-        answers, _ = self.ask(KEYS, asked, lambda client: [client], 3, 0)
-        roster = {client: table[client][:2] for client, table in answers.items()}
-        changed = change(roster)
-        self.side().share_keys(to_records(changed, clients or len(changed)))
 
 
 # ---- a client, and a server that cheats
@@ -240,16 +153,6 @@ def test_what_the_server_must_say_of_a_sum_is_asked_for():
 # ---- a server, and clients that drop out or cheat
 
 
-def at(step, change, *whom):
-    """Change the answers of some at a step."""
-    whom = whom or (HOSTILE,)
-
-    def tamper(client, when, answer):
-        return change(answer) if when == step and client in whom else answer
-
-    return tamper
-
-
 TABLES = {
     "rubbish": lambda c: {**c, "0": [bytes(len(cell)) for cell in c["0"]]},
     "huge": lambda c: {**c, "0": [b"x" * 2**15 for _ in c["0"]]},
@@ -276,17 +179,11 @@ def cheat(step, name, *whom):
 
     def changed(records):
         if name == "gone":
-            raise RuntimeError("gone")
+            gone(records)
         content = TABLES[name](dict(records.config_records[RECORD]))
         return RecordDict({RECORD: ConfigRecord(content)})
 
-    return at(step, changed, *whom)
-
-
-def check_mean(who, mean):
-    weights = [EXAMPLES[c] for c in who]
-    tensors = [PAYLOADS[c]["base"]["w"] for c in who]
-    np.testing.assert_allclose(mean, np.average(tensors, 0, weights), atol=1e-9)
+    return at(step, changed, *(whom or (HOSTILE,)))
 
 
 @pytest.mark.parametrize(
@@ -332,7 +229,10 @@ def drawn(vector):
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        (at(TRAIN, drawn), "has no zeros at its head, as one of the vectors is wrong"),
+        (
+            at(TRAIN, drawn, HOSTILE),
+            "has no zeros at its head, as one of the vectors is wrong",
+        ),
         (cheat(SHARES, "rubbish"), "the masks of client 1 cannot be taken off with"),
     ],
 )

@@ -101,6 +101,34 @@ def test_a_client_that_drops_out_is_in_the_sum_if_its_vector_has_come(tmp_path, 
         assert step.removeprefix("query.") in row["reasons"]["1"] or step == TRAIN
 
 
+@pytest.mark.parametrize("step", [SHARES, TRAIN, UNMASK])
+def test_many_clients_whose_masks_are_their_neighbours_have_the_same_sum(
+    tmp_path, step
+):
+    seen = set()
+
+    def lost_at(step):
+        tamper = at_step(step, gone)
+
+        def look(client, message, reply):
+            if message.metadata.message_type == SHARES:
+                table = message.content.config_records["fcl.secure"]
+                seen.add(len(table["clients"]))
+            return tamper(client, message, reply)
+
+        return look
+
+    many = {"clients": 52, "secure_collusion": 0.05, "secure_threshold": 0.9}
+    run_in_process(config(tmp_path / "secure", **many), tamper=lost_at(step))
+    lost = None if step == UNMASK else at_step(TRAIN, gone)
+    run_in_process(config(tmp_path / "plain", secure=False, **many), tamper=lost)
+
+    same_state(tmp_path / "secure", tmp_path / "plain")
+    assert seen == {9}  # of eight neighbours and of itself
+    (row,) = rounds_of(tmp_path / "secure")
+    assert len(row["clients"]) == (52 if step == UNMASK else 51)
+
+
 @pytest.mark.parametrize("step", [SHARES, UNMASK])
 def test_with_a_quorum_nobody_waits_for_who_is_silent(tmp_path, step):
     def silent(client, message, reply):
