@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from many_clients import run_of
-from results import Results, Row, of_a_further, spread, table
+from results import Results, Row, of_a_further, ratios, spread, table
 
 SIDES = {"alone": False, "masked": True}
 """Whether updates are summed up under masks, by name."""
@@ -26,7 +26,7 @@ class Size:
         visits: by which the longer run exceeds the shorter, at least.
     """
 
-    clients: tuple[int, ...] = (10, 25, 50)
+    clients: tuple[int, ...] = (10, 25, 50, 100, 200, 1000)
     visits: int = 200
 
     def rounds(self, clients: int) -> tuple[int, int]:
@@ -74,6 +74,7 @@ def report(results: Results, size: Size) -> str:
             [
                 f"{clients:,}",
                 *(spread(cost[name]["cpu"]) for name in SIDES),
+                ratios(masked["cpu"], plain["cpu"]),
                 spread([1000 * (b - a) / clients for a, b in more]),
                 *(
                     f"{cost[name][way][0] / clients / 1000:.1f} kB"
@@ -83,7 +84,7 @@ def report(results: Results, size: Size) -> str:
             ]
         )
     head = (
-        *("clients", "processor s a round", "masked", "more a client, ms"),
+        *("clients", "processor s a round", "masked", "times", "more a client, ms"),
         *("up a client", "masked", "down a client", "masked"),
     )
     return table(head, lines)

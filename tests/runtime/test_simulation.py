@@ -90,8 +90,13 @@ def test_each_run_of_one_runtime_gives_the_numbers_of_the_same_run_in_one_proces
         assert numbers(tmp_path) == numbers(command)
 
 
-def test_secure_sums_are_those_of_one_process(tmp_path):
-    settings = {"strategy": "fedavg", "clients": 3, "tasks": 1, "seed": 7}
+@pytest.mark.parametrize(
+    "more",
+    [{"clients": 3}, {"clients": 52, "secure_collusion": 0.0, "secure_threshold": 0.9}],
+    ids=["everybody", "neighbours"],
+)
+def test_secure_sums_are_those_of_one_process(tmp_path, more):
+    settings = {"strategy": "fedavg", "tasks": 1, "seed": 7, **more}
     config = tiny(tmp_path / "usual", **settings, secure_aggregation=True)
     run_in_process(config)
     job = Job(resolve(config.replace(output="")), tmp_path / "run")

@@ -5,8 +5,9 @@ import pytest
 from fcl_flower.algorithms.base import ServerContext, ServerQueries, SumsUpdates
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ContractError
+from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.federation.secure.server import SecureAggregationStrategy
+from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg, Params
 
 FEDAVG = "strategies.fedavg:FedAvg"
@@ -35,6 +36,25 @@ def test_the_threshold_is_a_share_of_the_clients_and_three_at_least(
 
     assert config.federation.sum_threshold(clients) == needed
     assert 2 * needed > clients  # no two halves can unmask one client
+
+
+@pytest.mark.parametrize(
+    ("collusion", "threshold", "most"), [(0.58, 0.67, 0.57), (0.9, 0.99, 0.89)]
+)
+def test_more_who_collude_than_a_sum_can_hold_are_refused(collusion, threshold, most):
+    settings = {"strategy": "fedavg", "clients": 5, "secure_aggregation": True}
+    share = {"secure_threshold": threshold}
+    message = (
+        f"^federation.secure_collusion: got {collusion}, expected at most {most} with "
+        f"federation.secure_threshold {threshold}, as those who collude and those who "
+        "drop out may be 0.9 of the clients$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        resolve(
+            RunConfig.from_settings(**settings, **share, secure_collusion=collusion)
+        )
+
+    resolve(RunConfig.from_settings(**settings, **share, secure_collusion=most))
 
 
 @pytest.mark.parametrize("more", [ServerQueries, None])
