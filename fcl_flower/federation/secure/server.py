@@ -218,7 +218,8 @@ class MaskedSum:
             secret = _joined([shares[one][owner][0] for one in some])
             if secret is not None and crypto.public_key(secret) == public:
                 for holder in sorted(left_out - self._suspects):
-                    log(WARNING, "client %d gave a wrong share", holder)
+                    why = "client %d gave a wrong share of a secret of client %d"
+                    log(WARNING, why, holder, owner)
                 self._suspects |= left_out
                 return secret
             self._wrong += 1

@@ -128,7 +128,7 @@ def test_one_vector_alone_tells_nothing_and_neither_does_a_part_of_them():
     assert several.all()
 
 
-def test_one_who_gives_wrong_shares_is_found_and_done_without():
+def test_one_who_gives_wrong_shares_is_found_and_done_without(caplog):
     def rubbish(records):
         table = dict(records.config_records[RECORD])
         table["0"] = [cell[:4] + bytes(17) for cell in table["0"]]
@@ -142,9 +142,15 @@ def test_one_who_gives_wrong_shares_is_found_and_done_without():
     assert parties.sum._suspects <= {0, 1, 2, 30}
 
     # The first three of twelve, nine of whom are needed, and all of one number.
+    caplog.clear()
     parties = Parties(at(UNMASK, rubbish, 0, 1, 2), 12)
     check_mean(*parties.total())
     assert parties.sum._suspects == {0, 1, 2}
+    told = [line for line in caplog.messages if line.endswith("of client 0")]
+    assert told == [
+        f"client {client} gave a wrong share of a secret of client 0"
+        for client in (0, 1, 2)
+    ]
 
 
 def test_a_search_for_right_shares_comes_to_an_end(monkeypatch):
