@@ -25,6 +25,7 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import mask_logits
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss, outputs
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
@@ -68,7 +69,8 @@ class Bic(Rehearsal[BicParams]):
         n and m are the numbers of old and of new classes; L_d is over old classes
         alone and without the factor T^2, L_c over all so far.
         """
-        entropy = cross_entropy(mask_logits(logits, self.known), labels)
+        known = mask_logits(logits, self.known)
+        entropy = mean_cross_entropy(known, labels, self.weights)
         if self._taught is None:
             return entropy
         share, temperature = len(self.old) / len(self.known), self.params.temperature

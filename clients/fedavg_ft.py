@@ -7,13 +7,13 @@ https://arxiv.org/abs/2002.04758 (fine-tuning, "FT").
 from dataclasses import replace
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import Examples, batches
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
@@ -48,15 +48,18 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
         x, y = next(batches(samples, self.params.subset, seed), samples)
         shared = set(model.shared_names())
 
+        weights = self.context.training.class_weights(y, model.classes)
+
         def objective(x: Tensor, y: Tensor) -> Tensor:
             model.train()
-            return cross_entropy(model(x, 0), y)
+            return mean_cross_entropy(model(x, 0), y, weights)
 
         job = Fit(
             parameters={n: p for n, p in model.named_parameters() if n in shared},
             objective=objective,
             examples=Examples(self.inputs(x), y),
             training=replace(self.context.training, epochs=self.params.tuning_epochs),
+            labelled=True,
             seed=seed,
         )
         fit(job)

@@ -42,6 +42,7 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
     """
 
     has_teacher = False
+    balances = ("batches",)  # the loss has weights of its own
 
     @override
     def answer_query(

@@ -46,6 +46,7 @@ class Glfc(Rehearsal[GlfcParams]):
     """
 
     has_teacher = False
+    balances = ("batches",)  # the loss has weights of its own
     temporary_state = (*Rehearsal.temporary_state, "memory/old")
     training_only = ("old", "meta/old", "prototypes")
 

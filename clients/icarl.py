@@ -58,8 +58,9 @@ class Icarl(Rehearsal[C]):
         if self._taught is not None:
             old = self._distilled
             targets[:, old] = torch.sigmoid(self._taught.logits[rows][:, old])
+        weights = None if self.weights is None else self.weights[labels][:, None]
         total = binary_cross_entropy_with_logits(
-            logits[:, self.known], targets[:, self.known], reduction="sum"
+            logits[:, self.known], targets[:, self.known], weights, reduction="sum"
         )
         return total / len(labels)
 

@@ -28,6 +28,7 @@ from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.encoder import DisentangledTransformer
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.tensors import dense, load, to_numpy
 from strategies.idbr import IdbrParams
 
@@ -84,9 +85,9 @@ class Idbr(Rehearsal[IdbrParams]):
         said = torch.cat([logits, self.model.heads[0](other)])
         swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)
         swapped[len(rows) :] = 1
-        loss = cross_entropy(said, labels.repeat(2)) + params.order * cross_entropy(
-            self._body.order(both[:, :width]), swapped
-        )
+        loss = mean_cross_entropy(said, labels.repeat(2), self.weights)
+        order = self._body.order(both[:, :width])
+        loss = loss + params.order * cross_entropy(order, swapped)
         if not self.teacher.teaches:
             return loss
         # Of its own order of concepts a client may have met later ones before.

@@ -4,7 +4,7 @@ Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' cod
 """
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 from typing_extensions import override
 
 from clients.target import SyntheticRehearsal
@@ -12,6 +12,7 @@ from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import CLOSED
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
 from strategies.lander import LanderParams
@@ -59,13 +60,15 @@ class Lander(SyntheticRehearsal[LanderParams]):
         old, params, project = self.old, self.params, self._project
         near = bounding_loss(params.radius, project(hidden), self._anchors[labels])
         if old is None:
-            return cross_entropy(logits, labels) + params.anchor_weight * near
+            entropy = mean_cross_entropy(logits, labels, self.weights)
+            return entropy + params.anchor_weight * near
         chosen = next(old.batches)
         head, features = self.model.heads[0], self.model.body(old.x[chosen])
         found = head(features)[:, old.labels]
         kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
         kept = kept + mse_loss(project(features), self._features[chosen])
-        new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
+        opened = logits.masked_fill(old.closed, CLOSED)
+        new = mean_cross_entropy(opened, labels, self.weights)
         closed = head.closed
         so_far = self.model.classes - (
             int(closed.sum()) if isinstance(closed, Tensor) else 0

@@ -51,6 +51,8 @@ class Lorm(ClientLearner[LormParams]):
     State: adapters and grams of the finished tasks, as they were received.
     """
 
+    balances = ("weights", "batches")
+
     def __init__(
         self, params: LormParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

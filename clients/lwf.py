@@ -6,13 +6,13 @@ trained by labels) and as FedLwF federates it: the old model is the global one.
 """
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import mask_logits
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss
 from strategies.lwf import LwfParams
 
@@ -38,7 +38,7 @@ class Lwf(Rehearsal[LwfParams]):
     ) -> Tensor:
         params = self.params
         own = mask_logits(logits, self.new) if params.contrast == "new" else logits
-        found = cross_entropy(own, labels)
+        found = mean_cross_entropy(own, labels, self.weights)
         if self._taught is None:
             return found
         targets = self._taught.logits[rows][:, self.old]

@@ -85,7 +85,8 @@ class PodNet(Rehearsal[PodNetParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         margin = self.params.margin * self._head.scale
-        return margin_loss(logits, labels, margin) + self.penalty(rows, hidden)
+        found = margin_loss(logits, labels, margin, self.weights)
+        return found + self.penalty(rows, hidden)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
@@ -171,17 +172,24 @@ class LocalSimilarity(GrowingHead):
         return self.hide(self.scale * similarity)
 
 
-def margin_loss(logits: Tensor, labels: Tensor, margin: Tensor | float) -> Tensor:
+def margin_loss(
+    logits: Tensor,
+    labels: Tensor,
+    margin: Tensor | float,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Compute the mean of equation 9, the NCA loss with a margin and hinge.
 
     ``max(0, log sum_{c != y} exp(z_c) - (z_y - margin))``: the right class is compared
     with all others and not with itself. In the authors' code the margin is subtracted
     from every class, and so from none, and nothing is cut off at 0; here it is as
-    printed. Closed classes count nothing.
+    printed. Closed classes count nothing. Samples are weighted by ``weights`` of their
+    classes, shape (classes,), where there are some.
     """
     own = labels[:, None]
     others = logits.scatter(1, own, CLOSED).logsumexp(1)
-    return (others - logits.gather(1, own)[:, 0] + margin).relu().mean()
+    each = (others - logits.gather(1, own)[:, 0] + margin).relu()
+    return each.mean() if weights is None else (weights[labels] * each).mean()
 
 
 # ---- pooled outputs distillation (equations 3 to 6)

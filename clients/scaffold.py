@@ -15,6 +15,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, batches
+from fcl_flower.training.balance import class_weights
 from fcl_flower.training.loop import StepSize
 from fcl_flower.training.tensors import arrays_of, load, to_torch
 from strategies.scaffold import ScaffoldParams
@@ -89,9 +90,14 @@ class Scaffold(LocalTraining[ScaffoldParams]):
         self.model.eval()
         weights, examples = self._weights, turn.data.train
         total = {name: torch.zeros_like(w) for name, w in weights.items()}
+        of_classes: Tensor | None = None
+        if self.training(turn.stage).balanced and len(examples.y):
+            # That of balanced batches is the same in expectation.
+            of_classes = class_weights(examples.y, self.model.classes)
         for x, y in batches(examples, CHUNK, seed=None):
             logits = self.model(x, turn.stage.task)
-            loss = cross_entropy(logits, y, reduction="sum") / len(examples.y)
+            loss = cross_entropy(logits, y, of_classes, reduction="sum")
+            loss = loss / len(examples.y)
             found = torch.autograd.grad(
                 loss, list(weights.values()), materialize_grads=True
             )

@@ -69,7 +69,8 @@ class SsIl(Rehearsal[SsIlParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         new = mask_logits(logits, self.new)
-        total, count = cross_entropy(new, labels, reduction="sum"), len(labels)
+        total = cross_entropy(new, labels, self.weights, reduction="sum")
+        count = len(labels)
         if self._taught is None:
             return total / count
         every, taught = logits, self._taught.logits[rows]

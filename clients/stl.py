@@ -34,6 +34,7 @@ class SingleTask(ClientLearner[StlParams]):
     """
 
     needs_task = True
+    balances = LocalTraining.balances
 
     @override
     def init(self) -> Payload:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import P
@@ -18,6 +17,7 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import Examples, in_batches
 from fcl_flower.models.heads import CLOSED
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.target import TargetParams
@@ -127,5 +127,6 @@ class Target(SyntheticRehearsal[TargetParams]):
         chosen = next(old.batches)
         found = self.model(old.x[chosen], 0)[:, old.labels]
         kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
-        new = cross_entropy(logits.masked_fill(old.closed, CLOSED), labels)
+        opened = logits.masked_fill(old.closed, CLOSED)
+        new = mean_cross_entropy(opened, labels, self.weights)
         return new + params.alpha * kept

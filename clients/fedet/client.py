@@ -42,6 +42,8 @@ class FedEt(ClientLearner[FedEtParams]):
     and ``memory`` (S).
     """
 
+    balances = ("weights", "batches")
+
     def __init__(
         self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

@@ -11,6 +11,7 @@ stood, which the paper does not know.
 import math
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -139,6 +140,7 @@ class DecomposedLearner(ClientLearner[P]):
     """
 
     needs_task = True
+    balances = ("weights", "batches")
 
     def __init__(
         self,
@@ -222,26 +224,27 @@ class DecomposedLearner(ClientLearner[P]):
     def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
         """Train a round; also measure the loss in validation."""
         task = stage.task
-        work = self.build_task_model(state, task)
+        work, training = self.build_task_model(state, task), self.context.training
+        work.class_weights = training.class_weights(data.train.y, self.model.classes)
         seen = work.prepared(data)
+        validate = partial(score, work.logits, seen.valid, balanced=training.balanced)
         job = Fit(
             parameters=work.leaves,
             objective=work.loss,
             examples=seen.train,
-            training=self.context.training,
+            training=training,
+            labelled=True,
             seed=self.context.seed,
             rates=work.rates,
             after_step=work.proximal_step,
             client=self.context.client,
             round=stage.round,
-            validate=lambda: score(work.logits, seen.valid),
+            validate=validate,
             optimizer_state=state["optimizer"],
         )
         done = fit(job)
         after = {**state, **self.changed(work, task), "optimizer": done.optimizer_state}
-        loss = (
-            score(work.logits, seen.valid).loss if self.settings.drop_harmful else 0.0
-        )
+        loss = validate().loss if self.settings.drop_harmful else 0.0
         return Learned(after, done.metrics(), loss)
 
     def build_task_model(self, state: Payload, task: int) -> TaskModel:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from fcl_flower.core.types import Array, SparseArray
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.loop import StepSize
 from strategies.fedweit import Clustering, FedWeitParams, Gate
 from strategies.fedweit.maths import EXACT
@@ -186,7 +187,10 @@ class TaskModel:
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
         sparse: the leaves that `proximal_step` makes sparse, with the weight of |.|_1.
+        class_weights: of the classes in the loss, shape (classes,); None for none.
     """
+
+    class_weights: Tensor | None = None
 
     def __init__(
         self,
@@ -257,7 +261,7 @@ class TaskModel:
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute equation 2 on a batch, without the terms of `proximal_step`."""
         self.model.train()
-        loss = nn.functional.cross_entropy(self.forward(x), y)
+        loss = mean_cross_entropy(self.forward(x), y, self.class_weights)
         return loss + self.gate_penalty() + self.drift()
 
     def gate_penalty(self) -> Tensor | float:

@@ -378,12 +378,14 @@ class ClientLearner(ABC, Generic[P]):
         update_is_model: `predict` takes the payload of the client's own update in the
             place of ``received``, and so can be tested before the aggregation.
         needs_task: `predict` depends on the task even where all tasks have one head.
+        balances: values of ``training.balance`` that training obeys, beside ``none``.
     """
 
     temporary_state: Collection[str] = ("optimizer",)
     training_only: Collection[str] = ()
     update_is_model: ClassVar[bool] = False
     needs_task: bool = False
+    balances: ClassVar[Collection[str]] = ()
 
     def __init__(
         self, params: P, model: "MultiHeadModel", context: ClientContext

@@ -5,8 +5,9 @@ ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT pape
 stands it is the client side of FedAvg.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
+from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import (
     Fit,
@@ -66,9 +68,16 @@ class LocalTraining(ClientLearner[P]):
 
     State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
     at its end).
+
+    Attributes:
+        weights: of the classes in the loss of the examples that are trained on, shape
+            (classes,); None weighs all alike. A `loss` that does without them takes
+            ``weights`` out of ``balances``.
     """
 
     update_is_model = True
+    balances: ClassVar[Collection[str]] = ("weights", "batches")
+    weights: Tensor | None = None
 
     @override
     def train(
@@ -125,7 +134,8 @@ class LocalTraining(ClientLearner[P]):
             rows: which of the training examples are in it, shape (batch,).
             hidden: what the body makes of them now, shape (batch, features).
         """
-        return cross_entropy(logits, labels) + self.penalty(rows, hidden)
+        found = mean_cross_entropy(logits, labels, self.weights)
+        return found + self.penalty(rows, hidden)
 
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
         """Compute what `loss` adds to the cross-entropy of a batch: nothing."""
@@ -156,6 +166,8 @@ class LocalTraining(ClientLearner[P]):
         if self.context.privacy.unit == "example":
             self._fit_privately(trained, examples, stage)
             return Fitted({**heads, **snapshot(model, sorted(own_head))}, {}, {})
+        training = self.training(stage)
+        self.weights = training.class_weights(examples.y, model.classes)
         held = Examples(self.inputs(data.valid.x), data.valid.y)
         head = model.heads[model.head_index(stage.task)]
 
@@ -166,14 +178,16 @@ class LocalTraining(ClientLearner[P]):
 
         def validate() -> Score:
             model.eval()
-            return score(lambda x: model(x, stage.task), held)
+            predict = partial(model, task=stage.task)
+            return score(predict, held, balanced=training.balanced)
 
         rows = torch.arange(len(examples.y), device=examples.x.device)
         job = Fit(
             parameters=trained,
             objective=objective,
             examples=Examples(rows, examples.y),
-            training=self.training(stage),
+            training=training,
+            labelled=True,
             seed=self.context.seed,
             after_step=self.after_step,
             client=self.context.client,
@@ -226,18 +240,22 @@ def fit_classes(
 
     def objective(x: Tensor, y: Tensor) -> Tensor:
         model.train()
-        return cross_entropy(model(x, 0)[:, classes], y)
+        return mean_cross_entropy(model(x, 0)[:, classes], y, weights)
 
     def validate() -> Score:
         model.eval()
-        return score(lambda x: model(x, 0)[:, classes], held)
+        balanced = context.training.balanced
+        return score(lambda x: model(x, 0)[:, classes], held, balanced=balanced)
 
     held = Examples(valid.x, torch.searchsorted(classes, valid.y))
+    lesson = Examples(examples.x, torch.searchsorted(classes, examples.y))
+    weights = context.training.class_weights(lesson.y, len(classes))
     job = Fit(
         parameters=leaves,
         objective=objective,
-        examples=Examples(examples.x, torch.searchsorted(classes, examples.y)),
+        examples=lesson,
         training=context.training,
+        labelled=True,
         seed=context.seed,
         client=context.client,
         round=stage.round,

@@ -112,6 +112,13 @@ class RunConfig(Section):
                 "'float32' with privacy.unit 'example', which clips the gradient of "
                 "each example",
             )
+        if training.balance != "none" and unit == "example":
+            yield (
+                "training.balance",
+                training.balance,
+                "'none' with privacy.unit 'example', since how often a class occurs "
+                "tells of single examples",
+            )
         if self.asynchronous.enabled and (unit != "none" or not scores):
             yield (
                 "asynchronous.enabled",

@@ -208,6 +208,7 @@ class Built(Entries):
             optimizer=OptimizerChoice(
                 section.optimizer, section.momentum, section.weight_decay
             ),
+            balance=section.balance,
             precision=section.precision,
             smallest_batch=smallest_batch,
         )

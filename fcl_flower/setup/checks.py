@@ -45,6 +45,7 @@ def check(run: Entries) -> None:
         masks,
         growing_head,
         privacy,
+        balance,
     ):
         _refuse_first(subject(run))
 
@@ -445,6 +446,20 @@ def privacy(run: Entries) -> Iterator[Wrong]:
     if unit not in run.algorithm.privacy_units:
         why = f"{config.strategy.name}, {_UNFIT[unit]}"
         yield "privacy.unit", unit, f"'none' for {why}"
+
+
+def balance(run: Entries) -> Iterator[Wrong]:
+    """Find a way to balance classes that a strategy's clients do not know."""
+    value, name = run.config.training.balance, run.config.strategy.name
+    if value == "none":
+        return
+    known = run.algorithm.load_client().balances
+    if value not in known:
+        choices = " or ".join(map(repr, ["none", *known]))
+        why = "whose clients balance classes in no other way"
+        if not known:
+            why = "whose clients do not balance classes"
+        yield "training.balance", value, f"{choices} for {name}, {why}"
 
 
 def check_local_data(config: RunConfig) -> None:

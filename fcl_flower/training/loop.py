@@ -4,7 +4,7 @@ Nothing here knows an algorithm: a `Fit` says what is minimised, over which leav
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import unwrap
 from typing import Literal, TypeAlias, TypeVar
@@ -17,8 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_f
 
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays
-from fcl_flower.data.examples import Examples, batches
+from fcl_flower.data.examples import Examples, batches, in_batches
 from fcl_flower.models.build import seeded
+from fcl_flower.training.balance import balanced_order, class_weights
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
 
 MINIMUM_RATE = 1e-7
@@ -47,6 +48,8 @@ class Training:
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
         early_stopping_patience: stagnating epochs that end a round; 0 for never.
+        balance: of classes, by their ``weights`` in the loss or within ``batches``; the
+            validation loss then counts them alike too.
         precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
             safe of the objective is computed in it; parameters, gradients, moments and
             scores are float32 in any case.
@@ -61,8 +64,18 @@ class Training:
     decay: float = 3.0
     early_stopping_patience: int = 0
     optimizer: OptimizerChoice = field(default_factory=OptimizerChoice)
+    balance: Literal["none", "weights", "batches"] = "none"
     precision: Literal["float32", "bfloat16"] = "float32"
     smallest_batch: int = 1
+
+    @property
+    def balanced(self) -> bool:
+        """Whether classes count alike, however many samples they have."""
+        return self.balance != "none"
+
+    def class_weights(self, labels: Tensor, classes: int) -> Tensor | None:
+        """Compute the weights of the loss where it is to have some; None elsewhere."""
+        return class_weights(labels, classes) if self.balance == "weights" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,7 @@ class Fit:
         seed: of the order of the examples, with client and round.
         rates: factors on the learning rate by parameter name; 1 where absent.
         after_step: called after each step with its `StepSize` (proximal steps).
+        labelled: the labels are classes, which ``training.balance`` may balance.
         round: of the federation, counted from 1.
         validate: the score on the validation examples, by which the rate falls.
         optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
@@ -102,6 +116,7 @@ class Fit:
     seed: int
     rates: Mapping[str, float] = field(default_factory=dict)
     after_step: Callable[[StepSize], None] | None = None
+    labelled: bool = False
     client: int = 0
     round: int = 0
     validate: Callable[[], Score] = lambda: UNKNOWN
@@ -187,14 +202,11 @@ def fit(job: Fit) -> FitResult:
 
 
 def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
-    where = job.client, job.round, epoch
-    training, order = job.training, derive(job.seed, "shuffle", *where)
+    where, training = (job.client, job.round, epoch), job.training
     mixed = training.precision == "bfloat16"
     losses, sizes = list[Tensor](), list[int]()
     with seeded(derive(job.seed, "dropout", *where)):
-        for x, y in batches(
-            job.examples, training.batch_size, order, training.smallest_batch
-        ):
+        for x, y in _batches(job, derive(job.seed, "shuffle", *where)):
             with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed):
                 loss = job.objective(x, y)
             optimizer.zero_grad()
@@ -212,16 +224,35 @@ def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
     return total / sum(sizes), len(sizes)
 
 
+def _batches(job: Fit, seed: int) -> Iterator[Examples]:
+    size, smallest = job.training.batch_size, job.training.smallest_batch
+    if not (job.labelled and job.training.balance == "batches"):
+        yield from batches(job.examples, size, seed, smallest)
+        return
+    x, y = job.examples
+    order = balanced_order(y, torch.Generator().manual_seed(seed))
+    for chosen in in_batches(order, size, smallest):
+        yield Examples(x[chosen], y[chosen])
+
+
 # ---- measuring
 
 
-def score(predict: Callable[[Tensor], Tensor], examples: Examples) -> Score:
-    """Measure loss and accuracy of a prediction (inputs to logits)."""
+def score(
+    predict: Callable[[Tensor], Tensor], examples: Examples, *, balanced: bool = False
+) -> Score:
+    """Measure loss and accuracy of a prediction (inputs to logits).
+
+    With ``balanced`` the loss is the mean over the classes that occur of each one's.
+    """
     loss, hits, seen = 0.0, 0, len(examples.y)
+    weights: Tensor | None = None
     with torch.no_grad():
         for x, y in batches(examples, 512, seed=None):
             logits = predict(x)
-            loss += float(cross_entropy(logits, y, reduction="sum"))
+            if balanced and weights is None:
+                weights = class_weights(examples.y, logits.shape[1])
+            loss += float(cross_entropy(logits, y, weights, reduction="sum"))
             hits += int((logits.argmax(1) == y).sum())
     return Score(loss / seen, hits / seen) if seen else UNKNOWN
 
