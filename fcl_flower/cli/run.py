@@ -107,10 +107,15 @@ def _print_summary(
 ) -> None:
     from fcl_flower.results.run_folder import CLIENTS, clients_bytes
 
-    accuracy, forgetting = (
-        "unknown" if summary[key] is None else f"{summary[key]:.3f}"
-        for key in ("average_accuracy", "forgetting")
-    )
+    said = [
+        f"{name} {'unknown' if summary[key] is None else format(summary[key], '.3f')}"
+        for name, key in (
+            ("accuracy", "average_accuracy"),
+            ("balanced accuracy", "balanced_accuracy"),
+            ("forgetting", "forgetting"),
+        )
+        if key != "balanced_accuracy" or summary.get(key) is not None
+    ]
     if stopped := summary.get("privacy", {}).get("stopped"):
         lost = summary["average_accuracy"] is None
         rest = ", so that there is no accuracy over all tasks" * lost
@@ -118,14 +123,13 @@ def _print_summary(
     elif not config.privacy.scores:
         console.print("no client was evaluated: privacy.scores is false")
     for topic in ("divergence", "advice"):
-        if said := summary["remarks"].get(topic):
-            console.print(said, highlight=False, soft_wrap=True)
+        if remark := summary["remarks"].get(topic):
+            console.print(remark, highlight=False, soft_wrap=True)
     print_untrained(console, summary)
     if summary["honest_accuracy"] is not None:
         console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
     console.print(
-        f"accuracy {accuracy}, forgetting {forgetting}; "
-        f"report: {folder / 'report.html'}",
+        f"{', '.join(said)}; report: {folder / 'report.html'}",
         highlight=False,
         soft_wrap=True,
     )

@@ -260,12 +260,18 @@ class Evaluation:
         inferred: fraction of the samples of each of these test sets whose class is
             right, and whose task, where the most confident head answers. Empty but
             after a client's last task, and where there is one head.
+        balanced: mean over the classes of each of these test sets of the fraction of
+            right answers. Empty where it is known that no test set of the run is
+            unbalanced.
+        unbalanced: classes of one of these test sets differ in size by three or more.
     """
 
     accuracy: Sequence[float]
     model_bytes: int
     by_class: Sequence[Sequence[Sequence[int]]] = ()
     inferred: Sequence[float] = ()
+    balanced: Sequence[float] = ()
+    unbalanced: bool = False
 
 
 def group_kind(group: str) -> str:

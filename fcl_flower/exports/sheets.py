@@ -282,6 +282,7 @@ def _tests(
 
 LATEX_MEASURES = {
     "average_accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
     "forgetting": "forgetting",
     "forward_transfer": "forward transfer",
     "transfer_gain": "transfer gain",

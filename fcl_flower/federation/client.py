@@ -38,6 +38,7 @@ from fcl_flower.data.examples import (
     batches,
     concat,
 )
+from fcl_flower.data.imbalance import unbalanced
 from fcl_flower.data.local.client import LocalData
 from fcl_flower.data.word_vectors import WordVectors, find_vectors
 from fcl_flower.federation import messages, versions
@@ -54,6 +55,7 @@ from fcl_flower.federation.secure.client import ClientSide
 from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
+from fcl_flower.results import measures
 from fcl_flower.results.costs import EPSILON
 from fcl_flower.setup.build import Built, built, let_go, limited_threads
 from fcl_flower.training.loop import ClassCounts, most_confident, score
@@ -296,12 +298,12 @@ class Client:
         before_aggregation: bool = False,
     ) -> Evaluation:
         """Test the client, and count what it takes to predict."""
-        accuracy, by_class = self.scores(state, received, stage)
+        scores = self.scores(state, received, stage)
         size = model_bytes(self.learner, state, received)
         tasks = len(self.run.schedule.own_tasks(self.learner.context.client))
         ends = stage.ends_task and stage.task + 1 == tasks and not before_aggregation
         inferred = self.inferred(state, received, tasks) if ends else []
-        return Evaluation(accuracy, size, by_class, inferred)
+        return replace(scores, model_bytes=size, inferred=inferred)
 
     def charge_privacy(self, state: Payload, examples: int) -> Payload:
         """Count what the examples have cost with this round, where they cost something.
@@ -347,14 +349,15 @@ class Client:
         received: Payload,
         stage: TaskStage,
         split: SplitName = "test",
-    ) -> tuple[list[float], list[list[list[int]]]]:
-        """Test every task so far, or concept: the fractions of right answers.
-
-        Beside them `ClassCounts.by_class` of each, where the run asks for it.
-        """
+    ) -> Evaluation:
+        """Test every task so far, or concept; no more than the scores is filled in."""
         hidden = self.scenario.stream is not None
         blind = self.run.spec.hidden_tasks
-        found, by_class = [], []
+        counted, balances = (
+            self.config.federation.per_class,
+            self.run.balances_scores,
+        )
+        accuracy, by_class, balanced, skewed = [], [], [], False
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             known, asked = received, task
             labels = self._restricted(task)
@@ -366,11 +369,15 @@ class Client:
             predict = partial(self._logits, state, known, asked, labels)
             test = self._examples(task, split)
             answers = ClassCounts(predict)
-            counted = self.config.federation.per_class
-            found.append(score(answers if counted else predict, test).accuracy)
-            if counted:
+            accuracy.append(score(answers, test).accuracy)
+            if counted or balances:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
-        return found, by_class
+            if balances:
+                recall = measures.recall(np.array(by_class[-1]))
+                balanced.append(float(measures.mean_measured(recall, axis=0)))
+                skewed |= unbalanced(test.y.cpu().numpy())
+        told = by_class if counted else ()
+        return Evaluation(accuracy, 0, told, balanced=balanced, unbalanced=skewed)
 
     def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
         """Test so many tasks where the most confident head answers each sample.
@@ -497,7 +504,7 @@ class Client:
         """
         if self.models is None:
             return None
-        found, _ = self.scores(state, received, stage, "valid")
+        found = self.scores(state, received, stage, "valid").accuracy
         known = [accuracy for accuracy in found if not math.isnan(accuracy)]
         return sum(known) / len(known) if known else None
 

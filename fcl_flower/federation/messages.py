@@ -68,7 +68,7 @@ The two last names are shorter than the fields': published byte counts have them
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
 
-INFERRED = "inferred"
+INFERRED, BALANCED, UNBALANCED = "inferred", "balanced-accuracy", "unbalanced"
 
 Tensor: TypeAlias = AnyArray | Encoded
 """A tensor, or one that is encoded already: as a difference."""
@@ -376,6 +376,8 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
             "accuracy": list(evaluation.accuracy),
             "model-bytes": evaluation.model_bytes,
             **({INFERRED: list(evaluation.inferred)} if evaluation.inferred else {}),
+            **({BALANCED: list(evaluation.balanced)} if evaluation.balanced else {}),
+            **({UNBALANCED: 1} if evaluation.unbalanced else {}),
             **{name: [*chain.from_iterable(found)] for name, found in counts.items()},
         }
     )
@@ -384,16 +386,21 @@ def encode_evaluation(evaluation: Evaluation) -> MetricRecord:
 def decode_evaluation(row: MetricRecord, tasks: int, classes: int = 0) -> Evaluation:
     """Decode the scores of so many tasks, with counts by class where there are some."""
     accuracy, size = _fractions(row, "accuracy", tasks), row.get("model-bytes")
-    inferred: Sequence[float] = ()
-    if INFERRED in row:
-        inferred = _fractions(row, INFERRED, tasks)
+    inferred, balanced = (
+        _fractions(row, name, tasks) if name in row else ()
+        for name in (INFERRED, BALANCED)
+    )
+    unbalanced = row.get(UNBALANCED, 0)
+    if unbalanced not in (0, 1):
+        raise WireError(f"{UNBALANCED}: expected 0 or 1, got {_told(unbalanced)}")
     if not isinstance(size, int) or size < 0:
         raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
     if not classes:
-        return Evaluation(accuracy, size, inferred=inferred)
+        return Evaluation(accuracy, size, (), inferred, balanced, bool(unbalanced))
     counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
     _check(accuracy, *counts)
-    return Evaluation(accuracy, size, np.stack(counts, 1).tolist(), inferred)
+    by_class = np.stack(counts, 1).tolist()
+    return Evaluation(accuracy, size, by_class, inferred, balanced, bool(unbalanced))
 
 
 def _fractions(row: MetricRecord, name: str, tasks: int) -> list[float]:

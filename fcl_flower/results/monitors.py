@@ -184,8 +184,15 @@ OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
 """Of what clients say of their training; names of their own go nowhere."""
 
 OF_RUN = (
-    *("average_accuracy", "honest_accuracy", "forgetting", "backward_transfer"),
-    *("learning_accuracy", "bytes_up", "bytes_down", "model_bytes", "seconds"),
+    *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),
+    *(
+        "backward_transfer",
+        "learning_accuracy",
+        "bytes_up",
+        "bytes_down",
+        "model_bytes",
+        "seconds",
+    ),
 )
 """Keys of a summary."""
 

@@ -113,6 +113,8 @@ class Record:
         inferred: what each client with heads by task has told last as
             `Evaluation.inferred`.
         class_counts: of each client's last evaluation, with its row in ``a``.
+        balanced: likewise `Evaluation.balanced`, where clients tell it.
+        unbalanced: a client has said that a test set of its is `Evaluation.unbalanced`.
         reported: the largest epsilon that each client has reported, by its metric.
         multiply_adds: of all updates that were used.
     """
@@ -139,6 +141,8 @@ class Record:
         self.model_bytes: dict[int, int] = {}
         self.inferred: dict[int, Sequence[float]] = {}
         self.class_counts: dict[int, tuple[int, measures.Counts]] = {}
+        self.balanced: dict[int, tuple[int, Sequence[float]]] = {}
+        self.unbalanced = False
 
     def add(self, event: Event) -> None:
         """Add what has happened."""
@@ -239,6 +243,8 @@ class Record:
         self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
         told = ((c, found.inferred) for c, found in scores.items() if found.inferred)
         self.inferred.update(told)
+        self.balanced.update({c: (row, one.balanced) for c, one in scores.items()})
+        self.unbalanced |= any(one.unbalanced for one in scores.values())
         accuracy = {client: list(found.accuracy) for client, found in scores.items()}
         self.tests.append(
             Measured(round=event.round, task=event.task, accuracy=accuracy)
@@ -319,6 +325,8 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         found["inferred_task_accuracy"] = sum(known) / len(known)
     if begun.counts_classes and not so_far:
         found |= _by_class(record)
+    elif record.unbalanced and not so_far:
+        found["balanced_accuracy"] = _balanced_accuracy(record)
     if record.reported[LABEL_EPSILON]:
         found["label_epsilon"] = dict(sorted(record.reported[LABEL_EPSILON].items()))
     return Summary(**found)
@@ -427,6 +435,14 @@ def _by_class(record: Record) -> dict[str, Any]:
         if counts[1]
     ]
     return found
+
+
+def _balanced_accuracy(record: Record) -> float | None:
+    """Average what clients have told after the last task: over tasks, then clients."""
+    last = record.about.tasks - 1
+    told = [values for row, values in record.balanced.values() if row == last]
+    means = [sum(values) / len(values) for values in told if values]
+    return sum(means) / len(means) if means else None
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:

@@ -172,11 +172,15 @@ class Comparison:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Make a data frame with a row for each run; needs pandas."""
-        measures = ("average_accuracy", "forgetting", "backward_transfer")
-        keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
-        return _data_frame(
-            [{key: result.summary[key] for key in keys} for result in self.results]
+        found = [result.summary for result in self.results]
+        known = any(one.get("balanced_accuracy") is not None for one in found)
+        measures = (
+            "average_accuracy",
+            *(["balanced_accuracy"] if known else []),
+            *("forgetting", "backward_transfer"),
         )
+        keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
+        return _data_frame([{key: one.get(key) for key in keys} for one in found])
 
     def report(self) -> Path:
         """Find the comparison's page: one HTML file that loads nothing."""

@@ -36,6 +36,13 @@ NOTE = (
 )
 
 
+BALANCED = (
+    {"balanced_accuracy": "balanced accuracy"},
+    "Balanced accuracy: mean over a task's classes of the fraction of their samples "
+    "that were answered rightly.",
+)
+"""A column beside the accuracy, of runs with test sets of unbalanced classes."""
+
 FURTHER: tuple[tuple[Mapping[str, str], str], ...] = (
     (
         {"before_aggregation": "before aggregation"},
@@ -49,9 +56,8 @@ FURTHER: tuple[tuple[Mapping[str, str], str], ...] = (
         "tasks but the first.",
     ),
     (
-        {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"},
-        "Balanced accuracy: mean over a task's classes of the fraction of their "
-        "samples that were answered rightly; macro F1: mean over them of F1.",
+        {"macro_f1": "macro F1"},
+        "Macro F1: mean over a task's classes of F1.",
     ),
     (
         {"honest_accuracy": "honest clients"},
@@ -100,11 +106,19 @@ def table(summaries: Sequence[Summary]) -> str:
 def text_table(summaries: Sequence[Summary]) -> TextTable:
     """Write `rows` with the columns that they have something for."""
     found = rows(summaries)
-    known = [one for one in FURTHER if any(row[k] for row in found for k in one[0])]
-    further = {key: head for heads, _ in known for key, head in heads.items()}
-    cells = [_cells(row, further) for row in found]
-    note = " ".join([NOTE, *(said for _, said in known)])
-    return TextTable([*COLUMNS, *further.values()], cells, note)
+    beside, known = (
+        [one for one in columns if any(row[k] for row in found for k in one[0])]
+        for columns in ([BALANCED], FURTHER)
+    )
+    head, at = [*COLUMNS], COLUMNS.index("accuracy") + 1
+    lines = [_cells(row) for row in found]
+    for place, columns in ((at, beside), (len(head) + len(beside), known)):
+        keys = {key: name for heads, _ in columns for key, name in heads.items()}
+        head[place:place] = keys.values()
+        for line, row in zip(lines, found, strict=True):
+            line[place:place] = [_mean_of(row, key) for key in keys]
+    note = " ".join([NOTE, *(said for _, said in (*beside, *known))])
+    return TextTable(head, lines, note)
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -177,20 +191,22 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     return row
 
 
-def _cells(row: Mapping[str, Any], further: Iterable[str]) -> list[str]:
+def _mean_of(row: Mapping[str, Any], key: str) -> str:
+    form = "+.3f" if key in ("forward_transfer", "transfer_gain") else ".3f"
+    return format_mean_std(row.get(key), form)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
     return [
         row["label"],
         ", ".join(map(str, row["seeds"])),
-        format_mean_std(row["average_accuracy"]),
-        format_mean_std(row["forgetting"]),
-        format_mean_std(row.get("transfer_gain"), "+.3f"),
+        *(
+            _mean_of(row, key)
+            for key in ("average_accuracy", "forgetting", "transfer_gain")
+        ),
         *(
             f"{row[key] / 1e6:.1f} MB"
             for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
-        ),
-        *(
-            format_mean_std(row[key], "+.3f" if key == "forward_transfer" else ".3f")
-            for key in further
         ),
     ]
 

@@ -75,6 +75,11 @@ class Built(Entries):
             public_dataset=data.public_dataset,
         )
 
+    @property
+    def balances_scores(self) -> bool:
+        """Whether clients also tell balanced accuracies: some may be unbalanced."""
+        return self.spec.local_data or self.scenario.unbalanced
+
     @cached_property
     def word_vectors(self) -> WordVectors | None:
         """Word vectors, the same on the server and on every client.

@@ -19,6 +19,7 @@ from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.datasets import HELD_OUT, Dataset
+from fcl_flower.data.imbalance import unbalanced
 from fcl_flower.data.partition import Indices
 
 SampleSplit: TypeAlias = Literal["train", "test"]
@@ -253,6 +254,15 @@ class Scenario:
             for label in task.classes
         }
         return tuple(sorted({self.merged.get(pair, pair) for pair in learned}))
+
+    @cached_property
+    def unbalanced(self) -> bool:
+        """Whether any client's test set has unbalanced classes; False if unknown."""
+        return any(
+            unbalanced(self.sources[task.dataset].split("test").y[task.test])
+            for task in chain.from_iterable(self.clients)
+            if task.dataset
+        )
 
     @cached_property
     def _indices(self) -> dict[tuple[str, int], int]:

@@ -142,6 +142,11 @@ def _headlines(record: Record) -> Iterator[str]:
             f"Client {best} {ends} best ({known[best]:.3f}), client {worst} worst "
             f"({known[worst]:.3f})."
         )
+    if record.finished and record.unbalanced:
+        yield (
+            "Classes of some test sets differ in size by a factor of three or more: in "
+            "the balanced accuracy all classes count alike."
+        )
     if record.about.hidden is None and record.finished and record.about.tasks > 1:
         yield from _forgotten(record.accuracy)
     if count := record.summary.untrained_client_tasks:

@@ -154,6 +154,7 @@ MEASURES = (
         fraction,
         "over all {noun}s at the last test, mean over clients",
     ),
+    Measure("Balanced accuracy", "balanced_accuracy", fraction, "classes count alike"),
     Measure(
         "Task unknown",
         "inferred_task_accuracy",
@@ -176,7 +177,6 @@ MEASURES = (
         signed,
         "final accuracy minus that when learned; more is better",
     ),
-    Measure("Balanced accuracy", "balanced_accuracy", fraction, "classes count alike"),
     Measure("Macro F1", "macro_f1", fraction, "mean over a task's classes of F1"),
     Measure(
         "Clustering",
