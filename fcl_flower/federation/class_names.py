@@ -6,7 +6,7 @@ the next: by ascending client, and in the order that its files give. It is decid
 before the first round of a task, and told to all clients with the run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from fcl_flower.core.types import Request, TaskStage
 from fcl_flower.federation import mailbox, messages
 from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.flower.identity import log
+from fcl_flower.results.class_holders import ClassHolders, look_alikes
 
 T = TypeVar("T")
 
@@ -32,12 +33,18 @@ class ClassPlaces:
         spec: RunSpec,
         timeout: float,
         closes_at: mailbox.Deadline,
-        on_names: Callable[[tuple[str, ...]], None],
+        on_names: Callable[[tuple[str, ...], ClassHolders], None],
+        holders: ClassHolders,
     ) -> None:
-        """Begin with the classes of a run; ``on_names`` hears of all when more come."""
+        """Begin with the classes of a run, and who has named them so far.
+
+        ``on_names`` hears of all when more come. With secure aggregation nobody is told
+        who has which.
+        """
         self._grid, self._registry, self._spec = grid, registry, spec
         self._timeout, self._closes_at, self._on_names = timeout, closes_at, on_names
         self._named: set[tuple[int, int]] = set()
+        self._holders = {name: {*clients} for name, clients in holders.items()}
 
     def agree(self, stages: Mapping[int, TaskStage]) -> dict[int, str]:
         """Ask those whose task is new; return whose classes have no place, and why.
@@ -53,6 +60,7 @@ class ClassPlaces:
         named = self._ask(kind, requests, messages.class_names)
         before, failures = self._spec.config.data.classes, dict[int, str]()
         names, places = list(before), self._spec.config.model.places
+        more = False
         for client, own in named.items():
             new = [name for name in own if name not in names]
             if len(names) + len(new) > places:
@@ -63,15 +71,31 @@ class ClassPlaces:
                 continue
             names += new
             self._named.add((client, stages[client].task))
+            more |= self._note(client, own)
+        if len(names) > len(before) or more:
+            self._on_names(tuple(names), self._holders)
         if len(names) > len(before):
             self._tell(tuple(names))
         return failures
+
+    def _note(self, client: int, names: Sequence[str]) -> bool:
+        """Note whose classes have these names; tell whether any of it is new."""
+        if self._spec.config.federation.secure_aggregation:
+            return False
+        known = look_alikes(self._holders)
+        new = [name for name in names if client not in self._holders.get(name, ())]
+        for name in new:
+            self._holders.setdefault(name, set()).add(client)
+        for group in look_alikes(self._holders):
+            if group not in known:
+                listed = " and ".join(map(repr, group))
+                log(WARNING, "client %d: classes %s look alike", client, listed)
+        return bool(new)
 
     def _tell(self, names: tuple[str, ...]) -> None:
         log(INFO, "classes of the head: %s", ", ".join(names))
         named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
         self._spec = named.model_copy(update={"revision": self._spec.revision + 1})
-        self._on_names(names)
         text = self._registry.tell(self._spec)
         every = {client: messages.greeting(text) for client in self._registry.clients}
         self._ask(MessageType.QUERY, every, messages.told_run)

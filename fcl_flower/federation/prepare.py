@@ -179,7 +179,9 @@ def prepare(
     quorum = Quorum(section.quorum, section.deadline_factor)
     if made.spec.names_classes:
         told = made.spec, timeout, quorum.closes_at, recorder.name_classes
-        run = replace(run, agree_on_classes=ClassPlaces(grid, registry, *told).agree)
+        holders = recorder.record.begun.class_holders
+        places = ClassPlaces(grid, registry, *told, holders)
+        run = replace(run, agree_on_classes=places.agree)
     if secure is None:
         return run
     channel = Channel(grid, registry, timeout, lambda: server.traffic, quorum)

@@ -296,8 +296,8 @@ class Begun(_Noted):
     """The beginning of a run, with what its measures have to know.
 
     How many of the last clients are hostile; whether every round trains on all tasks;
-    remarks by topic; whether clients count their answers by class; and the classes of a
-    single head.
+    remarks by topic; whether clients count their answers by class; the classes of a
+    single head; and the clients that have named each, where they do.
     """
 
     about: About
@@ -306,6 +306,7 @@ class Begun(_Noted):
     remarks: dict[str, str] = {}
     counts_classes: bool = False
     class_names: list[str] = []
+    class_holders: dict[str, list[int]] = {}
 
 
 class Extended(_Noted):

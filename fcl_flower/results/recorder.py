@@ -18,6 +18,7 @@ from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results import costs, journal
+from fcl_flower.results.class_holders import ClassHolders
 from fcl_flower.results.environment import PeakMemory, current_environment
 from fcl_flower.results.events import (
     About,
@@ -129,6 +130,8 @@ class Recorder:
         first = events[0]
         assert isinstance(first, Begun)  # so a journal begins
         known = [first, *(e.begun for e in events if isinstance(e, Extended))]
+        told = {"class_holders": known[-1].class_holders}
+        self._begun = self._begun.model_copy(update=told)
         if _size(known[-1]) != _size(self._begun):
             events.append(Extended(round=last, begun=self._begun))
             self._journal.add(events[-1])
@@ -155,10 +158,12 @@ class Recorder:
         self._write_config()
         self.add(Extended(round=last, begun=self._begun))
 
-    def name_classes(self, names: Sequence[str]) -> None:
-        """Record the classes of a single head, of which there are more from now on."""
+    def name_classes(self, names: Sequence[str], holders: ClassHolders) -> None:
+        """Record the classes of a single head from now on, and who has which."""
         self._config = self._config.replace(class_names=",".join(names))
-        self._begun = self._begun.model_copy(update={"class_names": list(names)})
+        held = {name: sorted(clients) for name, clients in holders.items()}
+        told = {"class_names": list(names), "class_holders": held}
+        self._begun = self._begun.model_copy(update=told)
         self._write_config()
         self.add(Extended(round=len(self.record.rounds), begun=self._begun))
 

@@ -5,6 +5,7 @@ import pytest
 from fakes import exact, rounds_of, run_in_process, summary_of
 from flwr.app import ConfigRecord, RecordDict
 from local_runs import NODES, check_extended, config, pulled_in, run, table
+from pages import parsed, table_of, verdicts
 from resuming import PulledPlugError
 
 from fcl_flower.config.run_config import RunConfig
@@ -63,6 +64,79 @@ def test_classes_get_places_as_clients_meet_them(tmp_path):
     assert told == [(0, ["c0", "c2", "c3"]), (2, ["c0", "c2", "c3", "c1", "c4"])]
     assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
     assert summary_of(tmp_path / "run")["untrained_client_tasks"] == 0
+
+
+SPELLED = [
+    [["healthy", "Pneumonia"], ["healthy", "ill"]],
+    [["pneumonia", "healthy"], ["Healthy", "1.0"]],
+]
+
+
+def spelled(folder):
+    """Write tasks of the same corners whose classes have other names."""
+    places = places_of(folder, [[["c0", "c1"]] * 2] * 2)
+    for client, tasks in enumerate(SPELLED):
+        for number, names in enumerate(tasks):
+            path = folder / f"data-{client}" / f"task-{number + 1:02}" / "train.csv"
+            text = path.read_text()
+            for place, name in enumerate(names):
+                text = text.replace(f"c{place}", name)
+            path.write_text(text)
+    return places
+
+
+HOLDERS = {
+    "Pneumonia": [0],
+    "healthy": [0, 1],
+    "ill": [0],
+    "pneumonia": [1],
+    "1.0": [1],
+    "Healthy": [1],
+}
+
+
+def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
+    tmp_path, caplog
+):
+    folder = tmp_path / "run"
+    run(growing(folder), spelled(tmp_path))
+
+    assert read(folder).begun.class_holders == HOLDERS
+    said = [r.getMessage() for r in caplog.records if "look alike" in r.getMessage()]
+    assert said == [
+        "client 1: classes 'Pneumonia' and 'pneumonia' look alike",
+        "client 1: classes 'healthy' and 'Healthy' look alike",
+    ]
+    page = parsed(folder / "report.html")
+    assert table_of(page, "class-holders") == [["1.0", "1"], ["ill", "0"]]
+    assert table_of(page, "look-alikes") == [
+        ["'Pneumonia', 'pneumonia'", "0; 1"],
+        ["'healthy', 'Healthy'", "0, 1; 1"],
+    ]
+    assert any("2 groups of classes look alike" in said for said in verdicts(page))
+
+
+def test_who_has_which_class_outlives_an_interruption(tmp_path):
+    places, folder = spelled(tmp_path), tmp_path / "ended"
+    with pytest.raises(PulledPlugError):
+        run_in_process(growing(folder), NODES[:2], places=places, tamper=pulled_in(3))
+    run(RunConfig.read(folder / "config.toml", "run").replace(resume=True), places)
+    assert read(folder).begun.class_holders == HOLDERS
+    # Resumed when nothing is left, it is asked for no more names.
+    run(RunConfig.read(folder / "config.toml", "run").replace(resume=True), places)
+    assert read(folder).begun.class_holders == HOLDERS
+
+
+def test_with_secure_aggregation_nobody_is_told_who_has_which(tmp_path, caplog):
+    places = places_of(tmp_path, [[["c0", "c1"]]] * 3)
+    path = tmp_path / "data-2" / "task-01" / "train.csv"
+    path.write_text(path.read_text().replace("c1", "C1"))
+    given = {"tasks": 1, "clients": 3, "secure_aggregation": True}
+    run(growing(tmp_path / "run", **given), places)
+    assert names_of(tmp_path / "run") == "c0,c1,C1"
+    assert read(tmp_path / "run").begun.class_holders == {}
+    assert "look alike" not in caplog.text
+    assert "look alike" not in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_place_without_a_class_stays_as_it_was(tmp_path):

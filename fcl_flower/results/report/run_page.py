@@ -11,6 +11,7 @@ import numpy as np
 
 from fcl_flower.core.errors import config_error
 from fcl_flower.results import measures
+from fcl_flower.results.class_holders import held_by_one, look_alikes
 from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
@@ -111,6 +112,7 @@ def _body(record: Record) -> Iterator[Block]:
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
+    yield from _names_of_classes(record)
     yield from _rounds(record)
     for one in record.diagnostics.values():
         yield from diagnostics.sections(one, record)
@@ -141,6 +143,11 @@ def _headlines(record: Record) -> Iterator[str]:
         yield (
             f"Client {best} {ends} best ({known[best]:.3f}), client {worst} worst "
             f"({known[worst]:.3f})."
+        )
+    if alike := look_alikes(record.begun.class_holders):
+        yield (
+            f"{wording.plural(len(alike), 'group')} of classes look alike: see below "
+            "which clients have them."
         )
     if record.finished and record.unbalanced:
         yield (
@@ -388,6 +395,32 @@ def _classes(summary: Summary) -> Section:
         "Recall: fraction of a class's samples that were answered rightly; precision: "
         "fraction of its answers that were right; F1: the harmonic mean of the two.",
         [Table(head, rows, "classes", folded=folded)] if rows else [],
+    )
+
+
+def _names_of_classes(record: Record) -> Iterator[Section]:
+    holders = record.begun.class_holders
+    alone = held_by_one(holders)
+    rows = [[name, str(client)] for name, client in sorted(alone.items())]
+    folded = "Show these classes" if len(rows) > OPEN else ""
+    yield Section(
+        "Classes that one client alone has",
+        "Clients name the classes of a single head as they meet them. What no other "
+        "has named, in any spelling, may be right, or a slip in the client's labels.",
+        [Table(["class", "client"], rows, "class-holders", 2, folded)] if rows else [],
+    )
+    alike = [
+        [
+            ", ".join(map(repr, names)),
+            "; ".join(", ".join(map(str, holders[name])) for name in names),
+        ]
+        for names in look_alikes(holders)
+    ]
+    yield Section(
+        "Classes that look alike",
+        "Names that differ in case, white space or decimals alone; yet each is a class "
+        "of its own. Clients stand in the order of the names.",
+        [Table(["classes", "clients"], alike, "look-alikes", 2)] if alike else [],
     )
 
 
