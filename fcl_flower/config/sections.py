@@ -210,9 +210,8 @@ class TrainingSection(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay: how many times a parameter is added to its own gradient."""
     balance: Literal["none", "weights", "batches"] = "none"
-    """What is done where a client has more samples of some classes than of others:
-    weights for the loss, by inverse class frequency; or batches with as many samples of
-    each class (docs/data.md)."""
+    """What is done about classes of different sizes: weights for the loss, by inverse
+    class frequency; or batches with as many samples of each class."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 for mixed precision in training steps; parameters, updates and tests are
     float32 in any case."""

@@ -288,6 +288,8 @@ COUNTED = Evaluation(
     77,
     [[[2, 1, 0], [3, 2, 0], [3, 1, 1]], [[0, 0, 0], [0, 0, 2], [1, 1, 0]]],
     [0.4, 0.0],
+    [0.5, 0.0],
+    True,
 )
 
 
@@ -296,8 +298,9 @@ def test_counts_come_back_as_they_were_sent():
 
     assert sent["tested"] == [3, 2, 0, 0, 0, 2]
     assert decode_evaluation(sent, 2, classes=3) == COUNTED
-    assert decode_evaluation(sent, 2) == Evaluation([0.6, 0.0], 77, inferred=[0.4, 0.0])
-    one_head = dataclasses.replace(COUNTED, inferred=())
+    alone = dataclasses.replace(COUNTED, by_class=())
+    assert decode_evaluation(sent, 2) == alone
+    one_head = dataclasses.replace(COUNTED, inferred=(), balanced=(), unbalanced=False)
     assert decode_evaluation(encode_evaluation(one_head), 2, classes=3) == one_head
 
 
@@ -331,6 +334,11 @@ def test_counts_come_back_as_they_were_sent():
         ({"inferred": [0.4]}, "inferred: expected 2 fractions, got 1 of them$"),
         ({"inferred": [1.5, 0.0]}, r"inferred: expected values in \[0, 1\], got"),
         ({"inferred": [float("nan"), 0.0]}, "inferred: expected values in"),
+        ({"balanced-accuracy": 1.0}, "balanced-accuracy: expected 2 fractions, got 1"),
+        ({"balanced-accuracy": [0.4]}, "balanced-accuracy: expected 2 fractions, got"),
+        ({"balanced-accuracy": [2.0, 0.0]}, "balanced-accuracy: expected values in"),
+        ({"unbalanced": 2}, "unbalanced: expected 0 or 1, got 2"),
+        ({"unbalanced": [1]}, "unbalanced: expected 0 or 1, got 1 of them"),
     ],
 )
 def test_impossible_counts_are_refused_by_name(changed, why):

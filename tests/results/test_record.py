@@ -301,6 +301,29 @@ def test_who_was_gone_after_the_last_task_counts_for_nothing():
     assert (never.tested, never.precision, never.f1) == (2, None, 0.0)
 
 
+def test_balanced_accuracy_is_told_where_a_test_set_is_unbalanced():
+    events = (
+        evaluated(1, 0, {0: [0.5], 1: [0.5]}, balanced={0: [0.9], 1: [0.9]}),
+        evaluated(
+            *(2, 1, {0: [0.5, 0.7], 1: [0.8, 0.8]}),
+            balanced={0: [0.25, 0.5], 1: [0.5, 0.7]},
+            unbalanced={1: True},
+        ),
+    )
+    found = record(*events)
+    mean = pytest.approx(((0.25 + 0.5) / 2 + (0.5 + 0.7) / 2) / 2)
+    assert found.unbalanced
+    assert summarize(found).balanced_accuracy == mean
+    assert "balanced_accuracy" in summarize(found).content()
+    # Who was gone at the end, or tells none, counts for nothing.
+    half = evaluated(2, 1, {1: [0.8, 0.8]}, balanced={1: [0.5, 0.7]})
+    one = record(events[0], half, evaluated(2, 1, {}, unbalanced={}))
+    assert not one.unbalanced
+    assert "balanced_accuracy" not in summarize(one).content()
+    one.unbalanced = True
+    assert summarize(one).balanced_accuracy == pytest.approx(0.6)
+
+
 @pytest.mark.parametrize(
     ("known", "names"),
     [

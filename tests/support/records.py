@@ -33,11 +33,23 @@ def stage(task, number=1):
     return TaskStage(number, task, starts_task=True, ends_task=True)
 
 
-def evaluated(number, task, accuracy, kind=Evaluated, counts=None, inferred=None):
-    """Make an evaluation of accuracies by client; counts by class of all tasks."""
-    told = inferred or {}
+def evaluated(
+    number, task, accuracy, kind=Evaluated, counts=None, inferred=None, **told
+):
+    """Make an evaluation of accuracies by client; counts by class of all tasks.
+
+    ``inferred``, ``balanced`` and ``unbalanced`` are by client, too.
+    """
+    known = {"inferred": inferred or {}, "balanced": {}, "unbalanced": {}, **told}
     scores = {
-        client: Evaluation(values, 9, counts or [], told.get(client, []))
+        client: Evaluation(
+            values,
+            9,
+            counts or [],
+            known["inferred"].get(client, []),
+            known["balanced"].get(client, []),
+            known["unbalanced"].get(client, False),
+        )
         for client, values in accuracy.items()
     }
     return kind(round=number, task=task, scores=scores)
