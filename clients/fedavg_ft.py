@@ -47,7 +47,6 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
         seed = derive(self.context.seed, "fine-tuning", self.context.client)
         x, y = next(batches(samples, self.params.subset, seed), samples)
         shared = set(model.shared_names())
-
         weights = self.context.training.class_weights(y, model.classes)
 
         def objective(x: Tensor, y: Tensor) -> Tensor:
