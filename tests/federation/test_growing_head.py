@@ -113,7 +113,8 @@ def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
         ["'Pneumonia', 'pneumonia'", "0; 1"],
         ["'healthy', 'Healthy'", "0, 1; 1"],
     ]
-    assert any("2 groups of classes look alike" in said for said in verdicts(page))
+    said = "'Pneumonia' and 'pneumonia'; 'healthy' and 'Healthy'."
+    assert f"Some classes look alike, yet are learned apart: {said}" in verdicts(page)
 
 
 def test_who_has_which_class_outlives_an_interruption(tmp_path):

@@ -145,10 +145,9 @@ def _headlines(record: Record) -> Iterator[str]:
             f"({known[worst]:.3f})."
         )
     if alike := look_alikes(record.begun.class_holders):
-        yield (
-            f"{wording.plural(len(alike), 'group')} of classes look alike: see below "
-            "which clients have them."
-        )
+        named = "; ".join(" and ".join(map(repr, group)) for group in alike[:3])
+        others = ", and others" if len(alike) > 3 else ""
+        yield f"Some classes look alike, yet are learned apart: {named}{others}."
     if record.finished and record.unbalanced:
         yield (
             "Classes of some test sets differ in size by a factor of three or more: in "
