@@ -106,7 +106,9 @@ class Idbr(Rehearsal[IdbrParams]):
         if not count or contains(memory, task):
             return memory
         fixed = params.budget == "fixed"
-        room = params.memory_samples if fixed else round(params.buffer_fraction * count)
+        room = round(params.buffer_fraction * count)
+        if fixed:
+            room = params.room(len(torch.unique(examples.y)))
         if fixed and not room:
             return memory
         seed = memory_seed(self.context, task)

@@ -3,22 +3,15 @@
 Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489.
 """
 
-from collections.abc import Mapping
-from typing import Literal
-
 from pydantic import Field
-from typing_extensions import override
 
-from fcl_flower.algorithms.params import MemoryParams
+from fcl_flower.algorithms.params import BudgetParams
 from fcl_flower.algorithms.registry import class_incremental
 
 
-class IdbrParams(MemoryParams):
+class IdbrParams(BudgetParams):
     """Hyper-parameters of IDBR; the weights are those of the released code."""
 
-    budget: Literal["fraction", "fixed"] = "fraction"
-    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
-    for all tasks (memory_samples, memory_bytes, memory_policy)."""
     buffer_fraction: float = Field(0.03, gt=0, le=1)
     """Fraction of a task's training samples that is kept to be replayed, in (0, 1]; the
     paper has 0.01, FedET 0.03."""
@@ -34,10 +27,6 @@ class IdbrParams(MemoryParams):
     """Weight of the loss of telling a text from its halves swapped, at least 0."""
     task: float = Field(1.0, ge=0)
     """Weight of the loss of telling tasks apart, at least 0."""
-
-    @override
-    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
 ALGORITHM = class_incremental(

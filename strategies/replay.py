@@ -1,31 +1,20 @@
 """Replay: declaration and hyper-parameters; its server side is that of FedAvg."""
 
-from collections.abc import Mapping
-from typing import Literal
-
 from pydantic import Field
-from typing_extensions import override
 
-from fcl_flower.algorithms.params import MemoryParams
+from fcl_flower.algorithms.params import BudgetParams
 from fcl_flower.algorithms.registry import class_incremental
 
 
-class ReplayParams(MemoryParams):
+class ReplayParams(BudgetParams):
     """Hyper-parameters of replay."""
 
-    budget: Literal["fraction", "fixed"] = "fraction"
-    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
-    for all tasks (memory_samples, memory_bytes, memory_policy)."""
     buffer_fraction: float = Field(0.03, gt=0, le=1)
     """Fraction of a task's training samples that is kept to be replayed, in (0, 1] (the
     paper's gamma)."""
     strength: float = Field(0.0, ge=0)
     """Weight of the L2 term that keeps the body's output near that of the received
     model, at least 0; 0 is replay alone."""
-
-    @override
-    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
 ALGORITHM = class_incremental(

@@ -9,8 +9,8 @@ A memory is a group of a client's state. Its arrays have one length:
 - whatever else a method keeps of each sample.
 
 Integers are kept in the smallest type that holds them. `remember_fraction` keeps a
-fraction of each task, `remember` a number of samples or bytes in all. Nothing here
-depends on rounds: a task counts once.
+fraction of each task, `remember` a number of samples or bytes in all, or of samples of
+each class. Nothing here depends on rounds: a task counts once.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,7 +112,9 @@ def remember(
     classes each class keeps its first K/C, as in iCaRL (Rebuffi et al., CVPR 2017,
     algorithm 5). What does not divide evenly, or what a class with too few samples
     leaves, goes to the others, so that the memory is full; iCaRL rounds K/C. Of more
-    classes than K the seed draws those that keep a sample, anew with each task.
+    classes than K the seed draws those that keep a sample, anew with each task. With a
+    number of samples for each class, by any policy, a class keeps its first ones, as
+    in Hou et al., CVPR 2019 (section 4), and leaves nothing to others.
 
     Of a task that is in the memory already the samples are chosen anew where the
     policy looks at features, which have changed since; otherwise the memory itself is
@@ -299,7 +301,7 @@ def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) ->
                 f"{params.memory_policy}"
             )
         if params.memory_policy == "herding":
-            room = params.memory_samples
+            room = params.room(1)
             return ranks_by_class(y, lambda rows: herding_order(features[rows], room))
         seen = np.asarray(features, np.float64)
         weights = leverage_scores(seen, seen.T @ seen)
@@ -308,11 +310,12 @@ def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) ->
 
 def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
     labels = dense(memory["y"])
-    room = min(params.memory_samples, len(labels))
+    limit = params.memory_per_class or len(labels)
+    room = min(params.room(len(np.unique(labels))), len(labels))
     if params.memory_bytes:
         a_row = sum(dense(values)[0].nbytes for values in memory.values())
         room = min(room, params.memory_bytes // a_row)
-    if params.memory_policy == "reservoir":
+    if params.memory_policy == "reservoir" and not params.memory_per_class:
         order = np.argsort(dense(memory["rank"]), kind="stable")
         return np.sort(order[:room])
     # One sample of each class after the other, until there are enough.
@@ -322,4 +325,5 @@ def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
         # By a number of each class: a task that is remembered again draws the same.
         keys = [derive(seed, "kept-classes", label) for label in classes.tolist()]
         places = np.argsort(np.argsort(keys))[places]
-    return np.sort(np.lexsort((places, turns))[:room])
+    order = np.lexsort((places, turns))
+    return np.sort(order[turns[order] < limit][:room])

@@ -1,9 +1,9 @@
 """Hyper-parameters that several methods share; known without torch."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from fcl_flower.config.parsing import Params
@@ -20,6 +20,9 @@ class MemoryParams(Params):
 
     memory_samples: int = Field(200, ge=0)
     """Samples that a client keeps of all its tasks together, at most; 0 for none."""
+    memory_per_class: int = Field(0, ge=0)
+    """Samples of each class that a client keeps, at most, in the place of
+    memory_samples: the memory grows with the classes; 0 for a total."""
     memory_bytes: int = Field(0, ge=0)
     """Bytes that these samples take as they are stored, at most, with all that is kept
     of each; 0 for any number."""
@@ -28,14 +31,52 @@ class MemoryParams(Params):
     or with the probability of their leverage scores; or any of all, each with the same
     probability (reservoir)."""
 
+    @model_validator(mode="after")
+    def _one_bound(self) -> Self:
+        if self.memory_per_class and "memory_samples" in self.model_fields_set:
+            raise ValueError(
+                f"strategy.memory_samples: got {self.memory_samples}, expected none "
+                f"beside strategy.memory_per_class {self.memory_per_class}, in whose "
+                "place it stands where that is 0"
+            )
+        return self
+
     @property
     def looks_at_features(self) -> bool:
         """That the policy needs features of the samples."""
         return self.memory_policy in ("herding", "leverage")
 
+    def room(self, classes: int) -> int:
+        """Count the samples that a client keeps of so many classes, at most."""
+        if self.memory_per_class:
+            return self.memory_per_class * classes
+        return self.memory_samples
+
     @override
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        return small_memory(self.memory_samples, classes)
+        return small_memory(self.room(classes), classes)
+
+
+class BudgetParams(MemoryParams):
+    """What a client keeps: a share of each task, or what `MemoryParams` say."""
+
+    budget: Literal["fraction", "fixed"] = "fraction"
+    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
+    for all tasks (memory_samples or memory_per_class, memory_bytes,
+    memory_policy)."""
+
+    @model_validator(mode="after")
+    def _bound_is_used(self) -> Self:
+        if self.memory_per_class and self.budget != "fixed":
+            raise ValueError(
+                f"strategy.budget: got {self.budget!r}, expected 'fixed' with "
+                f"strategy.memory_per_class {self.memory_per_class}"
+            )
+        return self
+
+    @override
+    def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
+        return super().remarks(classes, clients) if self.budget == "fixed" else {}
 
 
 class DistillationParams(Params):

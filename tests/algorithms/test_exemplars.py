@@ -17,7 +17,8 @@ from fcl_flower.algorithms.exemplars import (
     without_task,
 )
 from fcl_flower.algorithms.params import MemoryParams
-from fcl_flower.core.errors import ContractError
+from fcl_flower.config.parsing import validate_params
+from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.examples import Examples, concat
 from strategies.fedcbdr import FedCbdrParams
 from strategies.replay import ReplayParams
@@ -70,6 +71,56 @@ def test_the_budget_is_used_up_where_classes_do_not_divide_it():
     assert classes(memory) == {4: 3, 6: 3, 8: 2}
     memory = remember({}, examples({4: 1, 6: 9, 8: 9}), params(7), 1, task=0)
     assert classes(memory) == {4: 1, 6: 3, 8: 3}
+
+
+@pytest.mark.parametrize("policy", ["balanced", "herding", "reservoir", "leverage"])
+def test_each_class_keeps_its_number_however_many_classes_there_are(policy):
+    few = MemoryParams(memory_per_class=3, memory_policy=policy)
+    features = np.random.default_rng(0).normal(size=(11, 4))
+    memory = remember({}, examples({0: 9, 1: 2}), few, 1, 0, features)
+    assert classes(memory) == {0: 3, 1: 2}, "what one has not is left to no other"
+    more = features[:9]
+    later = remember(memory, examples({2: 9}, start=100), few, 2, 1, more)
+    assert classes(later) == {0: 3, 1: 2, 2: 3}
+    assert set(drawn(later)) > set(drawn(memory)), "old classes do not shrink"
+    again = remember(later, examples({0: 5}, start=200), few, 3, 2, more[:5])
+    assert classes(again) == {0: 3, 1: 2, 2: 3}, "a class comes back"
+
+
+def test_a_class_keeps_the_first_of_its_herding():
+    few = MemoryParams(memory_per_class=2, memory_policy="herding")
+    features = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [5.0, -1.0]])
+    memory = remember({}, examples({0: 4}), few, 1, task=0, features=features)
+    assert drawn(memory) == sorted(herding_order(features, 2).tolist())
+
+
+def test_bytes_bound_a_number_for_each_class_too():
+    few = MemoryParams(memory_per_class=5, memory_bytes=60)
+    memory = remember({}, examples({0: 9, 1: 9}), few, 1, task=0)
+    assert classes(memory) == {0: 2, 1: 2}  # 15 bytes each
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "sentence"),
+    [
+        (
+            MemoryParams,
+            {"memory_per_class": 20, "memory_samples": 200},
+            "strategy.memory_samples: got 200, expected none beside "
+            "strategy.memory_per_class 20, in whose place it stands where that is 0",
+        ),
+        (
+            ReplayParams,
+            {"memory_per_class": 20},
+            "strategy.budget: got 'fraction', expected 'fixed' with "
+            "strategy.memory_per_class 20",
+        ),
+    ],
+)
+def test_two_bounds_on_a_memory_are_refused(kind, given, sentence):
+    with pytest.raises(ConfigError) as problem:
+        validate_params(kind, given)
+    assert str(problem.value) == sentence
 
 
 @pytest.mark.parametrize("policy", ["balanced", "reservoir"])
