@@ -220,6 +220,7 @@ class LocalTraining(ClientLearner[P]):
             self.training(stage),
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
+            stage.round,
         )
 
 

@@ -100,6 +100,10 @@ class RunConfig(Section):
                 f"0 with training.optimizer {training.optimizer!r}, which has moments "
                 "of its own",
             )
+        if training.nesterov and not training.momentum:
+            expected = "false without training.momentum, of which it is a form"
+            yield "training.nesterov", True, expected
+        yield from self._of_rates()
         unit, noise, scores = privacy.unit, privacy.noise_multiplier, privacy.scores
         if (unit != "none") != (noise > 0):
             expected = "0" if unit == "none" else "a number above 0"
@@ -126,6 +130,27 @@ class RunConfig(Section):
                 f"false with privacy.unit {unit!r} and privacy.scores "
                 f"{str(scores).lower()}, which go by rounds",
             )
+
+    def _of_rates(self) -> Iterator[tuple[str, object, str]]:
+        section, schedule = self.training, self.training.lr_schedule
+        if schedule and section.lr_patience:
+            expected = f"0 with training.lr_schedule {schedule!r}, which sets the rate"
+            yield "training.lr_patience", section.lr_patience, expected
+        if schedule and self.federation.patience:
+            expected = (
+                f"0 with training.lr_schedule {schedule!r}, which is planned over all "
+                "rounds of a task"
+            )
+            yield "federation.patience", self.federation.patience, expected
+        if schedule == "step" and not section.step_places:
+            expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
+            yield "training.lr_steps", section.lr_steps, expected
+        without = "without training.lr_schedule 'step'"
+        if schedule != "step" and section.lr_steps:
+            yield "training.lr_steps", section.lr_steps, f"none {without}"
+        usual = type(section).model_fields["lr_factor"].default
+        if schedule != "step" and section.lr_factor != usual:
+            yield "training.lr_factor", section.lr_factor, f"{usual} {without}"
 
     @property
     def title(self) -> str:

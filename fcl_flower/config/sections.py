@@ -200,13 +200,23 @@ class TrainingSection(Section):
     """Learning rate at the start of a task; 0 for what suits the model with Adam."""
     lr_patience: int = Field(5, ge=0)
     """Learning-rate patience: epochs without improvement before the rate is divided by
-    three; 0 for a constant rate."""
+    three; 0 for a constant rate, or that of lr_schedule."""
+    lr_schedule: Literal["", "cosine", "step"] = ""
+    """How the learning rate falls over all epochs of each task, of the whole run where
+    concepts are hidden: cosine, from the start to 0; or in steps; empty for neither."""
+    lr_steps: str = ""
+    """With lr_schedule step: fractions of a task after which the rate is multiplied by
+    lr_factor, such as '0.7,0.9'."""
+    lr_factor: float = Field(0.1, gt=0, lt=1)
+    """What the rate is multiplied by at each of lr_steps."""
     early_stopping_patience: int = Field(0, ge=0)
     """Epochs without improvement that end a round's training early; 0 for never."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """By what a training step is taken; sgd needs a learning rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of sgd; kept between the rounds of a task."""
+    nesterov: bool = False
+    """Nesterov's form of the momentum of sgd."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay: how many times a parameter is added to its own gradient."""
     balance: Literal["none", "weights", "batches"] = "none"
@@ -223,6 +233,16 @@ class TrainingSection(Section):
     threads: int = Field(1, ge=1)
     """CPU threads of a client, and in a simulation of the server; results repeat
     exactly only with 1."""
+
+    @property
+    def step_places(self) -> tuple[float, ...]:
+        """Fractions that ``lr_steps`` lists; none where it is no such list."""
+        try:
+            found = tuple(float(text) for text in _listed(self.lr_steps))
+        except ValueError:
+            return ()
+        ascending = list(found) == sorted({*found})
+        return found if ascending and all(0 < one < 1 for one in found) else ()
 
 
 LEAST_SUMMANDS = 3

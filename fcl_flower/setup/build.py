@@ -44,6 +44,7 @@ from fcl_flower.setup.checks import check_network, check_strategy
 from fcl_flower.setup.entries import Entries
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
+from fcl_flower.training.rates import RateSchedule
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import snapshot
 
@@ -211,12 +212,23 @@ class Built(Entries):
             lr_patience=section.lr_patience,
             early_stopping_patience=section.early_stopping_patience,
             optimizer=OptimizerChoice(
-                section.optimizer, section.momentum, section.weight_decay
+                section.optimizer,
+                section.momentum,
+                section.weight_decay,
+                section.nesterov,
             ),
             balance=section.balance,
             precision=section.precision,
             smallest_batch=smallest_batch,
+            schedule=self._rate_schedule(),
         )
+
+    def _rate_schedule(self) -> RateSchedule | None:
+        section = self.config.training
+        if not section.lr_schedule:
+            return None
+        steps, factor = section.step_places, section.lr_factor
+        return RateSchedule(section.lr_schedule, self.schedule, steps, factor)
 
     def strategy(self, network: MultiHeadModel | None = None) -> ServerStrategy[Any]:
         """Make the server side; of a local-only run, one that sends nothing.

@@ -21,6 +21,7 @@ from fcl_flower.data.examples import Examples, batches, in_batches
 from fcl_flower.models.build import seeded
 from fcl_flower.training.balance import balanced_order, class_weights
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
+from fcl_flower.training.rates import RateSchedule
 
 MINIMUM_RATE = 1e-7
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class Training:
         learning_rate: at the start of each task, above 0.
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
+        schedule: by which the rate falls over each task, beside what patience does;
+            None for no other way.
         early_stopping_patience: stagnating epochs that end a round; 0 for never.
         balance: of classes, by their ``weights`` in the loss or within ``batches``; the
             validation loss then counts them alike too.
@@ -67,6 +70,13 @@ class Training:
     balance: Literal["none", "weights", "batches"] = "none"
     precision: Literal["float32", "bfloat16"] = "float32"
     smallest_batch: int = 1
+    schedule: RateSchedule | None = None
+
+    def scheduled(self, rate: float, server_round: int, done: float) -> float:
+        """Compute the rate in a round of which a fraction ``done`` is over."""
+        if self.schedule is None:
+            return rate
+        return rate * self.schedule.at(server_round, done)
 
     @property
     def balanced(self) -> bool:
@@ -103,7 +113,7 @@ class Fit:
         rates: factors on the learning rate by parameter name; 1 where absent.
         after_step: called after each step with its `StepSize` (proximal steps).
         labelled: the labels are classes, which ``training.balance`` may balance.
-        round: of the federation, counted from 1.
+        round: of the federation, counted from 1; 0 without a schedule of the rate.
         validate: the score on the validation examples, by which the rate falls.
         optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
             empty at its start.
@@ -186,7 +196,8 @@ def fit(job: Fit) -> FitResult:
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
             break
-        optimizer.rate = rate
+        done = epoch / training.epochs
+        optimizer.rate = training.scheduled(rate, job.round, done)
         loss, taken = _epoch(job, optimizer, epoch)
         steps += taken
         valid = job.validate()

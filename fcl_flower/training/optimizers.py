@@ -3,7 +3,8 @@
 Adam: Kingma and Ba, ICLR 2015, https://arxiv.org/abs/1412.6980. SGD with momentum as
 PyTorch has it: v <- momentum v + g, w <- w - rate v (Sutskever et al., ICML 2013,
 https://proceedings.mlr.press/v28/sutskever13.html, equations 1 and 2, with the rate
-outside of v).
+outside of v). With Nesterov's momentum (equations 3 and 4 there) the step is along
+g + momentum v.
 
 The arithmetic is that of ``torch.optim``, bit for bit, by its functional forms: its
 classes cost more than the step of a small network, and their first use in a process
@@ -31,12 +32,14 @@ STATE_NAMES = {"adam": ("step", "mean", "square"), "sgd": ("velocity",)}
 class OptimizerChoice:
     """Adam with the published constants, or SGD with a momentum in [0, 1).
 
-    ``weight_decay`` is the factor of each parameter in its own gradient, at least 0.
+    ``weight_decay`` is the factor of each parameter in its own gradient, at least 0;
+    ``nesterov`` asks for a momentum above 0.
     """
 
     name: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
 
 
 class Optimizer:
@@ -122,7 +125,7 @@ class Optimizer:
         if self._choice.name == "sgd":
             common |= {"momentum": self._choice.momentum, "dampening": 0.0}
             velocities = [self._state.get(name, {}).get("velocity") for name in names]
-            sgd(leaves, gradients, velocities, nesterov=False, **common)
+            sgd(leaves, gradients, velocities, nesterov=self._choice.nesterov, **common)
             for name, velocity in zip(names, velocities, strict=True):
                 if velocity is not None:  # the first step makes them
                     self._state[name] = {"velocity": velocity}
@@ -145,8 +148,8 @@ class Optimizer:
         """Compute what the last step has multiplied a leaf's mean gradient with.
 
         rate / (sqrt(v) + eps) of Adam, where v is unbiased; rate / (1 - momentum) of
-        SGD, whose velocity is that many times the mean of the gradients. The leaf has
-        had a gradient, and the result its shape.
+        SGD, whose steps are along that many times the mean of the gradients, also with
+        Nesterov's momentum. The leaf has had a gradient, and the result its shape.
         """
         rate = self.rate * self._factors[name]
         if self._choice.name == "sgd":

@@ -72,10 +72,12 @@ def fit_dp_sgd(
     training: Training,
     privacy: PrivacySection,
     rng: np.random.Generator,
+    server_round: int = 0,
 ) -> None:
     """Minimise a mean over examples plus a penalty, for one round.
 
-    The learning rate stays as it is: a validation loss would tell of its examples.
+    The learning rate follows the schedule alone: a validation loss would tell of its
+    examples.
 
     Args:
         parameters: the leaves to train, by name.
@@ -85,6 +87,7 @@ def fit_dp_sgd(
         training: the batch size is the expected one.
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
+        server_round: of the schedule of the rate; 0 for none.
     """
     optimizer = Optimizer(training.optimizer, parameters, training.learning_rate)
     by_example = torch.func.vmap(
@@ -92,7 +95,10 @@ def fit_dp_sgd(
     )
     planned = planned_steps(len(examples.y), training, privacy.noise_multiplier)
     for (probability, _), count in planned.items():
-        for _ in range(count):
+        for step in range(count):
+            optimizer.rate = training.scheduled(
+                training.learning_rate, server_round, step / count
+            )
             drawn = np.flatnonzero(rng.random(len(examples.y)) < probability)
             rows = torch.from_numpy(drawn).to(examples.y.device)
             leaves = {name: p.detach() for name, p in parameters.items()}

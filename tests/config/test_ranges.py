@@ -26,7 +26,7 @@ SETTINGS = {
     "(0": "federation.timeout privacy.clip",
     "[0, 1)": "scenario.valid_fraction data.public_fraction training.momentum",
     "(0, 1]": "federation.client_fraction federation.quorum asynchronous.mixing",
-    "(0, 1)": "privacy.delta",
+    "(0, 1)": "privacy.delta training.lr_factor",
     "(0, 0.5)": "federation.hostile_fraction",
     "[0.51, 1]": "federation.secure_threshold",
     "[0, 0.9]": "federation.secure_collusion",
@@ -112,11 +112,16 @@ def refused(table, default, build):
 
 
 def test_a_setting_is_refused_beyond_its_bounds_and_nowhere_else():
-    sgd = {"training.optimizer": "sgd"}  # the one with momentum
+    usual = {
+        "training.optimizer": "sgd",  # the one with momentum
+        "training.lr_schedule": "step",  # the one with a factor
+        "training.lr_steps": "0.5",
+        "training.lr_patience": 0,
+    }
     refused(
         SETTINGS,
         lambda key: RunConfig().flat()[key],
-        lambda key, value: RunConfig.of({**sgd, key: value}),
+        lambda key, value: RunConfig.of({**usual, key: value}),
     )
 
 

@@ -69,10 +69,11 @@ def test_all_settings_of_the_training_reach_it():
         optimizer="sgd",
         momentum=0.5,
         weight_decay=0.125,
+        nesterov=True,
         precision="bfloat16",
     )
     found = Built(run).training()
-    assert found.optimizer == OptimizerChoice("sgd", 0.5, 0.125)
+    assert found.optimizer == OptimizerChoice("sgd", 0.5, 0.125, nesterov=True)
     assert found.precision == "bfloat16"
     assert (found.epochs, found.batch_size, found.learning_rate) == (3, 7, 0.25)
     assert (found.lr_patience, found.early_stopping_patience) == (2, 5)

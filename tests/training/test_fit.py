@@ -83,6 +83,7 @@ def batches_of(examples, rounds=(1, 2)):
         (OptimizerChoice("sgd"), {}),
         (OptimizerChoice("sgd", 0.9), {"velocity": "momentum_buffer"}),
         (OptimizerChoice("sgd", 0.9, 0.1), {"velocity": "momentum_buffer"}),
+        (OptimizerChoice("sgd", 0.9, 0.1, True), {"velocity": "momentum_buffer"}),
     ],
     ids=repr,
 )
@@ -97,7 +98,8 @@ def test_two_rounds_are_one_unbroken_run_of_torchs_optimizer(examples, choice, m
     plain = linear()
     given = {"lr": RATE, "weight_decay": choice.weight_decay, "fused": True}
     if choice.name == "sgd":
-        torchs = torch.optim.SGD(plain.values(), momentum=choice.momentum, **given)
+        given |= {"momentum": choice.momentum, "nesterov": choice.nesterov}
+        torchs = torch.optim.SGD(plain.values(), **given)
     else:
         torchs = torch.optim.Adam(plain.values(), **given)
     for x, y in batches_of(examples):
@@ -165,8 +167,12 @@ def test_a_step_of_adam_is_its_size_times_the_mean_gradient(examples):
         )
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.75])
-def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(examples, momentum):
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.75, False), (0.75, True)]
+)
+def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(
+    examples, momentum, nesterov
+):
     """Gradients that stay: the velocity is their sum, 1 / (1 - momentum) of them."""
     leaves, slope = {"w": torch.nn.Parameter(torch.zeros(3))}, torch.tensor([1, -2, 9])
     sizes, places = [], []
@@ -179,7 +185,7 @@ def test_a_step_of_sgd_is_its_size_times_the_mean_gradient(examples, momentum):
         leaves,
         examples,
         objective=lambda x, y: (leaves["w"] * slope).sum(),
-        optimizer=OptimizerChoice("sgd", momentum),
+        optimizer=OptimizerChoice("sgd", momentum, nesterov=nesterov),
         epochs=60,
         batch_size=COUNT,
         rates={"w": 3.0},
