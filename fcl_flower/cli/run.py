@@ -112,9 +112,10 @@ def _print_summary(
         for name, key in (
             ("accuracy", "average_accuracy"),
             ("balanced accuracy", "balanced_accuracy"),
+            ("average incremental accuracy", "average_incremental_accuracy"),
             ("forgetting", "forgetting"),
         )
-        if key != "balanced_accuracy" or summary.get(key) is not None
+        if key in ("average_accuracy", "forgetting") or summary.get(key) is not None
     ]
     if stopped := summary.get("privacy", {}).get("stopped"):
         lost = summary["average_accuracy"] is None

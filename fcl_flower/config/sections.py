@@ -94,7 +94,7 @@ class ScenarioSection(NamedSection):
     """Tasks in each client's stream; hidden concepts in the scenario concepts."""
     classes_per_task: int = Field(0, ge=0)
     """Classes in a task; 0 for the scenario's default. With local data: the most that
-    any task has."""
+    any task has; with first_task_classes: those of each later task."""
     valid_fraction: float = Field(0.15, ge=0, lt=1)
     """Fraction of a task's training samples that is held out for validation; with 0
     nothing tells when training stagnates, and the learning rate is constant."""

@@ -25,7 +25,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 MEASURES = (
     *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
-    *("balanced_accuracy", "macro_f1"),
+    *("average_incremental_accuracy", "balanced_accuracy", "macro_f1"),
 )
 COSTS = (
     *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
@@ -45,7 +45,8 @@ COLUMNS = {
 }
 SPREAD = (
     *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
-    *("transfer_gain", "balanced_accuracy", "macro_f1"),
+    *("transfer_gain", "average_incremental_accuracy", "balanced_accuracy"),
+    "macro_f1",
 )
 """Keys of `tables.rows` that have a mean and a standard deviation."""
 
@@ -283,6 +284,7 @@ def _tests(
 LATEX_MEASURES = {
     "average_accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
+    "average_incremental_accuracy": "average incremental accuracy",
     "forgetting": "forgetting",
     "forward_transfer": "forward transfer",
     "transfer_gain": "transfer gain",

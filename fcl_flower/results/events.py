@@ -141,6 +141,11 @@ class About(_Noted):
     single_task: bool = False
     environment: Environment = Environment()
 
+    @property
+    def incremental(self) -> bool:
+        """Whether each task brings new classes of one head, in one order for all."""
+        return self.scenario == "class-incremental"
+
     def own_tasks(self, client: int) -> list[int]:
         """List the tasks that a client counts."""
         out = self.sat_out.get(client, ())
@@ -157,6 +162,7 @@ class Measures(_Noted):
     forgetting: float | None
     backward_transfer: float | None
     learning_accuracy: float | None
+    average_incremental_accuracy: Fraction | None = None
     sample_accuracy: list[Fraction | None] = []
     accuracy_matrix: list[list[Fraction | None]] = []
     client_accuracy: list[list[list[Fraction | None]]] = []

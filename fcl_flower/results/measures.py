@@ -54,6 +54,17 @@ def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accura
     return _ratio(right, weights.sum((0, 2)))
 
 
+def average_incremental_accuracy(seen: Accuracy) -> float:
+    """Compute ``mean_t s[t]`` of a `sample_accuracy` s, shape (tasks,), in [0, 1].
+
+    The average incremental accuracy of iCaRL (Rebuffi et al., CVPR 2017, section 4):
+    after each task the accuracy over all classes so far, each test sample once, and the
+    mean of these. With tasks of unequal size it is no mean of accuracies on tasks. NaN
+    where one is unknown.
+    """
+    return float(np.mean(seen))
+
+
 def learning_accuracy(accuracy: Accuracy) -> float:
     """Compute ``mean_i a[i, i]``, the mean over clients, in [0, 1].
 

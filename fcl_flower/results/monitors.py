@@ -185,14 +185,8 @@ OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
 
 OF_RUN = (
     *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),
-    *(
-        "backward_transfer",
-        "learning_accuracy",
-        "bytes_up",
-        "bytes_down",
-        "model_bytes",
-        "seconds",
-    ),
+    *("backward_transfer", "learning_accuracy", "average_incremental_accuracy"),
+    *("bytes_up", "bytes_down", "model_bytes", "seconds"),
 )
 """Keys of a summary."""
 

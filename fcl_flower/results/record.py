@@ -1,5 +1,6 @@
 """One run as its events add up: what is written, resumed and read alike."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -343,8 +344,13 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
     if record.scenario.datasets:  # else only the clients know how many samples
         counts = [[task.test for task in tasks] for tasks in record.scenario.clients]
         by_samples = measures.sample_accuracy(accuracy, np.array(counts))
+    # Elsewhere a sample may be tested by several clients, or a head knows its task.
+    average = math.nan
+    if record.about.incremental and not so_far:
+        average = measures.average_incremental_accuracy(by_samples)
     known = {
         **dict.fromkeys(MEASURES),
+        "average_incremental_accuracy": _or_none(average),
         "sample_accuracy": _nested(by_samples),
         "accuracy_matrix": _nested(measures.mean_measured(accuracy, axis=0)),
         "client_accuracy": _nested(accuracy),

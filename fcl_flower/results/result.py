@@ -82,6 +82,14 @@ class Result:
         return self._number("average_accuracy")
 
     @property
+    def average_incremental_accuracy(self) -> float:
+        """Mean over task ends of the accuracy over all classes so far, or NaN.
+
+        Known in the scenario class-incremental alone.
+        """
+        return self._number("average_incremental_accuracy")
+
+    @property
     def honest_accuracy(self) -> float:
         """`average_accuracy` without hostile clients; NaN where there are none."""
         return self._number("honest_accuracy")
@@ -146,7 +154,7 @@ class Result:
         return _framed(self.report())
 
     def _number(self, key: str) -> float:
-        value = self.summary[key]
+        value = self.summary.get(key)  # none in a run of a former version
         return float("nan") if value is None else float(value)
 
 
@@ -173,12 +181,12 @@ class Comparison:
     def to_pandas(self) -> "pd.DataFrame":
         """Make a data frame with a row for each run; needs pandas."""
         found = [result.summary for result in self.results]
-        known = any(one.get("balanced_accuracy") is not None for one in found)
-        measures = (
-            "average_accuracy",
-            *(["balanced_accuracy"] if known else []),
-            *("forgetting", "backward_transfer"),
-        )
+        known = [
+            key
+            for key in ("balanced_accuracy", "average_incremental_accuracy")
+            if any(one.get(key) is not None for one in found)
+        ]
+        measures = "average_accuracy", *known, "forgetting", "backward_transfer"
         keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
         return _data_frame([{key: one.get(key) for key in keys} for one in found])
 

@@ -78,10 +78,11 @@ FURTHER: tuple[tuple[Mapping[str, str], str], ...] = (
     (
         {
             "sample_accuracy": "accuracy over samples",
-            "mean_sample_accuracy": "mean over tasks",
+            "average_incremental_accuracy": "average incremental accuracy",
         },
-        "Class-incremental: accuracy over the test samples of all classes so far; "
-        "after the last task, and mean over the tasks learned.",
+        "Class-incremental: accuracy over the test samples of all classes so far, "
+        "after the last task; average incremental accuracy: its mean over the ends of "
+        "all tasks.",
     ),
 )
 """Columns of runs that have something for them: heads by key, and a note."""
@@ -173,7 +174,7 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
         found = (run.get("concepts", {}).get(key) for run in runs.values())
         row[key] = mean_and_std(found)
     seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
-    for place, key in enumerate(("sample_accuracy", "mean_sample_accuracy")):
+    for place, key in enumerate(("sample_accuracy", "average_incremental_accuracy")):
         row[key] = mean_and_std(of_run[place] for of_run in seen)
     every = [run for of_title in by_title.values() for run in of_title.values()]
     transfers = (_forward_transfer(run, every) for run in runs.values())
@@ -232,7 +233,7 @@ def _accuracy_over_classes_seen(summary: Summary) -> tuple[float | None, float |
     seen = summary.get("sample_accuracy", [])
     if summary.get("scenario") != "class-incremental" or None in seen or not seen:
         return None, None
-    return seen[-1], statistics.fmean(seen)
+    return seen[-1], measures.average_incremental_accuracy(np.array(seen))
 
 
 def _gain(federated: Summary, local_only: Summary) -> float | None:

@@ -66,6 +66,32 @@ def test_sample_accuracy_counts_every_sample_once():
         measures.sample_accuracy(ONE, np.array([1, 2, 3]))
 
 
+def test_average_incremental_accuracy_is_no_mean_of_tasks_of_unequal_size():
+    """Two clients; tasks of 50, 10 and 10 classes with one sample a class."""
+    accuracy = np.array(
+        [
+            [[0.8, NAN, NAN], [0.4, 1.0, NAN], [0.2, 0.6, 1.0]],
+            [[0.4, NAN, NAN], [0.2, 0.8, NAN], [0.2, 0.2, 0.6]],
+        ]
+    )
+    counts = np.array([[25, 5, 5], [25, 5, 5]])
+    right = [
+        (20 + 10) / 50,
+        (10 + 5 + 5 + 4) / 60,
+        (5 + 3 + 5 + 5 + 1 + 3) / 70,
+    ]
+
+    seen = measures.sample_accuracy(accuracy, counts)
+
+    np.testing.assert_allclose(seen, right)
+    found = measures.average_incremental_accuracy(seen)
+    assert found == pytest.approx((0.6 + 0.4 + 22 / 70) / 3)
+    by_task = [np.nanmean(accuracy[:, t]) for t in range(3)]
+    assert found < np.mean(by_task) - 0.05
+    seen[1] = NAN
+    assert np.isnan(measures.average_incremental_accuracy(seen))
+
+
 def test_transfer_gain_by_hand():
     federated = np.array(
         [[[0.5, NAN], [0.6, 0.9]], [[0.5, NAN], [0.4, 0.5]], [[0.5, NAN], [0.7, 0.7]]]

@@ -43,6 +43,7 @@ def test_measures_are_those_of_all_evaluations():
     assert summary.learning_accuracy == pytest.approx(((0.9 + 0.8) / 2 + 0.5) / 2)
     share = (30 * 0.9 + 30 * 0.5) / 60, (30 * 0.7 + 10 * 0.8) / 40
     assert summary.sample_accuracy == pytest.approx(share)
+    assert summary.average_incremental_accuracy is None, "another scenario"
     assert summary.client_accuracy[1] == [[0.5, None], [None, None]]
     assert summary.accuracy_matrix[0] == [0.7, None]
     assert summary.before_aggregation.average_accuracy == 0.5

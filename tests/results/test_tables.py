@@ -239,7 +239,7 @@ INCREMENTAL = {"scenario": "class-incremental"}
                 for seen in ([0.9, 0.6], [0.7, 0.4])
             ],
             INCREMENTAL | {"sample_accuracy": [0.7, None]},
-            "accuracy over samples | mean over tasks",
+            "accuracy over samples | average incremental accuracy",
             "0.500 ± 0.141 | 0.650 ± 0.141",
         ),
         (

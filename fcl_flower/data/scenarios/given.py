@@ -118,6 +118,8 @@ class GivenTasks:
         size, public = spec.classes_per_task, spec.public_fraction
         foreign = source.train is not self.data.train
         by_class = getattr(spec.params, "split", EVENLY) == BY_CLASS
+        ordered = getattr(spec.params, "class_order", "")
+        first = getattr(spec.params, "first_task_classes", 0)
         dealt = "iid or dirichlet:BETA, as all clients meet all classes of a task"
         sizes = f"none, or {largest} as the largest of the given tasks has"
         for key, value, wrong, expected in (
@@ -131,6 +133,8 @@ class GivenTasks:
                 "0, as all samples are the clients'",
             ),
             ("scenario.split", BY_CLASS, by_class, dealt),
+            ("scenario.class_order", ordered, ordered, "none, as the tasks are given"),
+            ("scenario.first_task_classes", first, first, "0, as the tasks are given"),
         ):
             if wrong:
                 raise config_error(key, value, expected)

@@ -7,10 +7,10 @@ LANDER: the samples of all of a task's classes are dealt to all clients, see
 """
 
 from collections.abc import Sequence
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import config_error
@@ -30,6 +30,21 @@ from fcl_flower.data.scenarios.groups import (
 )
 from fcl_flower.data.scenarios.plan import ScenarioSpec, Task, TaskStreams
 
+_SEED = "seed:"
+_SEEDS = 2**32
+
+
+def _known_order(value: str) -> str:
+    if value.startswith(_SEED):
+        number = value.removeprefix(_SEED)
+        if number.isdecimal() and int(number) < _SEEDS:
+            return value
+    elif not value or all(part.strip().isdecimal() for part in value.split(",")):
+        return value
+    raise ValueError(
+        "label numbers separated by commas, or 'seed:N' with N from 0 to 2^32 - 1"
+    )
+
 
 class ClassIncrementalParams(Params):
     """Settings of the scenario ``class-incremental``."""
@@ -39,6 +54,13 @@ class ClassIncrementalParams(Params):
     evenly), or dirichlet:BETA (all samples, skewed by class, such as dirichlet:0.5)."""
     class_fraction: float = Field(0.6, gt=0, le=1)
     """Share of each task's classes that a client learns, where classes are drawn."""
+    class_order: Annotated[str, AfterValidator(_known_order)] = ""
+    """In which order the classes of one data set are learned: label numbers from 0,
+    separated by commas; or seed:N for numpy.random.RandomState(N).permutation, as in
+    papers' code (seed:1993); empty for an order drawn by run.seed."""
+    first_task_classes: int = Field(0, ge=0)
+    """Classes of the first task, such as 50 (B50); later tasks share out the others, or
+    have classes_per_task each; 0 for as many as each task has."""
     merge_labels: str = ""
     """Data sets whose classes of one name are one class, such as 'a=b=c,d=e'."""
 
@@ -103,25 +125,59 @@ def task_groups(spec: Spec) -> list[Group]:
                 "classes"
             )
             raise config_error("classes_per_task", size, expected)
+        for key in ("class_order", "first_task_classes"):
+            if given := getattr(spec.params, key):
+                expected = (
+                    f"none with {len(sources)} data sets, each of which is a task"
+                )
+                raise config_error(f"scenario.{key}", given, expected)
         return [
             Group(source.name, source, tuple(range(source.num_classes)))
             for source in sources
         ]
     source = sources[0]
-    most = source.num_classes // (size or 1)
+    order, first = _class_order(spec, source), spec.params.first_task_classes
+    if first > len(order):
+        expected = f"at most the {len(order)} classes of {source.name}"
+        raise config_error("scenario.first_task_classes", first, expected)
+    most = (len(order) - first) // (size or 1) + (first > 0)
     if tasks > most:
+        each = f"the first task takes {first} and each later one" if first else ""
         raise config_error(
             "tasks",
             tasks,
             f"at most {most}, since {source.name} has {source.num_classes} classes, of "
-            f"which each task takes {size or 'some'}",
+            f"which {each or 'each task takes'} {size or 'some'}",
         )
-    order = spec.rng("classes").permutation(source.num_classes)
-    parts = np.array_split(order[: size * tasks or None], tasks)
+    later = tasks - (first > 0)
+    rest = order[first:][: size * later or None]
+    parts = [order[:first]] * (first > 0)
+    parts += np.array_split(rest, later) if later else []
     return [
         Group(f"{source.name}/{number}", source, tuple(sorted(part.tolist())))
         for number, part in enumerate(parts)
     ]
+
+
+def _class_order(spec: Spec, source: Dataset) -> Indices:
+    """Order the classes of a data set, as the run's seed or a user says.
+
+    The codes of iCaRL and of those after it draw by NumPy's legacy generator, whose
+    numbers are the same in all versions (NEP 19).
+    """
+    given, count = spec.params.class_order, source.num_classes
+    if not given:
+        return spec.rng("classes").permutation(count)
+    if given.startswith(_SEED):
+        legacy = np.random.RandomState(int(given.removeprefix(_SEED)))
+        return legacy.permutation(count)
+    order = [int(part) for part in given.split(",")]
+    if sorted(order) != [*range(count)]:
+        expected = (
+            f"each of the {count} classes of {source.name} once, 0 to {count - 1}"
+        )
+        raise config_error("scenario.class_order", given, expected)
+    return np.array(order, np.int64)
 
 
 def _drawn(spec: Spec, number: int, group: Group) -> list[tuple[int, ...]]:

@@ -246,7 +246,7 @@ def _accuracy(record: Record) -> Iterator[Section]:
     if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
         return
     tasks = range(about.tasks)
-    if record.finished and about.scenario == "class-incremental":
+    if record.finished and about.incremental:
         seen = np.array(record.summary.sample_accuracy, np.float64)
         what = "Accuracy over all classes seen, after each task"
         yield Section(

@@ -156,6 +156,12 @@ MEASURES = (
     ),
     Measure("Balanced accuracy", "balanced_accuracy", fraction, "classes count alike"),
     Measure(
+        "Average incremental accuracy",
+        "average_incremental_accuracy",
+        fraction,
+        "after each task, over all classes so far; mean over tasks",
+    ),
+    Measure(
         "Task unknown",
         "inferred_task_accuracy",
         fraction,

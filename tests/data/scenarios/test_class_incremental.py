@@ -16,6 +16,8 @@ from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.examples import InputSpec, public_examples, task_data
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.concepts import ConceptsParams
+from fcl_flower.exports.sheets import finished_runs, run_sheets
+from fcl_flower.results import tables
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -161,6 +163,59 @@ def test_classes_of_one_set_are_shared_out_in_an_order_that_the_seed_draws():
     assert [[*group] for group in groups(classes_per_task=2)] == pairs
 
 
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory):
+    """Return a folder with a set of 100 classes."""
+    folder = tmp_path_factory.mktemp("hundred")
+    images_in_turn(folder, "hundred", 100, 8)
+    return folder
+
+
+ONE_SET = {"datasets": ["hundred"], "clients": 2, "split": "iid"}
+
+
+def of_tasks(plan):
+    """Return the classes of each task, over all clients."""
+    return [{n for one in tasks for n in one.classes} for tasks in by_task(plan)]
+
+
+def test_the_order_of_seed_1993_is_that_of_the_published_codes(hundred):
+    """As printed by iCaRL and those after it: 68, 56, 78, 8, 23, 84, 90, ..."""
+    settings = {**ONE_SET, "tasks": 10, "class_order": "seed:1993"}
+    plan = build(hundred, **settings)
+    assert of_tasks(plan)[0] == {68, 56, 78, 8, 23, 84, 90, 65, 74, 76}
+    legacy = np.random.RandomState(1993)
+    order = np.arange(100)
+    legacy.shuffle(order)  # how some of them draw it
+    expected = [set(part.tolist()) for part in order.reshape(10, 10)]
+    assert of_tasks(plan) == expected
+    assert of_tasks(build(hundred, **settings, seed=5)) == expected, "whatever run.seed"
+
+
+def test_an_order_may_be_listed():
+    plan = build(tasks=3, class_order="9, 0,8,1,7,2,6,3,5,4", classes_per_task=3)
+    assert of_tasks(plan) == [{9, 0, 8}, {1, 7, 2}, {6, 3, 5}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"tasks": 6}, [50, 10, 10, 10, 10, 10]),  # B50, 5 steps
+        ({"tasks": 11}, [50, *[5] * 10]),
+        ({"tasks": 3, "classes_per_task": 10}, [50, 10, 10]),
+        ({"tasks": 4}, [50, 17, 17, 16]),
+        ({"tasks": 1}, [50]),
+    ],
+)
+def test_a_first_task_may_have_more_classes(hundred, settings, sizes):
+    order = {"class_order": "seed:1993", "first_task_classes": 50}
+    found = of_tasks(build(hundred, **ONE_SET, **order, **settings))
+    assert list(map(len, found)) == sizes
+    places = np.random.RandomState(1993).permutation(100).tolist()
+    assert found[0] == {*places[:50]}
+    assert set().union(*found) == {*places[: sum(sizes)]}
+
+
 def test_several_sets_are_tasks_in_the_order_given(reviews):
     plan = build(reviews, datasets=["pets", "books", "food"], class_fraction=1.0)
     found = [(tasks[0].name, len(tasks[0].classes)) for tasks in by_task(plan)]
@@ -213,6 +268,31 @@ def test_clients_that_drew_the_same_classes_learn_the_same(drawn):
         ({"classes_per_task": 1}, "classes_per_task: got 1, expected at least 2"),
         ({"classes_per_task": 0}, "classes_per_task: got 0, expected at least 2"),
         ({"datasets": ["digits", "pets"]}, "tasks: got 3, expected 2, since each of"),
+        (
+            {"tasks": 4, "classes_per_task": 2, "first_task_classes": 5},
+            "tasks: got 4, expected at most 3, since digits has 10 classes, of which "
+            "the first task takes 5 and each later one 2",
+        ),
+        (
+            {"first_task_classes": 11},
+            "scenario.first_task_classes: got 11, expected at most the 10 classes of d",
+        ),
+        (
+            {"class_order": "0,1,2"},
+            "scenario.class_order: got '0,1,2', expected each of the 10 classes of d",
+        ),
+        (
+            {"class_order": "0,1,2,3,4,5,6,7,8,8"},
+            "scenario.class_order: got '0,1,2,3,4,5,6,7,8,8', expected each of the 10",
+        ),
+        (
+            {"datasets": ["food", "pets"], "tasks": 2, "class_order": "seed:1"},
+            "scenario.class_order: got 'seed:1', expected none with 2 data sets",
+        ),
+        (
+            {"datasets": ["food", "pets"], "tasks": 2, "first_task_classes": 2},
+            "scenario.first_task_classes: got 2, expected none with 2 data sets",
+        ),
         (
             {"datasets": ["digits", "pets"], "tasks": 2, "classes_per_task": 2},
             "classes_per_task: got 2, expected none, since each of 2 data sets",
@@ -479,6 +559,73 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(
     right = [(after[:, t, : t + 1] * counts[:, : t + 1]).sum() for t in range(2)]
     assert counts.sum(axis=0).tolist() == [20, 20]
     assert summary["sample_accuracy"] == pytest.approx([right[0] / 20, right[1] / 40])
+    average = (right[0] / 20 + right[1] / 40) / 2
+    assert summary["average_incremental_accuracy"] == pytest.approx(average)
+
+
+def test_a_first_task_of_more_classes_counts_by_its_samples_wherever_it_is_told(
+    tmp_path,
+):
+    config = tiny(
+        tmp_path,
+        scenario={
+            "name": "class-incremental",
+            "first_task_classes": 6,
+            "class_order": "9,8,7,6,5,4,3,2,1,0",
+        },
+        strategy="fedavg",
+        dataset="digits",
+        clients=2,
+        tasks=3,
+        max_test_per_class=4,
+        max_train_per_class=10,
+        classes_per_task=2,
+    )
+    run_in_process(config)
+    plan = Built(resolve(config)).scenario
+    summary = summary_of(tmp_path)
+
+    assert [len(plan.labels_until(task)) for task in range(3)] == [6, 8, 10]
+    after = np.array(summary["client_accuracy"], float)
+    counts = np.array([[len(t.test) for t in tasks] for tasks in plan.clients])
+    assert counts.sum(axis=0).tolist() == [24, 8, 8]
+    seen = [
+        (after[:, t, : t + 1] * counts[:, : t + 1]).sum() / (24 + 8 * t)
+        for t in range(3)
+    ]
+    assert summary["average_incremental_accuracy"] == pytest.approx(np.mean(seen))
+    (row,) = tables.rows([summary | {"seconds": 1.0, "peak_memory": 1}])
+    known = row["average_incremental_accuracy"]["mean"]
+    assert known == pytest.approx(np.mean(seen))
+    runs = {sheet.name: sheet for sheet in run_sheets(finished_runs([tmp_path]))}
+    (line,) = runs["runs"].rows
+    place = runs["runs"].columns.index("average_incremental_accuracy")
+    assert line[place] == pytest.approx(np.mean(seen))
+    page = (tmp_path / "report.html").read_text()
+    assert "Average incremental accuracy" in page
+    assert f"{np.mean(seen):.3f}" in page
+
+
+def test_a_growing_head_knows_the_classes_of_a_large_first_task(tmp_path):
+    config = tiny(
+        tmp_path,
+        scenario={"name": "class-incremental", "first_task_classes": 6},
+        strategy="icarl",
+        dataset="digits",
+        growing_head=True,
+        tasks=3,
+        classes_per_task=2,
+        max_train_per_class=10,
+        max_test_per_class=4,
+    )
+    run_in_process(config)
+    network = Built(resolve(config)).model()
+    opened = [Built(resolve(config)).labels_until(task) for task in range(3)]
+
+    assert network.classes == 10
+    assert [len(labels) for labels in opened] == [6, 8, 10]
+    assert set(opened[0]) < set(opened[1]) < set(opened[2])
+    assert None not in summary_of(tmp_path)["sample_accuracy"]
 
 
 def test_a_model_has_one_output_for_each_class(reviews):

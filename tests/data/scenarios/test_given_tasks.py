@@ -162,6 +162,16 @@ def refusals():
             "scenario.split: got 'classes', expected iid or d",
         ),
         (
+            pairs,
+            {"class_order": "seed:1"},
+            "scenario.class_order: got 'seed:1', expected none, as the tasks are given",
+        ),
+        (
+            pairs,
+            {"first_task_classes": 3},
+            "scenario.first_task_classes: got 3, expected 0, as the tasks are given",
+        ),
+        (
             given(PAIRS, "multi", every=6),
             {},
             "clients: got 3 clients that learn class '1",
