@@ -34,6 +34,7 @@ from fcl_flower.runtime.study import Study, variants_of
 from fcl_flower.runtime.study_runs import run_folder, run_study
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.entries import data_root
+from fcl_flower.setup.preset import read_preset
 from fcl_flower.setup.resolve import resolve
 
 BackendName: TypeAlias = Literal["in-process", "flower"]
@@ -46,6 +47,7 @@ Model: TypeAlias = str | Mapping[str, object] | ModelEntry | Callable[..., nn.Mo
 def simulate(
     algorithm: str | Algorithm | RunConfig = "fedweit",
     *,
+    preset: str | None = None,
     backend: BackendName = "in-process",
     output: Path | str | None = None,
     resume: Path | str | None = None,
@@ -60,6 +62,7 @@ def simulate(
     Args:
         algorithm: a name (``fcl list``), an algorithm of your own, or a whole
             configuration.
+        preset: name of a published protocol, ``fcil-cifar100``, under the settings.
         backend: ``in-process``, or ``flower`` for Flower's simulation runtime, in
             which clients train in parallel; the numbers are the same.
         output: folder for the results; None for a temporary one that is kept as long
@@ -86,7 +89,11 @@ def simulate(
         RoundError: the run failed; the message says why.
     """
     where = _backend(backend, workers)
-    base = RunConfig()
+    protocol = read_preset(preset)
+    base = RunConfig.of(protocol.settings)
+    if preset is not None and (resume is not None or isinstance(algorithm, RunConfig)):
+        expected = "none beside a run or a configuration, which has all settings"
+        raise config_error("preset", preset, expected)
     if isinstance(algorithm, RunConfig):
         base, algorithm = algorithm, algorithm.strategy.name
     more: dict[str, Any] = {}
@@ -96,7 +103,8 @@ def simulate(
     with _registered(where, [algorithm], data, model, settings, base) as given:
         (name,), named = given
         if resume is None:
-            run = resolve(base.replace(**{**named, "strategy.name": name}))
+            params = protocol.params_for([name])
+            run = resolve(base.replace(**{**params, **named, "strategy.name": name}))
         else:
             run = resolve(extend(Path(resume), **more))
         validate(run)
@@ -128,6 +136,7 @@ def compare(
     algorithms: Sequence[str | Algorithm],
     seeds: Sequence[int] = (0,),
     *,
+    preset: str | None = None,
     counterparts: bool = True,
     backend: BackendName = "in-process",
     output: Path | str | None = None,
@@ -143,6 +152,7 @@ def compare(
         algorithms: names, or algorithms of your own; a parameter in
             ``strategy={...}`` goes to those that know it.
         seeds: of the runs.
+        preset: see `simulate`.
         counterparts: also run each algorithm without communication.
         backend: see `simulate`.
         output: see `simulate`; runs that are finished in the folder are kept, and
@@ -165,11 +175,13 @@ def compare(
     seeds = [one.item() if isinstance(one, np.generic) else one for one in seeds]
     if "seed" in settings:
         raise config_error("seed", settings["seed"], "none, as there are seeds")
-    base = RunConfig()
+    protocol = read_preset(preset)
+    base = RunConfig.of(protocol.settings)
     with _registered(where, algorithms, data, model, settings, base) as given:
         names, named = given
         params = {k: v for k, v in named.items() if k.startswith("strategy.")}
-        shared = RunConfig.of({k: v for k, v in named.items() if k not in params})
+        shared = base.replace(**{k: v for k, v in named.items() if k not in params})
+        params = {**protocol.params_for(names), **params}
         variants = variants_of(names, shared, params, counterparts=counterparts)
         study = Study(variants, tuple(seeds))
         with _folder_for(output) as (folder, keeps):

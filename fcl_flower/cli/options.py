@@ -15,6 +15,7 @@ from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_ro
 
 if TYPE_CHECKING:
     from fcl_flower.runtime.local_runs import Backend
+    from fcl_flower.setup.preset import Preset
 
 _SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +51,11 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
             "config_file",
             type=click.Path(path_type=Path),
             help="config.toml of another run, to start from.",
+        )(command)
+        command = click.option(
+            "--preset",
+            metavar="NAME",
+            help="A published protocol, such as fcil-cifar100; other options win.",
         )(command)
         command = click.option(
             "--set",
@@ -206,17 +212,36 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
     return output or (Path(named) if named else free_folder(config))
 
 
-def configured(given: dict[str, Any]) -> RunConfig:
-    """Put the options that are given on top of the configuration of a file."""
+def chosen_preset(given: dict[str, Any]) -> "Preset":
+    """Take the preset out of the options; an empty one where there is none."""
+    from fcl_flower.setup.preset import read_preset
+
+    name = given.pop("preset")
+    if name is not None and given["config_file"] is not None:
+        expected = "none beside --config, which has all settings"
+        raise config_error("preset", name, expected)
+    return read_preset(name)
+
+
+def configured(given: dict[str, Any], preset: "Preset | None" = None) -> RunConfig:
+    """Put the options that are given on top of a file's configuration, or a preset.
+
+    Parameters of ``preset`` are left out; without it the options name one.
+    """
+    own = preset is None
+    preset = chosen_preset(given) if preset is None else preset
     path, pairs = given.pop("config_file"), given.pop("pairs")
-    config = RunConfig()
+    config = RunConfig.of(preset.settings)
     if path is not None:
         config = RunConfig.read(path, "config")
         config = config.replace(output="", client_state="context", id="")
     flags = {key: value for key, value in given.items() if value is not None}
     settings = long_keys(flags)
     check_not_zero(settings)
-    return config.replace(**{**settings, **set_keys(pairs)})
+    settings |= set_keys(pairs)
+    name = str(settings.get("strategy.name", config.strategy.name))
+    params = preset.params_for([name]) if own else {}
+    return config.replace(**{**params, **settings})
 
 
 def with_flag(sentence: str) -> str:

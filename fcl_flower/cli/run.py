@@ -11,6 +11,7 @@ from rich.markdown import Markdown
 from fcl_flower.cli.options import (
     backend_of,
     backend_option,
+    chosen_preset,
     configured,
     data_option,
     gpus_option,
@@ -198,14 +199,15 @@ def compare(
 
     given_pairs = set_keys(given["pairs"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
-    shared = configured({**given, "pairs": ()}).replace(
+    preset, names = chosen_preset(given), listed(strategies, "strategies")
+    shared = configured({**given, "pairs": ()}, preset).replace(
         **{k: v for k, v in given_pairs.items() if k not in params}
     )
+    params = {**preset.params_for(names), **params}
     if (
         backend.local_data and not shared.scenario.name
     ):  # before a strategy brings its own
         shared = shared.replace(**{"scenario.name": "local-data"})
-    names = listed(strategies, "strategies")
     variants = variants_of(names, shared, params, counterparts=counterparts)
     folder = output_folder(output, shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
