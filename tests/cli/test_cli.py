@@ -16,6 +16,7 @@ from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.runtime.local_runs import Backend
 from fcl_flower.setup import build
 
+PRESET = "fcil-cifar100"
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
 
 # ---- what is refused
@@ -487,6 +488,45 @@ def test_data_that_do_not_suit_the_settings_are_refused(fcl, tables):
 
 
 # ---- several runs
+
+
+def test_options_win_over_a_preset(fcl, ran):
+    preset = ("--preset", PRESET, "--dataset", "digits", "--tasks", "2")
+    answer = fcl(
+        *("simulate", "--strategy", "icarl", *preset, "--model", "small"),
+        *("--clients", "2", "--rounds", "1", "--epochs", "1", "--output", "out"),
+        *("--set", "memory_per_class=3", "--set", "training.learning_rate=0.01"),
+    )
+    assert answer.code == 0, answer.err
+    assert "average incremental accuracy 0." in answer.out
+    (config,) = [run.config for run in ran]
+    assert (config.data.datasets, config.training.learning_rate) == ("digits", 0.01)
+    assert config.scenario.params["class_order"] == "seed:1993"
+    assert config.scenario.clients == 2
+    assert (config.training.optimizer, config.training.batch_size) == ("sgd", 128)
+    kept = {"budget": "fixed", "memory_per_class": 3, "memory_policy": "herding"}
+    assert dict(config.strategy.params) == kept
+
+
+def test_a_preset_that_there_is_not_or_that_says_nothing_is_refused(fcl):
+    fcl("simulate", "--preset", "fcil").is_refusal("preset: got 'fcil'", PRESET)
+    beside = ("--preset", PRESET, "--config", "out/config.toml")
+    fcl("simulate", *beside).is_refusal("preset: got", "none beside --config")
+    resumed = ("--preset", PRESET, "--resume", "out")
+    fcl("simulate", *resumed).is_refusal("preset: got", "no settings beside resume")
+
+
+def test_a_comparison_gives_a_preset_to_those_who_know_it(fcl, ran):
+    preset = ("--preset", PRESET, "--dataset", "digits", "--tasks", "2")
+    answer = fcl(
+        *("compare", "--strategies", "fedavg,replay", *preset, "--model", "small"),
+        *("--clients", "2", "--rounds", "1", "--epochs", "1", "--no-local-only"),
+        *("--set", "memory_per_class=3", "--learning-rate", "0.01"),
+    )
+    assert answer.code == 0, answer.err
+    kept = {"budget": "fixed", "memory_per_class": 3, "memory_policy": "herding"}
+    assert [dict(run.config.strategy.params) for run in ran] == [{}, kept]
+    assert "average incremental accuracy" in answer.out
 
 
 def test_a_comparison_gives_settings_to_those_who_know_them(fcl, ran, tmp_path):
