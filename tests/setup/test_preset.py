@@ -52,6 +52,7 @@ def test_the_protocol_is_what_its_page_says(root):
     assert (training.epochs, training.batch_size) == (2, 128)
     choice = training.optimizer
     assert (choice.name, choice.momentum, choice.weight_decay) == ("sgd", 0.9, 5e-4)
+    assert training.learning_rate == 0.04
     rates = [training.scheduled(0.1, number, 0) for number in (1, 51, 100, 101)]
     assert rates == pytest.approx([0.1, 0.05, 0.1 * 0.000247, 0.1], abs=1e-6)
     assert (run.params.memory_per_class, run.params.memory_policy) == (20, "herding")
