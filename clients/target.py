@@ -89,7 +89,7 @@ class SyntheticRehearsal(LocalTraining[P]):
         size = max(smallest, self.beside(count, len(y)))
         seed = derive(context.seed, "samples", context.client, turn.stage.round)
         return OldSamples(
-            inputs(to_torch(kept["x"], context.device)),
+            inputs(self.model, to_torch(kept["x"], context.device)),
             to_torch(kept["logits"], context.device),
             labels,
             closed,

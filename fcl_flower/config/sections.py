@@ -145,6 +145,23 @@ class DataSection(Section):
     """Data set that the server has instead, in the scenario class-incremental."""
     public_path: str = ""
     """File of labelled samples on the server, or folder of images, with local data."""
+    normalise: str = "model"
+    """By what pixels between 0 and 1 are standardized: model for the mean and deviation
+    that a pre-trained network says, and fixed for all others; fixed for (x - 0.5) /
+    0.25; or both, each one number or one a channel, such as '0.5,0.5,0.4/0.25'."""
+
+    @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation of pixels by channel; None where no numbers are given."""
+        try:
+            mean, deviation = (
+                tuple(map(float, part.split(","))) for part in self.normalise.split("/")
+            )
+        except ValueError:
+            return None
+        if not all(map(math.isfinite, (*mean, *deviation))) or min(deviation) <= 0:
+            return None
+        return mean, deviation
 
     @property
     def names(self) -> tuple[str, ...]:

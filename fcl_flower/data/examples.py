@@ -19,6 +19,7 @@ from fcl_flower.data.partition import Indices
 from fcl_flower.data.scenarios.plan import Scenario, Task
 from fcl_flower.data.texts import TextDataset, Tokenizer
 from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.models.normalisation import FIXED, Normalisation
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 
@@ -80,7 +81,7 @@ class TaskClasses:
 
 
 class InputSpec(NamedTuple):
-    """How a model takes samples, and texts by its tokenizer.
+    """How a model takes samples: texts by its tokenizer, images by a normalisation.
 
     With a single head labels are positions in ``scenario.labels`` instead of positions
     among the task's own classes; always so where concepts are hidden.
@@ -89,6 +90,7 @@ class InputSpec(NamedTuple):
     input_shape: tuple[int, ...]
     single_head: bool
     tokenizer: Tokenizer | None = None
+    normalisation: Normalisation = FIXED
 
 
 def to_inputs(
@@ -97,6 +99,7 @@ def to_inputs(
     indices: Indices,
     input_shape: tuple[int, ...],
     tokenizer: Tokenizer | None,
+    normalisation: Normalisation = FIXED,
 ) -> torch.Tensor:
     """Convert samples to tensors of a model's input shape, as in `Examples`."""
     if isinstance(source, TextDataset):
@@ -108,7 +111,7 @@ def to_inputs(
     if isinstance(source, TimeSeriesDataset | TabularDataset):
         check_shape(source, input_shape)
         return torch.from_numpy(samples.x[indices])
-    return to_tensor(samples.x[indices], input_shape)
+    return to_tensor(samples.x[indices], input_shape, normalisation)
 
 
 def check_shape(
@@ -198,7 +201,14 @@ def _examples(
     else:
         found = np.searchsorted(plan.classes, labels)
     y = torch.from_numpy(found)
-    x = to_inputs(source, samples, indices, spec.input_shape, spec.tokenizer)
+    x = to_inputs(
+        source,
+        samples,
+        indices,
+        spec.input_shape,
+        spec.tokenizer,
+        spec.normalisation,
+    )
     return Examples(x, y)
 
 

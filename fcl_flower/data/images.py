@@ -8,13 +8,15 @@ import torch
 from torch.nn.functional import interpolate
 
 from fcl_flower.core.errors import ConfigError
-
-PIXEL_MEAN, PIXEL_DEVIATION = 0.5, 0.25
-"""What pixels between 0 and 1 are standardized by: the same for all data."""
+from fcl_flower.models.normalisation import FIXED, Normalisation
 
 
-def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor:
-    """Resize images to a model's channels and size: ``(x / 255 - 0.5) / 0.25``.
+def to_tensor(
+    x: npt.NDArray[Any],
+    input_shape: tuple[int, ...],
+    normalisation: Normalisation = FIXED,
+) -> torch.Tensor:
+    """Resize images to a model's channels and size, and standardize their pixels.
 
     Takes uint8, shape (N, H, W) or (N, H, W, 3), to (N, C, H, W). Grey becomes any
     number of channels by repetition, RGB becomes grey by its mean. Resizing is
@@ -35,13 +37,8 @@ def to_tensor(x: npt.NDArray[Any], input_shape: tuple[int, ...]) -> torch.Tensor
         )
     if not len(images):
         return torch.empty(0, *input_shape)
-    images = standardized(_bilinear(images, height, width) / 255)
+    images = normalisation.standardized(_bilinear(images, height, width) / 255)
     return images.expand(-1, channels, height, width).contiguous()
-
-
-def standardized(pixels: torch.Tensor) -> torch.Tensor:
-    """Standardize pixels between 0 and 1."""
-    return (pixels - PIXEL_MEAN) / PIXEL_DEVIATION
 
 
 def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from fcl_flower.core.errors import config_error, require_extra
-from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
 from fcl_flower.exports.networks import Exported, Masked
 from fcl_flower.models.adapters import LoraTransformer
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.heads import CLOSED, Head, Network
+from fcl_flower.models.normalisation import Normalisation
 from fcl_flower.models.pretrained import EncoderParams, load_tokenizer
 
 _TOLERANCE = 1e-4
@@ -85,13 +85,19 @@ def write_transformers(found: Exported, folder: Path) -> None:
         tokenizer.model_max_length = params.max_tokens
         tokenizer.save_pretrained(folder)
     else:
-        about = json.dumps(_image_processor(found.inputs.shape[1:]), indent=2)
+        shape = found.inputs.shape[1:]
+        about = json.dumps(_image_processor(shape, run.normalisation), indent=2)
         (folder / "preprocessor_config.json").write_text(f"{about}\n")
 
 
-def _image_processor(shape: tuple[int, ...]) -> dict[str, object]:
+def _image_processor(
+    shape: tuple[int, ...], normalisation: Normalisation
+) -> dict[str, object]:
     # How images are brought to (C, H, W), as `to_tensor` does.
     channels, height, width = shape
+    mean, deviation = (
+        [*values] * (channels if len(values) == 1 else 1) for values in normalisation
+    )
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -100,6 +106,6 @@ def _image_processor(shape: tuple[int, ...]) -> dict[str, object]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [PIXEL_MEAN] * channels,
-        "image_std": [PIXEL_DEVIATION] * channels,
+        "image_mean": mean,
+        "image_std": deviation,
     }

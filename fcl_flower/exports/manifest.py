@@ -11,7 +11,6 @@ from typing import Any, Final
 import torch
 
 from fcl_flower import __version__
-from fcl_flower.data.images import PIXEL_DEVIATION, PIXEL_MEAN
 from fcl_flower.data.texts import EMPTY, WORD
 from fcl_flower.exports.networks import Exported
 from fcl_flower.models.pretrained import EncoderParams
@@ -74,9 +73,13 @@ def _input(found: Exported) -> dict[str, Any]:
         grey = found.raw.shape[3] == 1
         about["colour"] = "grey" if grey else "RGB"
         about["resize"] = "bilinear"
+        mean, deviation = (
+            values[0] if len(values) == 1 else list(values)
+            for values in run.normalisation
+        )
+        about["mean"], about["deviation"] = mean, deviation
         about["inside"] = (
-            f"pixels / 255, less {PIXEL_MEAN}, divided by {PIXEL_DEVIATION}; channels "
-            "first"
+            f"pixels / 255, less {mean}, divided by {deviation}; channels first"
         )
     elif run.spec.modality == "tabular":
         tasks = found.model.about.tasks

@@ -13,9 +13,9 @@ from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples
-from fcl_flower.data.images import standardized
 from fcl_flower.federation.client import client_data
 from fcl_flower.models.heads import CLOSED, MultiHeadModel, Network
+from fcl_flower.models.normalisation import Normalisation
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.prediction.model import Model
 
@@ -35,7 +35,11 @@ class RawNetwork(nn.Module):
     """
 
     def __init__(
-        self, network: nn.Module, input_shape: Sequence[int], rows: Sequence[int]
+        self,
+        network: nn.Module,
+        input_shape: Sequence[int],
+        rows: Sequence[int],
+        normalisation: Normalisation,
     ) -> None:
         """Take a module from prepared inputs to logits.
 
@@ -43,9 +47,11 @@ class RawNetwork(nn.Module):
             network: it and its tensors are not copied.
             input_shape: of what it takes.
             rows: which of its logits are the named classes, in their order.
+            normalisation: of the pixels of images.
         """
         super().__init__()
         self.network = network
+        self._normalisation = normalisation
         self._channels = input_shape[0] if len(input_shape) == 3 else 0
         self.register_buffer("rows", torch.tensor(rows))
         self.rows: Tensor
@@ -53,7 +59,7 @@ class RawNetwork(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         if self._channels:
-            x = standardized(x.permute(0, 3, 1, 2).float() / 255)
+            x = self._normalisation.standardized(x.permute(0, 3, 1, 2).float() / 255)
             x = x.expand(-1, self._channels, -1, -1)
         logits: Tensor = self.network(x)
         return logits[:, self.rows]
@@ -106,7 +112,10 @@ class Exported:
     @property
     def whole(self) -> RawNetwork:
         """The network with preprocessing before it and names behind it."""
-        return RawNetwork(self.network, self.model.run.spec.input_shape, self.rows)
+        run = self.model.run
+        return RawNetwork(
+            self.network, run.spec.input_shape, self.rows, run.normalisation
+        )
 
     @property
     def sizes(self) -> tuple[dict[int, Any]]:

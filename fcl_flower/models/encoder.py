@@ -9,7 +9,11 @@ from torch.nn.functional import normalize, pad
 from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.pretrained import EncoderParams, load_encoder
+from fcl_flower.models.pretrained import (
+    EncoderParams,
+    load_encoder,
+    pixel_statistics,
+)
 from fcl_flower.models.registry import DisentangledParams, FrozenParams
 
 if TYPE_CHECKING:
@@ -52,6 +56,8 @@ class Transformer(nn.Module):
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         self._check(params.encoder)
+        if not self.text and (known := pixel_statistics(params.encoder)):
+            self.pixel_mean, self.pixel_deviation = known
         self._half = params.dtype == "bfloat16"
         self.features = int(config.hidden_size)
 

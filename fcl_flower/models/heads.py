@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, config_error
+from fcl_flower.models.normalisation import FIXED, Normalisation
 
 Body = TypeVar("Body", bound=nn.Module)
 
@@ -76,7 +77,10 @@ class MultiHeadModel(nn.Module):
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
         single_head: one head serves every task.
         smallest_batch: fewest inputs that the body takes in training.
+        normalisation: of the pixels of images that it takes.
     """
+
+    normalisation: Normalisation = FIXED
 
     def __init__(
         self,

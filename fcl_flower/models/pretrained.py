@@ -3,6 +3,7 @@
 Needs the extra ``transformers``; the other models do without.
 """
 
+import json
 import logging
 import os
 from functools import lru_cache
@@ -74,6 +75,38 @@ def image_shape(name: str) -> tuple[int, int, int]:
     return int(getattr(config, "num_channels", 3)), int(height), int(width)
 
 
+_PREPROCESSOR = "preprocessor_config.json"
+
+
+@lru_cache(maxsize=8)
+def pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Look up mean and deviation of the pixels, from 0 to 1, of an image encoder.
+
+    They are those of its ``preprocessor_config.json``; None where it has no such file.
+    """
+    from transformers.utils.hub import cached_file
+
+    try:
+        file = cached_file(os.fspath(_place(name)), _PREPROCESSOR)
+    except OSError:
+        return None
+    try:
+        found = json.loads(Path(file or "").read_text(encoding="utf-8"))
+        scale = found.get("rescale_factor", 1 / 255) if found["do_rescale"] else 1.0
+        mean, deviation = [0.0], [1.0]
+        if found["do_normalize"]:
+            mean, deviation = found["image_mean"], found["image_std"]
+        # It takes (255 scale x - mean) / deviation of our x.
+        factor = 255 * scale
+        return tuple(m / factor for m in mean), tuple(d / factor for d in deviation)
+    except (ValueError, TypeError, KeyError) as error:
+        expected = (
+            f"one whose {_PREPROCESSOR} has do_rescale, do_normalize, image_mean "
+        )
+        expected += "and image_std"
+        raise config_error("encoder", name, expected) from error
+
+
 def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loads
     try:
         import transformers
@@ -88,16 +121,8 @@ def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loa
             name,
             "a name or a folder (--set model.encoder=NAME): none for images is here",
         )
-    place: str | Path = name
-    if name == MINILM:
-        found = find_spec(_PACKAGE)
-        if found is None or not found.submodule_search_locations:
-            raise config_error("encoder", name, _INSTALL)
-        place = Path(found.submodule_search_locations[0]) / "model"
-    elif (folder := Path(name).expanduser()).is_dir():
-        place = folder
     try:
-        return getattr(transformers, kind).from_pretrained(os.fspath(place))
+        return getattr(transformers, kind).from_pretrained(os.fspath(_place(name)))
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
         raise config_error(
@@ -106,3 +131,13 @@ def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loa
             f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
             f"({first})",
         ) from error
+
+
+def _place(name: str) -> str | Path:
+    if name == MINILM:
+        found = find_spec(_PACKAGE)
+        if found is None or not found.submodule_search_locations:
+            raise config_error("encoder", name, _INSTALL)
+        return Path(found.submodule_search_locations[0]) / "model"
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else name

@@ -15,6 +15,7 @@ from fcl_flower.data.images import to_tensor
 from fcl_flower.data.local.formats import ENDINGS, RawSamples, read_raw
 from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.models.normalisation import Normalisation
 
 MODALITIES: dict[str, type[Dataset]] = {one.modality: one for one in ENDINGS}
 
@@ -27,11 +28,13 @@ class InputReader:
         modality: of the run's data.
         input_shape: of the network.
         scaled: images of files are brought to its size as clients' own files are.
+        normalisation: of the pixels of images, that of the run.
     """
 
     modality: str
     input_shape: tuple[int, ...]
     scaled: bool
+    normalisation: Normalisation
 
     @property
     def dataset_type(self) -> type[Dataset]:
@@ -83,9 +86,10 @@ class InputReader:
             return torch.from_numpy(tokenizer.token_ids(samples))
         if self.modality != "images":
             return torch.from_numpy(np.array(samples))
+        how = self.input_shape, self.normalisation
         if isinstance(samples, list):
-            return torch.cat([to_tensor(x[None], self.input_shape) for x in samples])
-        return to_tensor(samples, self.input_shape)
+            return torch.cat([to_tensor(x[None], *how) for x in samples])
+        return to_tensor(samples, *how)
 
 
 def unknown_words(texts: Sequence[str], known: WordVectors) -> Iterator[str]:

@@ -79,8 +79,10 @@ class Model:
         self.versions = tuple(known)
         self._words = words or run.word_vectors
         self._learner: ClientLearner[Any] | None = None
-        local = run.spec.local_data
-        self.reader = InputReader(run.spec.modality, run.spec.input_shape, local)
+        spec = run.spec
+        self.reader = InputReader(
+            spec.modality, spec.input_shape, spec.local_data, run.normalisation
+        )
 
     @property
     def learner(self) -> ClientLearner[Any]:

@@ -38,6 +38,11 @@ from fcl_flower.data.texts import EncoderTokenizer, encoder_tokenizer
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, word_vectors
 from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.models.normalisation import (
+    FIXED,
+    Normalisation,
+    own_normalisation,
+)
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.results.trackers import TRACKERS
 from fcl_flower.setup.checks import check_network, check_strategy
@@ -115,7 +120,24 @@ class Built(Entries):
         """How samples of data sets become inputs of the network."""
         words = self.tokenizer or self.word_vectors
         single = self.config.model.head == "single"
-        return InputSpec(self.spec.input_shape, single, words)
+        shape, normalisation = self.spec.input_shape, self.normalisation
+        return InputSpec(shape, single, words, normalisation)
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """Mean and deviation of the pixels of images, as the network takes them."""
+        if self.spec.modality != "images":
+            return FIXED
+        return self._named_normalisation or self.model().normalisation
+
+    @property
+    def _named_normalisation(self) -> Normalisation | None:
+        """Of the settings; None for the network's own."""
+        section = self.config.data
+        if section.normalise == "fixed":
+            return FIXED
+        found = section.pixel_statistics
+        return None if found is None else Normalisation(*found)
 
     @cached_property
     def local_data(self) -> LocalDataSpec:
@@ -133,6 +155,7 @@ class Built(Entries):
             max_train_per_class=config.scenario.max_train_per_class,
             max_test_per_class=config.scenario.max_test_per_class,
             places=config.model.places if self.spec.names_classes else 0,
+            normalisation=self.normalisation,
         )
 
     @cached_property
@@ -182,6 +205,8 @@ class Built(Entries):
             table=None if words is None else words.table,
             columns=config.model.num_features if tabular else 0,
         )
+        named = self._named_normalisation
+        model.normalisation = named or own_normalisation(model.body)
         with seeded(derive(config.run.seed, "heads")):
             self.algorithm.load_client().replace_heads(model, self.params)
         return model
@@ -275,10 +300,9 @@ class Built(Entries):
     def trainer(self) -> ServerTrainer:
         """Make what trains on the server, with the public data that there are."""
         path = self.config.data.public_path
-        words = self.tokenizer or self.word_vectors
-        inputs = InputSpec(self.spec.input_shape, True, words)
+        inputs = self.inputs._replace(single_head=True)
         public = (
-            load_public_file(Path(path), self.local_data, words)
+            load_public_file(Path(path), self.local_data, inputs.tokenizer)
             if path
             else public_examples(self.scenario, inputs)
         )

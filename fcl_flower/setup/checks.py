@@ -61,8 +61,9 @@ def check_strategy(run: Entries, strategy: ServerStrategy[Any]) -> None:
 
 
 def check_network(run: Entries, network: "MultiHeadModel") -> None:
-    """Refuse a batch or a privacy unit that a network does not allow."""
+    """Refuse a batch, a privacy unit or pixels that a network does not allow."""
     _refuse_first(batches(run, network))
+    _refuse_first(frozen_filters(run, network))
 
 
 def _refuse_first(found: Iterable[Wrong]) -> None:
@@ -145,6 +146,27 @@ def data(run: Entries) -> Iterator[Wrong]:
             "data.word_vectors",
             section.word_vectors,
             f"none, as model {run.config.model.name} needs none",
+        )
+    yield from pixels(run)
+
+
+def pixels(run: Entries) -> Iterator[Wrong]:
+    """Find a normalisation that no image has."""
+    section, shape = run.config.data, run.spec.input_shape
+    key, given = "data.normalise", section.normalise
+    if given == "model":
+        return
+    if run.spec.modality != "images":
+        yield key, given, f"'model', as {run.spec.modality} data have no pixels"
+    if given == "fixed":
+        return
+    found = section.pixel_statistics
+    if found is None or not {len(values) for values in found} <= {1, shape[0]}:
+        yield (
+            key,
+            given,
+            "model, fixed, or mean and deviation such as 0.5/0.25, each of one number "
+            f"or one for each of {shape[0]} channels, deviations above 0",
         )
 
 
@@ -598,4 +620,17 @@ def batches(run: Entries, network: "MultiHeadModel") -> Iterator[Wrong]:
             "example",
             f"another for model {name}, whose batch normalisation gives no example a "
             "gradient of its own",
+        )
+
+
+def frozen_filters(run: Entries, network: "MultiHeadModel") -> Iterator[Wrong]:
+    """Find pixels that fixed filters were not made for."""
+    from fcl_flower.models.frozen_images import FrozenImages
+    from fcl_flower.models.normalisation import FIXED
+
+    if isinstance(network.body, FrozenImages) and network.normalisation != FIXED:
+        yield (
+            "data.normalise",
+            run.config.data.normalise,
+            f"'fixed' for model {run.config.model.name}, whose filters never change",
         )

@@ -69,7 +69,7 @@ class AnchoredTrainer(SampleTrainer):
         )
         found = self._samples(tensors, labels, begin)
         load(self.model, tensors)
-        features = project(self.model, inputs(to_torch(found["x"], device)))
+        features = project(self.model, inputs(self.model, to_torch(found["x"], device)))
         return {**found, "features": to_numpy(features)}
 
 

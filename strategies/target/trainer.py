@@ -29,7 +29,6 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
-from fcl_flower.data.images import standardized
 from fcl_flower.models.build import seeded
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits, softened_kl
@@ -87,7 +86,7 @@ class SampleTrainer(ServerTrainer):
         teacher, student = copy.deepcopy(self.model), copy.deepcopy(self._student)
         here = torch.tensor(labels, device=next(teacher.parameters()).device)
         pixels = begin(teacher, student, here).images()
-        logits = predict_logits(teacher, inputs(pixels))[:, here]
+        logits = predict_logits(teacher, inputs(teacher, pixels))[:, here]
         return arrays_of({"x": pixels, "logits": logits, "labels": here})
 
 
@@ -128,7 +127,7 @@ class Synthesis:
                 continue
             kept.append(made)
             if len(kept) < needed:
-                self.teach(inputs(torch.cat(kept)), number)
+                self.teach(inputs(self.student, torch.cat(kept)), number)
         return torch.cat(kept)[: params.synthetic_samples]
 
     def loss(self, pixels: Tensor, wanted: Tensor, *, against: bool) -> Tensor:
@@ -139,7 +138,7 @@ class Synthesis:
             wanted: int64, shape (batch,): positions in the labels.
             against: the student counts: images shall tell it from the teacher.
         """
-        params, x = self.params, standardized(pixels)
+        params, x = self.params, self.teacher.normalisation.standardized(pixels)
         with norm_distances(self.teacher) as distances:
             features = self.teacher.body(x)
         logits = self._logits(self.teacher, features)
@@ -303,6 +302,6 @@ def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
     return (differ * softened_kl(student, teacher, 1.0)).mean()
 
 
-def inputs(pixels: Tensor) -> Tensor:
+def inputs(model: MultiHeadModel, pixels: Tensor) -> Tensor:
     """Standardize images as a model takes them, of pixels, uint8, (N, C, H, W)."""
-    return standardized(pixels / 255)
+    return model.normalisation.standardized(pixels / 255)

@@ -30,6 +30,7 @@ from fcl_flower.data.local.layout import TaskFiles, find_tasks
 from fcl_flower.data.partition import at_most, train_valid_split
 from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors, vectors_from
+from fcl_flower.models.normalisation import FIXED, Normalisation
 
 TEST_FRACTION = 0.2
 """Share of each class that is kept to test where a task brings no test samples."""
@@ -54,6 +55,7 @@ class LocalDataSpec:
             0 for all.
         max_test_per_class: likewise to test.
         places: of a single head that grows as clients name classes; 0 for any other.
+        normalisation: of images.
     """
 
     dataset_type: type[Dataset]
@@ -66,6 +68,7 @@ class LocalDataSpec:
     max_train_per_class: int = 0
     max_test_per_class: int = 0
     places: int = 0
+    normalisation: Normalisation = FIXED
 
     @property
     def logits(self) -> int:
@@ -269,7 +272,7 @@ class LocalData(ClientData):
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
         words = self.vectors if isinstance(self._words, Path) else self._words
-        return _examples(self._task(task), split, self._spec.input_shape, words)
+        return _examples(self._task(task), split, self._spec, words)
 
     @override
     def classes(self, task: int) -> TaskClasses:
@@ -317,12 +320,14 @@ _cached_vectors = lru_cache(maxsize=4)(local_vectors)
 def _examples(
     task: LocalTask,
     split: SplitName,
-    input_shape: tuple[int, ...],
+    spec: LocalDataSpec,
     words: Tokenizer | None,
 ) -> Examples:
     chosen = task.valid if split == "valid" else task.data.split(split)
     everyone = np.arange(len(chosen.y))
-    x = to_inputs(task.data, chosen, everyone, input_shape, words)
+    x = to_inputs(
+        task.data, chosen, everyone, spec.input_shape, words, spec.normalisation
+    )
     return Examples(x, torch.from_numpy(chosen.y.copy()))
 
 
@@ -347,7 +352,9 @@ def load_public_file(
     split = Split(found.x, found.codes)
     data = spec.dataset_type("public", split, split, found.names)
     everyone = np.arange(len(found.codes))
-    x = to_inputs(data, split, everyone, spec.input_shape, tokenizer)
+    x = to_inputs(
+        data, split, everyone, spec.input_shape, tokenizer, spec.normalisation
+    )
     head = {label: index for index, label in enumerate(spec.labels)}
     indices = np.array([head.get(name, -1) for name in found.names], np.int64)
     y, classes = indices[found.codes], found.codes.copy()
