@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms.augmentation import training_inputs
 from fcl_flower.algorithms.exemplars import remember_task, without_task
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
@@ -21,6 +22,8 @@ from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import outputs
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.der import DerParams
+
+STORED = "augment-stored"
 
 
 class Der(Rehearsal[DerParams]):
@@ -43,7 +46,9 @@ class Der(Rehearsal[DerParams]):
         examples, context = super().begin(turn), self.context
         self._stored = self.replayed
         if len(self._stored.y):
-            self._stored = Examples(self.inputs(self._stored.x), self._stored.y)
+            self._inputs = training_inputs(
+                *(self.model, self._stored.x, context, turn.stage.round, STORED)
+            )
             stored = without_task(self.memory(turn), turn.stage.task)
             self._logits = to_torch(stored["logits"], context.device)
         seed = derive(context.seed, "replay", context.client, turn.stage.round)
@@ -60,11 +65,11 @@ class Der(Rehearsal[DerParams]):
         params, model, stored = self.params, self.model, self._stored
         if params.alpha:
             drawn = self._drawn()
-            error = logit_error(model(stored.x[drawn], 0), self._logits[drawn])
+            error = logit_error(model(self._again(drawn), 0), self._logits[drawn])
             found = found + params.alpha * error
         if params.beta:
             drawn = self._drawn()
-            again = cross_entropy(model(stored.x[drawn], 0), stored.y[drawn])
+            again = cross_entropy(model(self._again(drawn), 0), stored.y[drawn])
             found = found + params.beta * again
         return found
 
@@ -75,6 +80,9 @@ class Der(Rehearsal[DerParams]):
             extras["logits"] = to_numpy(outputs(self.model, examples).logits)
         where = self.params, self.model, self.context, turn.stage
         return remember_task(self.memory(turn), examples, *where, extras)
+
+    def _again(self, drawn: Tensor) -> Tensor:
+        return self._inputs.see(self._inputs.x[drawn])
 
     def _drawn(self) -> Tensor:
         order = torch.randperm(len(self._stored.y), generator=self._generator)

@@ -271,6 +271,8 @@ class FedSeit(FedWeit[FedSeitParams]):
     local model.
     """
 
+    augments = False  # foreign adapters answer each document once
+
     def __init__(
         self, params: FedSeitParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

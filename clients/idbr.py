@@ -62,7 +62,7 @@ class Idbr(Rehearsal[IdbrParams]):
             )
         examples = super().begin(turn)
         params, count, memory = self.params, len(turn.data.train.y), self.memory(turn)
-        self._texts, task = examples.x, turn.stage.task
+        task = turn.stage.task
         replayed = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
         tasks = np.concatenate([np.full(count, task), replayed[replayed != task]])
         self._tasks = torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
@@ -79,8 +79,7 @@ class Idbr(Rehearsal[IdbrParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         params, width = self.params, self._body.width
-        texts = self._texts[rows]
-        other = self._body(swap_halves(texts, draw_cuts(texts)))
+        other = self._body(swap_halves(self.seen, draw_cuts(self.seen)))
         both = torch.cat([hidden, other])
         said = torch.cat([logits, self.model.heads[0](other)])
         swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)

@@ -52,6 +52,7 @@ class Lorm(ClientLearner[LormParams]):
     """
 
     balances = ("weights", "batches")
+    augments = True
 
     def __init__(
         self, params: LormParams, model: MultiHeadModel, context: ClientContext
@@ -82,7 +83,7 @@ class Lorm(ClientLearner[LormParams]):
             self.model,
             {n: p for n, p in self.model.named_parameters() if n in trained},
             classes,
-            Examples(x, data.train.y),
+            data.train,
             Examples(held[seen], data.valid.y[seen]),
             self.context,
             stage,

@@ -59,7 +59,6 @@ class PodNet(Rehearsal[PodNetParams]):
     @override
     def begin(self, turn: Turn) -> Examples:
         examples, teacher = super().begin(turn), self.teacher
-        self._x = self.inputs(examples.x)
         self._head = cast(LocalSimilarity, self.model.heads[0])
         self._head.resting = None
         self._old_body: nn.Module | None = None
@@ -93,7 +92,7 @@ class PodNet(Rehearsal[PodNetParams]):
         if self._old_body is None:
             return 0.0
         with torch.no_grad(), stage_outputs(self._old_body) as old_maps:
-            old_hidden = self._old_body(self._x[rows])
+            old_hidden = self._old_body(self.seen)
         params, spatial = self.params, spatial_distance(self._maps, old_maps)
         # Half of equation 6's squared distance between features of length 1.
         flat = (1 - cosine_similarity(hidden, old_hidden, dim=1)).mean()

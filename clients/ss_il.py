@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms.augmentation import TrainingInputs, training_inputs
 from fcl_flower.algorithms.local_training import Turn
 from fcl_flower.algorithms.rehearsal import Rehearsal
 from fcl_flower.core.schedule import derive
@@ -26,7 +27,7 @@ from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.ss_il import SsIlParams
 
-TASKS = "memory/tasks"
+TASKS, STORED = "memory/tasks", "augment-stored"
 
 
 class SsIl(Rehearsal[SsIlParams]):
@@ -56,10 +57,11 @@ class SsIl(Rehearsal[SsIlParams]):
             for before in np.unique(self._met[old])
         ]
         self._taught = self.ask_teacher(examples)
-        self._again: tuple[Tensor, Tensor, Tensor] | None = None
+        self._again: tuple[TrainingInputs, Tensor, Tensor] | None = None
         (x, y), answers = self.replayed, self.ask_teacher(self.replayed)
         if answers is not None and len(y) >= context.training.smallest_batch:
-            self._again = self.inputs(x), y, answers.logits
+            again = training_inputs(self.model, x, context, turn.stage.round, STORED)
+            self._again = again, y, answers.logits
         seed = derive(context.seed, "ss-il", context.client, turn.stage.round)
         self._draw = torch.Generator().manual_seed(seed)
         return examples
@@ -75,12 +77,12 @@ class SsIl(Rehearsal[SsIlParams]):
             return total / count
         every, taught = logits, self._taught.logits[rows]
         if self._again is not None:
-            x, y, answers = self._again
+            (x, see), y, answers = self._again
             smallest = self.context.training.smallest_batch
             wanted = max(smallest, round(self.params.replay_ratio * count))
             order = torch.randperm(len(y), generator=self._draw)
             chosen = order[:wanted].to(labels.device)
-            again = self.model.heads[0](self.model.body(x[chosen]))
+            again = self.model.heads[0](self.model.body(see(x[chosen])))
             old = mask_logits(again, self.old)
             total = total + cross_entropy(old, y[chosen], reduction="sum")
             every = torch.cat([logits, again])

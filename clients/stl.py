@@ -35,6 +35,7 @@ class SingleTask(ClientLearner[StlParams]):
 
     needs_task = True
     balances = LocalTraining.balances
+    augments = True
 
     @override
     def init(self) -> Payload:

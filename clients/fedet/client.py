@@ -43,6 +43,7 @@ class FedEt(ClientLearner[FedEtParams]):
     """
 
     balances = ("weights", "batches")
+    augments = True
 
     def __init__(
         self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
@@ -167,12 +168,9 @@ class FedEt(ClientLearner[FedEtParams]):
         self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
     ) -> dict[str, float]:
         model = self.model
-        lesson, held = (
-            Examples(frozen_features(model, part.x), part.y)
-            for part in (examples, valid)
-        )
+        held = Examples(frozen_features(model, valid.x), valid.y)
         leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        done = fit_classes(model, leaves, new, lesson, held, self.context, stage)
+        done = fit_classes(model, leaves, new, examples, held, self.context, stage)
         return done.metrics()
 
     def _distilled_on(

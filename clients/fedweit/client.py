@@ -32,6 +32,7 @@ from clients.fedweit.maths import (
     rounded,
     top_channels,
 )
+from fcl_flower.algorithms.augmentation import augmenter
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries, P
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
@@ -141,6 +142,7 @@ class DecomposedLearner(ClientLearner[P]):
 
     needs_task = True
     balances = ("weights", "batches")
+    augments = True
 
     def __init__(
         self,
@@ -226,11 +228,15 @@ class DecomposedLearner(ClientLearner[P]):
         task = stage.task
         work, training = self.build_task_model(state, task), self.context.training
         work.class_weights = training.class_weights(data.train.y, self.model.classes)
-        seen = work.prepared(data)
+        seen, augment = work.prepared(data), augmenter(self.context, stage.round)
         validate = partial(score, work.logits, seen.valid, balanced=training.balanced)
+
+        def objective(x: Tensor, y: Tensor) -> Tensor:
+            return work.loss(x if augment is None else augment(x), y)
+
         job = Fit(
             parameters=work.leaves,
-            objective=work.loss,
+            objective=objective,
             examples=seen.train,
             training=training,
             labelled=True,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fcl_flower.data.examples import Examples, TaskData
+    from fcl_flower.data.transforms import Transform
     from fcl_flower.models.heads import MultiHeadModel
     from fcl_flower.training.loop import Training
 
@@ -354,6 +355,7 @@ class ClientContext:
         privacy: whether and how training has to hide examples.
         hidden_tasks: nobody tells the client which task, or concept, its samples are
             of; all come as task 0.
+        augment: changes inputs at random before a training step; None for not.
     """
 
     client: int
@@ -362,6 +364,7 @@ class ClientContext:
     device: str = "cpu"
     privacy: PrivacySection = field(default_factory=PrivacySection)
     hidden_tasks: bool = False
+    augment: "Transform | None" = None
 
 
 class ClientLearner(ABC, Generic[P]):
@@ -379,6 +382,8 @@ class ClientLearner(ABC, Generic[P]):
             place of ``received``, and so can be tested before the aggregation.
         needs_task: `predict` depends on the task even where all tasks have one head.
         balances: values of ``training.balance`` that training obeys, beside ``none``.
+        augments: it trains on batches of samples, to which it applies
+            ``context.augment``.
     """
 
     temporary_state: Collection[str] = ("optimizer",)
@@ -386,6 +391,7 @@ class ClientLearner(ABC, Generic[P]):
     update_is_model: ClassVar[bool] = False
     needs_task: bool = False
     balances: ClassVar[Collection[str]] = ()
+    augments: ClassVar[bool] = False
 
     def __init__(
         self, params: P, model: "MultiHeadModel", context: ClientContext

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms.augmentation import TrainingInputs, training_inputs
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, P
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -73,11 +74,14 @@ class LocalTraining(ClientLearner[P]):
         weights: of the classes in the loss of the examples that are trained on, shape
             (classes,); None weighs all alike. A `loss` that does without them takes
             ``weights`` out of ``balances``.
+        seen: what the body takes in the batch that is trained on.
     """
 
     update_is_model = True
     balances: ClassVar[Collection[str]] = ("weights", "batches")
+    augments = True
     weights: Tensor | None = None
+    seen: Tensor
 
     @override
     def train(
@@ -162,9 +166,9 @@ class LocalTraining(ClientLearner[P]):
         own_head = set(model.head_names(stage.task))
         names = own_head.union(model.shared_names())
         trained = {n: p for n, p in model.named_parameters() if n in names}
-        examples = Examples(self.inputs(examples.x), examples.y)
+        inputs = training_inputs(model, examples.x, self.context, stage.round)
         if self.context.privacy.unit == "example":
-            self._fit_privately(trained, examples, stage)
+            self._fit_privately(trained, inputs, examples.y, stage)
             return Fitted({**heads, **snapshot(model, sorted(own_head))}, {}, {})
         training = self.training(stage)
         self.weights = training.class_weights(examples.y, model.classes)
@@ -173,7 +177,8 @@ class LocalTraining(ClientLearner[P]):
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:
             model.train()
-            hidden = model.body(examples.x[rows])
+            self.seen = inputs.see(inputs.x[rows])
+            hidden = model.body(self.seen)
             return self.loss(head(hidden), y, rows, hidden)
 
         def validate() -> Score:
@@ -200,7 +205,11 @@ class LocalTraining(ClientLearner[P]):
         return Fitted(heads, done.optimizer_state, done.metrics())
 
     def _fit_privately(
-        self, trained: dict[str, nn.Parameter], examples: Examples, stage: TaskStage
+        self,
+        trained: dict[str, nn.Parameter],
+        inputs: TrainingInputs,
+        labels: Tensor,
+        stage: TaskStage,
     ) -> None:
         """Train by steps that hide each example; look at nothing, and tell nothing."""
         model, context = self.model, self.context
@@ -216,11 +225,12 @@ class LocalTraining(ClientLearner[P]):
             trained,
             loss,
             lambda: self.penalty(nothing, nothing),
-            examples,
+            Examples(inputs.x, labels),
             self.training(stage),
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
             stage.round,
+            inputs.see,
         )
 
 
@@ -235,26 +245,27 @@ def fit_classes(
 ) -> FitResult:
     """Train ``leaves`` by the cross-entropy among some classes of a single head.
 
-    All labels are among ``classes``, which ascend. Inputs are what the frozen part of
-    the model makes of them. The optimizer starts anew.
+    All labels are among ``classes``, which ascend. Those to validate are what the
+    frozen part of the model makes of them. The optimizer starts anew.
     """
 
     def objective(x: Tensor, y: Tensor) -> Tensor:
         model.train()
-        return mean_cross_entropy(model(x, 0)[:, classes], y, weights)
+        return mean_cross_entropy(model(inputs.see(x), 0)[:, classes], y, weights)
 
     def validate() -> Score:
         model.eval()
         balanced = context.training.balanced
         return score(lambda x: model(x, 0)[:, classes], held, balanced=balanced)
 
+    inputs = training_inputs(model, examples.x, context, stage.round)
     held = Examples(valid.x, torch.searchsorted(classes, valid.y))
-    lesson = Examples(examples.x, torch.searchsorted(classes, examples.y))
-    weights = context.training.class_weights(lesson.y, len(classes))
+    targets = torch.searchsorted(classes, examples.y)
+    weights = context.training.class_weights(targets, len(classes))
     job = Fit(
         parameters=leaves,
         objective=objective,
-        examples=lesson,
+        examples=Examples(inputs.x, targets),
         training=context.training,
         labelled=True,
         seed=context.seed,

@@ -242,6 +242,10 @@ class TrainingSection(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 for mixed precision in training steps; parameters, updates and tests are
     float32 in any case."""
+    augment: str = ""
+    """Augmentation of images in training steps, in this order, separated by commas:
+    flip (left and right), crop (shifted by up to an eighth), colour, cutout; empty for
+    none."""
     count_multiply_adds: bool = False
     """Count what clients compute in training: matrix products, convolutions and
     attention of PyTorch; takes some milliseconds a step."""
@@ -260,6 +264,11 @@ class TrainingSection(Section):
             return ()
         ascending = list(found) == sorted({*found})
         return found if ascending and all(0 < one < 1 for one in found) else ()
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """Names that ``augment`` lists."""
+        return _listed(self.augment)
 
 
 LEAST_SUMMANDS = 3

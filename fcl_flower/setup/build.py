@@ -35,6 +35,7 @@ from fcl_flower.data.local.client import LocalDataSpec, load_public_file
 from fcl_flower.data.local.formats import ENDINGS
 from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
 from fcl_flower.data.texts import EncoderTokenizer, encoder_tokenizer
+from fcl_flower.data.transforms import Transform, augmentation
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, word_vectors
 from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.heads import MultiHeadModel
@@ -45,7 +46,7 @@ from fcl_flower.models.normalisation import (
 )
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.results.trackers import TRACKERS
-from fcl_flower.setup.checks import check_network, check_strategy
+from fcl_flower.setup.checks import check_learner, check_network, check_strategy
 from fcl_flower.setup.entries import Entries
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
@@ -138,6 +139,14 @@ class Built(Entries):
             return FIXED
         found = section.pixel_statistics
         return None if found is None else Normalisation(*found)
+
+    @cached_property
+    def augment(self) -> Transform | None:
+        """What changes inputs at random before a training step; None for nothing."""
+        names = self.config.training.transforms
+        images = self.spec.modality == "images"
+        known = self.normalisation if images else None
+        return augmentation(names, known) if names else None
 
     @cached_property
     def local_data(self) -> LocalDataSpec:
@@ -291,8 +300,11 @@ class Built(Entries):
             device=self.device,
             privacy=self.config.privacy,
             hidden_tasks=self.spec.hidden_tasks,
+            augment=self.augment,
         )
-        made = self.algorithm.load_client()(self.params, network, context)
+        make = self.algorithm.load_client()
+        check_learner(self, make)
+        made = make(self.params, network, context)
         if not self.config.strategy.local_only:
             return made
         return LocalOnlyLearner(made, self._server_side(network))

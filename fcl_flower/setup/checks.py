@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fcl_flower.algorithms.base import (
+    ClientLearner,
     ServerQueries,
     ServerStrategy,
     SumsUpdates,
@@ -46,6 +47,7 @@ def check(run: Entries) -> None:
         growing_head,
         privacy,
         balance,
+        augmentation,
     ):
         _refuse_first(subject(run))
 
@@ -58,6 +60,14 @@ def check_strategy(run: Entries, strategy: ServerStrategy[Any]) -> None:
         _refuse_first(sums(run, strategy))
         assert isinstance(strategy, SumsUpdates)
         strategy.check_summable()
+
+
+def check_learner(run: Entries, learner: type[ClientLearner[Any]]) -> None:
+    """Refuse settings that a client side does not obey."""
+    training, name = run.config.training, run.config.strategy.name
+    if training.transforms and not learner.augments:
+        expected = f"none for {name}, whose clients meet all samples as they are"
+        raise config_error("training.augment", training.augment, expected)
 
 
 def check_network(run: Entries, network: "MultiHeadModel") -> None:
@@ -168,6 +178,27 @@ def pixels(run: Entries) -> Iterator[Wrong]:
             "model, fixed, or mean and deviation such as 0.5/0.25, each of one number "
             f"or one for each of {shape[0]} channels, deviations above 0",
         )
+
+
+def augmentation(run: Entries) -> Iterator[Wrong]:
+    """Find transforms that do not suit the data, or what hides an example."""
+    names = run.config.training.transforms
+    if not names:
+        return
+    from fcl_flower.data.transforms import IMAGES, TRANSFORMS
+
+    key = "training.augment"
+    for name in names:
+        TRANSFORMS[name]  # which refuses what is unknown
+        if name in IMAGES and run.spec.modality != "images":
+            yield key, name, f"a callable of your own for {run.spec.modality} data"
+        if name not in IMAGES and run.config.privacy.unit == "example":
+            yield (
+                key,
+                name,
+                f"some of {', '.join(IMAGES)} with privacy.unit 'example', as another "
+                "may mix examples",
+            )
 
 
 def wire(run: Entries) -> Iterator[Wrong]:

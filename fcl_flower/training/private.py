@@ -73,6 +73,7 @@ def fit_dp_sgd(
     privacy: PrivacySection,
     rng: np.random.Generator,
     server_round: int = 0,
+    see: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> None:
     """Minimise a mean over examples plus a penalty, for one round.
 
@@ -88,6 +89,7 @@ def fit_dp_sgd(
         privacy: clip and noise multiplier.
         rng: of sampling and noise, secret.
         server_round: of the schedule of the rate; 0 for none.
+        see: from drawn examples to what ``loss`` takes, each by itself.
     """
     optimizer = Optimizer(training.optimizer, parameters, training.learning_rate)
     by_example = torch.func.vmap(
@@ -104,7 +106,7 @@ def fit_dp_sgd(
             leaves = {name: p.detach() for name, p in parameters.items()}
             # An empty batch has no gradients, but its noise all the same.
             gradients = (
-                by_example(leaves, examples.x[rows], examples.y[rows])
+                by_example(leaves, see(examples.x[rows]), examples.y[rows])
                 if len(drawn)
                 else {name: p.new_zeros(0, *p.shape) for name, p in leaves.items()}
             )

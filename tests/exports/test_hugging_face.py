@@ -31,6 +31,7 @@ from fcl_flower.data.images import to_tensor
 from fcl_flower.exports.hugging_face import write_transformers
 from fcl_flower.exports.networks import Exported, exported
 from fcl_flower.models.heads import Head, Network
+from fcl_flower.models.normalisation import FIXED, Normalisation
 from fcl_flower.models.registry import LoraParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,7 +62,7 @@ def encoder(tmp_path):
     return of
 
 
-def made(body, kind, encoder="", dtype="float32", names=()):
+def made(body, kind, encoder="", dtype="float32", names=(), normalisation=FIXED):
     """Return a network with a random head, as `exported` returns one."""
     torch.manual_seed(4)
     network = Network(body, Head(16, CLASSES))
@@ -70,6 +71,7 @@ def made(body, kind, encoder="", dtype="float32", names=()):
     run = SimpleNamespace(
         model_params=LoraParams(encoder=encoder, max_tokens=10, dtype=dtype),
         config=RunConfig.from_settings(model="lora-transformer"),
+        normalisation=normalisation,
     )
     return Exported(
         model=SimpleNamespace(run=run),
@@ -150,20 +152,22 @@ def test_texts_go_in_as_they_are_read_and_names_of_classes_come_out(encoder, tmp
     assert pipe.model.config.label2id == {name: n for n, name in enumerate(names)}
 
 
-def test_images_are_prepared_as_in_training(encoder, tmp_path):
-    place = encoder("vit")
-    write_transformers(made(plain(place), "vit", place), tmp_path / "out")
+@pytest.mark.parametrize("known", [((0.5,), (0.25,)), ((0.1, 0.4, 0.6), (0.2,))])
+def test_images_are_prepared_as_in_training(known, encoder, tmp_path):
+    place, known = encoder("vit"), Normalisation(*known)
+    found = made(plain(place), "vit", place, normalisation=known)
+    write_transformers(found, tmp_path / "out")
     pixels = np.random.default_rng(1).integers(0, 256, (2, 12, 12, 3), np.uint8)
 
     prepare = AutoImageProcessor.from_pretrained(tmp_path / "out")
     found = prepare([Image.fromarray(one) for one in pixels], return_tensors="pt")
 
-    wanted = to_tensor(pixels, (3, 12, 12))
+    wanted = to_tensor(pixels, (3, 12, 12), known)
     np.testing.assert_allclose(found["pixel_values"], wanted, atol=1e-5)
     larger = np.kron(pixels[0], np.ones((3, 2, 1), np.uint8))
     found = prepare(Image.fromarray(larger), return_tensors="pt")
     # Theirs rounds to bytes between the two axes and behind them.
-    wanted = to_tensor(larger[None], (3, 12, 12))
+    wanted = to_tensor(larger[None], (3, 12, 12), known)
     np.testing.assert_allclose(found["pixel_values"], wanted, atol=3 / 255 / 0.25)
 
 

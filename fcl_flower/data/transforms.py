@@ -1,0 +1,187 @@
+"""Augmentation: what is done anew, and at random, to each batch of training samples.
+
+Only training sees it. What is built in is for images, and changes each image by itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any, Final, TypeAlias, cast
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import pad
+
+from fcl_flower.core.errors import ContractError, config_error
+from fcl_flower.core.registry import Registry
+from fcl_flower.models.build import seeded
+from fcl_flower.models.normalisation import Normalisation
+
+Transform: TypeAlias = Callable[[Tensor, Generator], Tensor]
+"""From samples (N, ...) and what draws random numbers to samples of the same shape.
+
+Of images these are pixels between 0 and 1, shape (N, C, H, W)."""
+
+JITTER: Final = 0.4
+"""How far brightness, contrast and saturation go from 1."""
+_GREY = 0.5
+_LUMINANCE = (0.299, 0.587, 0.114)
+"""Of red, green and blue (ITU-R BT.601)."""
+
+
+def flip(images: Tensor, generator: Generator) -> Tensor:
+    """Mirror every second image, from left to right."""
+    mirrored = _uniform(images, generator) < 1 / 2
+    return torch.where(mirrored, images.flip(3), images)
+
+
+def crop(images: Tensor, generator: Generator) -> Tensor:
+    """Shift each image by up to an eighth of its sides: 4 pixels of 32.
+
+    What comes in at the borders is black (He et al., CVPR 2016,
+    https://arxiv.org/abs/1512.03385, section 4.2).
+    """
+    count, channels, *sides = images.shape
+    height, width = (max(1, round(side / 8)) for side in sides)
+    padded = pad(images, (width, width, height, height))
+    rows, columns = (
+        torch.randint(2 * most + 1, (count, 1), generator=generator)
+        + torch.arange(side)
+        for most, side in zip((height, width), sides, strict=True)
+    )
+    return padded[
+        torch.arange(count)[:, None, None, None],
+        torch.arange(channels)[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
+
+
+def colour(images: Tensor, generator: Generator) -> Tensor:
+    """Change brightness, contrast and saturation of each image by up to 40 percent."""
+    brightness, contrast, saturation = (
+        1 + JITTER * (2 * _uniform(images, generator) - 1) for _ in range(3)
+    )
+    images = (brightness * images).clamp(0, 1)
+    mean = _grey(images).mean((2, 3), keepdim=True)
+    images = (mean + contrast * (images - mean)).clamp(0, 1)
+    grey = _grey(images)
+    return (grey + saturation * (images - grey)).clamp(0, 1)
+
+
+def cutout(images: Tensor, generator: Generator) -> Tensor:
+    """Cover a part of each image with grey: half as high and half as wide.
+
+    Its centre is anywhere in the image (DeVries and Taylor, 2017,
+    https://arxiv.org/abs/1708.04552, section 3.2).
+    """
+    height, width = images.shape[2:]
+    inside = []
+    for side in (height, width):
+        first = (_uniform(images, generator)[:, 0, 0] * side).long() - side // 4
+        places = torch.arange(side, device=images.device)
+        inside.append((places >= first) & (places < first + side // 2))
+    rows, columns = inside
+    covered = rows[:, None, :, None] & columns[:, None, None, :]
+    return images.masked_fill(covered, _GREY)
+
+
+IMAGES: Final[Mapping[str, Transform]] = {
+    "flip": flip,
+    "crop": crop,
+    "colour": colour,
+    "cutout": cutout,
+}
+"""What is built in."""
+
+TRANSFORMS: Final[Registry[Callable[..., Any]]] = Registry(
+    "training.augment", "fcl_flower.transforms", cast(type[Any], Callable), IMAGES
+)
+"""All transforms by name. Another package declares a callable under
+``fcl_flower.transforms``: a `Transform`, or one of samples alone that draws from
+torch's global generator, as those of torchvision do."""
+
+
+def augmentation(
+    names: Sequence[str], normalisation: Normalisation | None
+) -> Transform:
+    """Make one transform, of what a network takes, of some names, in their order.
+
+    Args:
+        names: of `TRANSFORMS`.
+        normalisation: of images; None where the samples are none.
+    """
+    steps = [IMAGES[n] if n in IMAGES else own(n, TRANSFORMS[n]) for n in names]
+
+    @torch.no_grad()
+    def augment(x: Tensor, generator: Generator) -> Tensor:
+        if normalisation is not None:
+            x = normalisation.pixels(x)
+        for step in steps:
+            x = step(x, generator)
+        return x if normalisation is None else normalisation.standardized(x)
+
+    return augment
+
+
+def own(name: str, transform: Callable[..., Any]) -> Transform:
+    """Make a transform of a callable of a user's own.
+
+    It is given the generator where it has two positional parameters without a default.
+    Torch's global generator is seeded before each call, and restored behind it.
+
+    Raises:
+        ConfigError: it takes neither samples alone nor samples and a generator.
+        ContractError: when it is called, and returns something else than samples of the
+            same shape and type.
+    """
+    # A module says in ``forward`` what it takes.
+    called = transform.forward if isinstance(transform, nn.Module) else transform
+    given = _needed(called)
+    if given > 2:
+        expected = "a callable of samples, or of samples and a torch.Generator"
+        raise config_error("training.augment", name, expected)
+
+    def changed(x: Tensor, generator: Generator) -> Tensor:
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with seeded(seed):
+            found = transform(x, generator) if given == 2 else transform(x)
+        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (
+            x.shape,
+            x.dtype,
+        ):
+            kind = type(found).__name__
+            got = f"{found.dtype} {tuple(found.shape)}" if kind == "Tensor" else kind
+            raise ContractError(
+                f"training.augment {name}: got {got}, expected {x.dtype} "
+                f"{tuple(x.shape)}, samples as they were given"
+            )
+        return found
+
+    return changed
+
+
+def _needed(called: Callable[..., Any]) -> int:
+    """Count positional parameters that have no default."""
+    try:
+        known = signature(called).parameters.values()
+    except ValueError:  # of a function in C
+        return 1
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is Parameter.empty for p in known)
+
+
+def _uniform(images: Tensor, generator: Generator) -> Tensor:
+    """Draw a number of [0, 1) for each image, shape (N, 1, 1, 1).
+
+    Drawn on the processor, so that they are the same for every device.
+    """
+    drawn = torch.rand(len(images), 1, 1, 1, generator=generator)
+    return drawn.to(images.device)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Make images grey, shape (N, 1, H, W)."""
+    if images.shape[1] != len(_LUMINANCE):
+        return images.mean(1, keepdim=True)
+    weights = images.new_tensor(_LUMINANCE)[:, None, None]
+    return (weights * images).sum(1, keepdim=True)
