@@ -19,11 +19,13 @@ from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, config_error, unknown_name
+from fcl_flower.core.registry import Registry
 from fcl_flower.data import registry as dataset_registry
 from fcl_flower.data.arrays import ARRAYS, from_arrays
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.data.transforms import TRANSFORMS
 from fcl_flower.federation.extend import extend
 from fcl_flower.models.registry import MODELS, ModelEntry
 from fcl_flower.results.result import Comparison, Result
@@ -41,6 +43,7 @@ BackendName: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")
 
 Data: TypeAlias = Dataset | GivenTasks | Sequence[Any]
+Augment: TypeAlias = str | Callable[..., Any]
 Model: TypeAlias = str | Mapping[str, object] | ModelEntry | Callable[..., nn.Module]
 
 
@@ -55,6 +58,7 @@ def simulate(
     progress: bool = True,
     data: Data | None = None,
     model: Model | None = None,
+    augment: Augment | None = None,
     **settings: object,
 ) -> Result:
     """Run one federation on this machine.
@@ -81,6 +85,9 @@ def simulate(
         model: a name, a mapping with a name and parameters, or a body of your own: a
             module from (batch, *input_shape) to (batch, features), a callable without
             arguments that makes one, or a `ModelEntry`.
+        augment: names as in ``training.augment``, or a callable of your own: from a
+            batch of training samples, and a ``torch.Generator`` if it takes one, to
+            samples of the same shape. Pixels of images are between 0 and 1.
         settings: as in `RunConfig.from_settings`, such as ``clients=4``, ``rounds=5``,
             ``scenario="concepts"`` or ``strategy={"lambda1": 0.001}``.
 
@@ -98,9 +105,11 @@ def simulate(
         base, algorithm = algorithm, algorithm.strategy.name
     more: dict[str, Any] = {}
     if resume is not None:
-        more, settings, output = _longer(settings, output, model), {}, resume
+        more = _longer(settings, output, model, augment)
+        settings, output = {}, resume
         base = RunConfig.read(Path(resume) / "config.toml", "resume")
-    with _registered(where, [algorithm], data, model, settings, base) as given:
+    own = data, model, augment
+    with _registered(where, [algorithm], *own, settings, base) as given:
         (name,), named = given
         if resume is None:
             params = protocol.params_for([name])
@@ -121,11 +130,18 @@ def simulate(
 
 
 def _longer(
-    settings: Mapping[str, object], output: object, model: Model | None
+    settings: Mapping[str, object],
+    output: object,
+    model: Model | None,
+    augment: Augment | None,
 ) -> dict[str, object]:
     """Take what a run that goes on may have more of; it has all else."""
-    named = model if isinstance(model, str | Mapping) else None
-    for key, value in {**settings, "output": output, "model": named}.items():
+    named = {
+        "output": output,
+        "model": model if isinstance(model, str | Mapping) else None,
+        "augment": augment if isinstance(augment, str) else None,
+    }
+    for key, value in {**settings, **named}.items():
         if value is not None and key not in ("tasks", "rounds"):
             expected = "none beside resume but more tasks, as the run has its own"
             raise config_error(key, value, expected)
@@ -144,6 +160,7 @@ def compare(
     progress: bool = True,
     data: Data | None = None,
     model: Model | None = None,
+    augment: Augment | None = None,
     **settings: object,
 ) -> Comparison:
     """Run several algorithms on the identical scenario, each with every seed.
@@ -161,6 +178,7 @@ def compare(
         progress: see `simulate`.
         data: see `simulate`.
         model: see `simulate`.
+        augment: see `simulate`.
         settings: see `simulate`.
 
     Raises:
@@ -177,7 +195,8 @@ def compare(
         raise config_error("seed", settings["seed"], "none, as there are seeds")
     protocol = read_preset(preset)
     base = RunConfig.of(protocol.settings)
-    with _registered(where, algorithms, data, model, settings, base) as given:
+    own = data, model, augment
+    with _registered(where, algorithms, *own, settings, base) as given:
         names, named = given
         params = {k: v for k, v in named.items() if k.startswith("strategy.")}
         shared = base.replace(**{k: v for k, v in named.items() if k not in params})
@@ -209,6 +228,7 @@ def _registered(
     algorithms: Sequence[str | Algorithm],
     data: Data | None,
     model: Model | None,
+    augment: Augment | None,
     settings: Mapping[str, object],
     base: RunConfig,
 ) -> Iterator[tuple[list[str], dict[str, object]]]:
@@ -246,6 +266,8 @@ def _registered(
             _only_in_process(backend, "model")
             config = base.replace(**given)
             given["model.name"] = _register_model(stack, model, names, config)
+        if augment is not None:
+            given["training.augment"] = _named_transform(stack, backend, augment)
         yield names, given
 
 
@@ -286,8 +308,20 @@ def _register_model(
         entry = from_module(model, _input_shape(_first_dataset(names, config)))
     else:
         raise config_error("model", model, "a name, a mapping, or a body of your own")
-    name = _free_name(model)
+    name = _free_name(model, MODELS, "model")
     stack.enter_context(MODELS.registered(name, entry))
+    return name
+
+
+def _named_transform(stack: ExitStack, backend: Backend, augment: Augment) -> str:
+    if isinstance(augment, str):
+        return augment
+    if not callable(augment):
+        expected = "names separated by commas, or a callable of your own"
+        raise config_error("augment", augment, expected)
+    _only_in_process(backend, "augment")
+    name = _free_name(augment, TRANSFORMS, "transform")
+    stack.enter_context(TRANSFORMS.registered(name, augment))
     return name
 
 
@@ -337,11 +371,11 @@ def _input_shape(dataset: Dataset) -> tuple[int, ...]:
     return (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2])
 
 
-def _free_name(model: object) -> str:
-    own = type(model) if isinstance(model, nn.Module | ModelEntry) else model
+def _free_name(thing: object, taken: Registry[Any], kind: str) -> str:
+    own = type(thing) if isinstance(thing, nn.Module | ModelEntry) else thing
     name = getattr(own, "__name__", "")
-    name = name if name.isidentifier() and not isinstance(model, ModelEntry) else "own"
-    return f"{name}-model" if name in MODELS else name
+    name = name if name.isidentifier() and not isinstance(thing, ModelEntry) else "own"
+    return f"{name}-{kind}" if name in taken else name
 
 
 # ---- folders

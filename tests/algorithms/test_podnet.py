@@ -369,7 +369,7 @@ def test_a_body_without_maps_is_held_by_its_features_alone(flat):
     where = ClientContext(0, 0, Training(epochs=1, batch_size=9, learning_rate=RATE))
     one = PodNet(params, model, where)
     x = torch.randn(8, 3)
-    one._x, one._maps, one._weight = x, [], 2.0
+    one.seen, one._maps, one._weight = x, [], 2.0
     one._old_body = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).requires_grad_(False)
     hidden = model.body(x).detach()
     found = one.penalty(torch.arange(8), hidden)
