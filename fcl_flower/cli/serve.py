@@ -190,6 +190,8 @@ def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
         free = {*_GROWS, *_OF_FOLDER}
         free |= {"data.class_names"} if kept.model.growing_head else set()
         free |= {"federation.rounds_by_task"} if kept.federation.patience else set()
+        if given.data.normalise == "data" and kept.data.pixel_statistics:
+            free.add("data.normalise")
         for key, value in given.flat().items():
             if key in free or value == blank.get(key):
                 continue

@@ -148,7 +148,8 @@ class DataSection(Section):
     normalise: str = "model"
     """By what pixels between 0 and 1 are standardized: model for the mean and deviation
     that a pre-trained network says, and fixed for all others; fixed for (x - 0.5) /
-    0.25; or both, each one number or one a channel, such as '0.5,0.5,0.4/0.25'."""
+    0.25; data for those of the clients' first training samples; or both as numbers,
+    one or one a channel, such as '0.5,0.5,0.4/0.25'."""
 
     @property
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

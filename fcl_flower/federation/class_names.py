@@ -8,19 +8,15 @@ before the first round of a task, and told to all clients with the run.
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import TypeVar
 
-from flwr.app import Message, MessageType, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import MessageType
 
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.types import Request, TaskStage
-from fcl_flower.federation import mailbox, messages
-from fcl_flower.federation.clients import ClientRegistry
+from fcl_flower.federation import messages
+from fcl_flower.federation.questions import Asker
 from fcl_flower.flower.identity import log
 from fcl_flower.results.class_holders import ClassHolders, look_alikes
-
-T = TypeVar("T")
 
 
 class ClassPlaces:
@@ -28,11 +24,8 @@ class ClassPlaces:
 
     def __init__(
         self,
-        grid: Grid,
-        registry: ClientRegistry,
+        asker: Asker,
         spec: RunSpec,
-        timeout: float,
-        closes_at: mailbox.Deadline,
         on_names: Callable[[tuple[str, ...], ClassHolders], None],
         holders: ClassHolders,
     ) -> None:
@@ -41,8 +34,7 @@ class ClassPlaces:
         ``on_names`` hears of all when more come. With secure aggregation nobody is told
         who has which.
         """
-        self._grid, self._registry, self._spec = grid, registry, spec
-        self._timeout, self._closes_at, self._on_names = timeout, closes_at, on_names
+        self._asker, self._spec, self._on_names = asker, spec, on_names
         self._named: set[tuple[int, int]] = set()
         self._holders = {name: {*clients} for name, clients in holders.items()}
 
@@ -57,7 +49,7 @@ class ClassPlaces:
             if (client, stage.task) not in self._named
         }
         kind = f"{MessageType.QUERY}.{messages.CLASSES}"
-        named = self._ask(kind, requests, messages.class_names)
+        named = self._asker.ask(kind, requests, messages.class_names)
         before, failures = self._spec.config.data.classes, dict[int, str]()
         names, places = list(before), self._spec.config.model.places
         more = False
@@ -96,27 +88,7 @@ class ClassPlaces:
         log(INFO, "classes of the head: %s", ", ".join(names))
         named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
         self._spec = named.model_copy(update={"revision": self._spec.revision + 1})
-        text = self._registry.tell(self._spec)
-        every = {client: messages.greeting(text) for client in self._registry.clients}
-        self._ask(MessageType.QUERY, every, messages.told_run)
-
-    def _ask(
-        self,
-        kind: str,
-        contents: Mapping[int, RecordDict],
-        read: Callable[[RecordDict], T],
-    ) -> dict[int, T]:
-        box, found = mailbox.Mailbox(self._grid, self._timeout), dict[int, T]()
-        asked = [
-            Message(content, dst_node_id=self._registry.node(c), message_type=kind)
-            for c, content in contents.items()
-        ]
-        for reply in mailbox.ask(box, asked, self._closes_at):
-            client = self._registry.client(reply.metadata.src_node_id)
-            # A peer's content may break Flower's accessors in any way.
-            try:
-                found[client] = read(self._registry.open(reply))
-            except Exception as error:
-                why = mailbox.reason(error)
-                log(WARNING, "client %d: %s: %s", client, kind, why)
-        return dict(sorted(found.items()))
+        registry = self._asker.registry
+        text = registry.tell(self._spec)
+        every = {client: messages.greeting(text) for client in registry.clients}
+        self._asker.ask(MessageType.QUERY, every, messages.told_run)

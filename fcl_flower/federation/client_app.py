@@ -27,6 +27,7 @@ from fcl_flower.data.local.client import finished_tasks
 from fcl_flower.federation import clients, messages
 from fcl_flower.federation.client import (
     Client,
+    client_data,
     keep_spec,
     kept_spec,
     local_data,
@@ -35,6 +36,7 @@ from fcl_flower.federation.client import (
 )
 from fcl_flower.federation.copies import CopyError
 from fcl_flower.federation.messages import encode_evaluation
+from fcl_flower.federation.pixel_sums import SUMS, pixel_sums
 from fcl_flower.federation.retention import remove_old_runs
 from fcl_flower.federation.secure import client as exchange
 from fcl_flower.federation.secure.client import ClientSide
@@ -122,6 +124,16 @@ def classes(message: Message, context: Context) -> Message:
     run = run_parts(context.run_id, kept_spec(context, node), node).run
     names = local_data(run, node, stage.task + 1).class_names(stage.task)
     return Message(messages.told_classes(names), reply_to=message)
+
+
+@app.query(SUMS)
+def pixels(message: Message, context: Context) -> Message:
+    """Add up the pixels that the client trains on first, before the run is settled."""
+    node = NodeConfig.of(context.node_config)
+    stage = messages.decode_request(message.content).stage
+    run = run_parts(context.run_id, kept_spec(context, node), node).run
+    data = client_data(run, node, stage.task + 1).training(stage)
+    return Message(pixel_sums(data.train.x), reply_to=message)
 
 
 @app.query("survey")

@@ -27,6 +27,8 @@ from fcl_flower.federation.clients import ClientRegistry
 from fcl_flower.federation.codec import WireFormat
 from fcl_flower.federation.messages import from_array_record
 from fcl_flower.federation.pacing import Quorum
+from fcl_flower.federation.pixel_sums import agree_on_pixels
+from fcl_flower.federation.questions import Asker
 from fcl_flower.federation.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.federation.server import Server
 from fcl_flower.flower.identity import log
@@ -99,14 +101,8 @@ def prepare(
     if not is_simulated():
         refuse_attack(config)
     made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
-    registry.announce(made.spec)
-    last = made.schedule.tasks - 1
-    without = {client for client, task in made.schedule.sat_out if task == last}
+    made = _told(made, Asker(grid, registry, timeout))
     clients = made.config.scenario.clients
-    needed = config.federation.updates_needed(
-        len(made.schedule.participants(made.schedule.num_rounds))
-    )
-    registry.wait_for_clients(needed, timeout, without)
     config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_arrays:
@@ -178,14 +174,31 @@ def prepare(
     section = config.federation
     quorum = Quorum(section.quorum, section.deadline_factor)
     if made.spec.names_classes:
-        told = made.spec, timeout, quorum.closes_at, recorder.name_classes
+        asker = Asker(grid, registry, timeout, quorum.closes_at)
         holders = recorder.record.begun.class_holders
-        places = ClassPlaces(grid, registry, *told, holders)
+        places = ClassPlaces(asker, made.spec, recorder.name_classes, holders)
         run = replace(run, agree_on_classes=places.agree)
     if secure is None:
         return run
     channel = Channel(grid, registry, timeout, lambda: server.traffic, quorum)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
+
+
+def _told(made: Built, asker: Asker) -> Built:
+    """Tell the run to enough clients, with what has to be found out from them."""
+    registry, schedule = asker.registry, made.schedule
+    last = schedule.tasks - 1
+    without = {client for client, task in schedule.sat_out if task == last}
+    needed = made.config.federation.updates_needed(
+        len(schedule.participants(schedule.num_rounds))
+    )
+    registry.announce(made.spec)
+    registry.wait_for_clients(needed, asker.timeout, without)
+    if made.config.data.normalise == "data":
+        made = built(agree_on_pixels(asker, made.spec, schedule))
+        registry.announce(made.spec)
+        registry.wait_for_clients(needed, asker.timeout, without)
+    return made
 
 
 def _sat_out(schedule: Schedule) -> dict[str, str]:

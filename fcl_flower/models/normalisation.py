@@ -28,6 +28,9 @@ class Normalisation(NamedTuple):
 FIXED = Normalisation()
 """The same for all data: that of a network which has none of its own."""
 
+PIXELS = Normalisation((0.0,), (1.0,))
+"""That which leaves pixels between 0 and 1 as they are."""
+
 
 def own_normalisation(body: nn.Module) -> Normalisation:
     """Ask a body for the mean and deviation of the pixels that it was trained on.

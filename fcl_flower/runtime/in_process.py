@@ -312,6 +312,8 @@ def run_in_process(
 
     def report(**changes: object) -> None:
         nonlocal seen
+        if not path.exists():  # clients are asked before the record begins
+            return
         now: Progress = json.loads(path.read_text()) | changes
         if now != seen:
             seen = now

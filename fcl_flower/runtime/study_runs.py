@@ -117,6 +117,8 @@ def _check_same(place: Path, config: RunConfig) -> None:
     }
     if config.federation.patience:  # a task may have ended early
         free["rounds_by_task"] = ""
+    if config.data.normalise == "data" and made.data.pixel_statistics:
+        free["normalise"] = "data"
     if made.replace(**free) != config.replace(**free):
         raise ConfigError(
             f"output: got {str(place)!r} with a run of other settings, expected an "

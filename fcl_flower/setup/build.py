@@ -41,6 +41,7 @@ from fcl_flower.models.build import create_model, seeded
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.normalisation import (
     FIXED,
+    PIXELS,
     Normalisation,
     own_normalisation,
 )
@@ -133,12 +134,15 @@ class Built(Entries):
 
     @property
     def _named_normalisation(self) -> Normalisation | None:
-        """Of the settings; None for the network's own."""
+        """Of the settings; None for the network's own.
+
+        With ``data`` it is found before the first round; until then pixels are asked
+        for as they are.
+        """
         section = self.config.data
-        if section.normalise == "fixed":
-            return FIXED
-        found = section.pixel_statistics
-        return None if found is None else Normalisation(*found)
+        if found := section.pixel_statistics:
+            return Normalisation(*found)
+        return {"fixed": FIXED, "data": PIXELS}.get(section.normalise)
 
     @cached_property
     def augment(self) -> Transform | None:

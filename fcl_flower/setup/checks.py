@@ -170,13 +170,22 @@ def pixels(run: Entries) -> Iterator[Wrong]:
         yield key, given, f"'model', as {run.spec.modality} data have no pixels"
     if given == "fixed":
         return
+    if given == "data":
+        for hidden, value in (
+            ("privacy.unit", run.config.privacy.unit),
+            ("federation.secure_aggregation", run.config.federation.secure_aggregation),
+        ):
+            if value not in ("none", False):
+                why = "as the server would see sums of each client's pixels"
+                yield key, given, f"another with {hidden} {value!r}, {why}"
+        return
     found = section.pixel_statistics
     if found is None or not {len(values) for values in found} <= {1, shape[0]}:
         yield (
             key,
             given,
-            "model, fixed, or mean and deviation such as 0.5/0.25, each of one number "
-            f"or one for each of {shape[0]} channels, deviations above 0",
+            "model, fixed, data, or mean and deviation such as 0.5/0.25, each of one "
+            f"number or one for each of {shape[0]} channels, deviations above 0",
         )
 
 
