@@ -310,6 +310,7 @@ def test_an_algorithm_of_ones_own_has_a_name_of_its_own():
     [
         ("data", {"data": table_of()}),
         ("model", {"model": Body}),
+        ("augment", {"augment": torch.flip}),
         (
             "algorithm",
             {"algorithm": fcl.Algorithm(name="a", server=FedAvg, client=LocalTraining)},

@@ -10,6 +10,7 @@ import watched
 import fcl_flower as fcl
 from fcl_flower.data.images import to_tensor
 from fcl_flower.federation import prepare, sync_loop
+from fcl_flower.models.normalisation import FIXED
 from fcl_flower.runtime.in_process import InProcessGrid, run_apps, run_in_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +39,8 @@ def predicts(model, client, task, wanted):
     known = model.about.head if single else plan.class_names
     assert names == [known[label] for label in wanted.argmax(1).tolist()]
     if source.modality == "images" and recent is None:
-        inputs = to_tensor(x, model.run.spec.input_shape)
+        run = model.run
+        inputs = to_tensor(x, run.spec.input_shape, run.normalisation)
         assert torch.equal(model.logits(inputs, task), wanted)
 
 
@@ -92,6 +94,36 @@ def test_numbers_that_were_rounded_on_their_way_predict_the_same(
     run_in_process(config, tmp_path)
     for (client, task), wanted in last_evaluation.items():
         predicts(fcl.load(tmp_path, client=client), client, task, wanted)
+
+
+@pytest.mark.parametrize("normalise", ["0.3/0.5", "data"])
+def test_images_are_prepared_as_in_the_run(normalise, tmp_path, last_evaluation):
+    config = fcl.RunConfig.from_settings(
+        **{**watched.SETTINGS, "strategy": "fedavg", "keep_clients": True},
+        **{"normalise": normalise, "augment": "flip,crop"},
+    )
+    run_in_process(config, tmp_path)
+    assert len(last_evaluation) == 4
+    for (client, task), wanted in last_evaluation.items():
+        model = fcl.load(tmp_path, client=client)
+        assert model.run.normalisation != FIXED
+        predicts(model, client, task, wanted)
+
+
+@pytest.mark.parametrize("normalise", ["0.3/0.5", "data"])
+def test_a_client_remembers_how_images_are_prepared(
+    normalise, tmp_path, last_evaluation, real
+):
+    config = fcl.RunConfig.from_settings(
+        **{**watched.SETTINGS, "strategy": "fedavg", "normalise": normalise},
+        output=str(tmp_path / "run"),
+    )
+    places = [{"state-path": str(tmp_path / f"{n}/memory")} for n in range(2)]
+    run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+    for (client, task), wanted in last_evaluation.items():
+        model = fcl.load(tmp_path / str(client))
+        assert model.run.normalisation != FIXED
+        predicts(model, client, task, wanted)
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)

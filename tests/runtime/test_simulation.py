@@ -28,8 +28,11 @@ PATIENCE = 300  # the machine may be busy
 RUN = [
     *("simulate", "--strategy", "fedweit", "--clients", "3", "--tasks", "2"),
     *("--rounds", "1", "--classes-per-task", "2", "--seed", "7"),
-    *("--backend", "flower"),
+    *("--backend", "flower", "--set", "training.augment=flip,crop"),
+    *("--set", "data.normalise=data"),
 ]
+
+PIXELS = {"augment": "flip,crop", "normalise": "data"}
 
 
 def fcl(mark, *arguments):
@@ -60,7 +63,7 @@ def real_runs(tmp_path_factory):
     log = place / "command" / "flower.log"
     said = log.read_text() if log.exists() else ""
     assert process.returncode == 0, f"{out}\n{err}\n{said[-3000:]}"
-    settings = {"clients": 3, "tasks": 2, "rounds": 1, "classes_per_task": 2}
+    settings = {"clients": 3, "tasks": 2, "rounds": 1, "classes_per_task": 2, **PIXELS}
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(io.StringIO()) as shown,
@@ -84,7 +87,7 @@ def test_each_run_of_one_runtime_gives_the_numbers_of_the_same_run_in_one_proces
     real_runs, tmp_path, number
 ):
     (command, *python), *_ = real_runs
-    run_in_process(tiny(tmp_path, clients=3, seed=6 + number))
+    run_in_process(tiny(tmp_path, clients=3, seed=6 + number, **PIXELS))
     assert numbers(tmp_path) == numbers(python[number - 1])
     if number == 1:  # with another number of workers
         assert numbers(tmp_path) == numbers(command)

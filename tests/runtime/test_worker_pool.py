@@ -43,6 +43,7 @@ def numbers(folder):
         {"strategy": "fedavg", "clients": 3, "secure_aggregation": True},
         {"strategy": "fedavg", "clients": 3, "attack": "noise", "attackers": 1},
         {"strategy": "fedweit", "asynchronous": True, "clients": 3},
+        {"strategy": "fedavg", "augment": "flip,crop", "normalise": "data"},
     ],
     ids=str,
 )
