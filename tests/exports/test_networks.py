@@ -31,6 +31,7 @@ GROWING = {
     "scenario": "class-incremental",
     "classes_per_task": 2,
 }
+NARROW = {"name": "lenet", "width": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +39,12 @@ def runs(tmp_path_factory):
     """Return the folder of a run by strategy, made when first asked for."""
     known = {}
 
-    def of(name, **settings):
-        if name not in known:
-            known[name] = tmp_path_factory.mktemp(name) / "run"
+    def of(name, title="", **settings):
+        if (name, title) not in known:
+            place = known[name, title] = tmp_path_factory.mktemp(name) / "run"
             given = {"run": KEPT} | SMALL | settings
-            fcl.simulate(name, output=known[name], **given)
-        return known[name]
+            fcl.simulate(name, output=place, **given)
+        return known[name, title]
 
     return of
 
@@ -175,6 +176,33 @@ def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
         np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(logits.argmax(1), wanted.argmax(1))
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("form", ["pt2", "onnx"])
+def test_pixels_are_standardized_inside_by_the_numbers_of_the_run(form, runs, tmp_path):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="of the extra onnx")
+    known = {"normalise": "0.1,0.2,0.3/0.5,0.6,0.7", "model": NARROW}
+    found = trained(runs("fedavg", "by channel", **known), 0, 0)
+    about = write(found, form, tmp_path / f"net.{form}")
+
+    if form == "pt2":
+        graph = torch.export.load(tmp_path / "net.pt2").module()
+        logits = graph(found.raw)
+    else:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+        (logits,) = session.run(["logits"], {"input": found.raw.numpy()})
+    shown = (found.raw / 255 - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor(
+        [0.5, 0.6, 0.7]
+    )
+    wanted = found.network(shown.permute(0, 3, 1, 2))[:, list(found.rows)]
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+    assert about["input"]["mean"] == [0.1, 0.2, 0.3]
+    assert about["input"]["deviation"] == [0.5, 0.6, 0.7]
+    said = "less [0.1, 0.2, 0.3], divided by [0.5, 0.6, 0.7]"
+    assert said in about["input"]["inside"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Pre-trained encoders as bodies, against Hugging Face's own forward pass."""
 
+import json
 import sys
 
 import encoders
@@ -7,18 +8,22 @@ import numpy as np
 import pytest
 import torch
 from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
+from fakes import rounds_of, run_in_process, tiny
 from transformers import AutoModel
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.adapters import EnhancedTransformer
 from fcl_flower.models.build import create_model
 from fcl_flower.models.encoder import FrozenParams, FrozenTransformer
+from fcl_flower.models.normalisation import FIXED, own_normalisation
 from fcl_flower.models.pretrained import (
     MINILM,
     EncoderParams,
     image_shape,
     load_encoder,
+    pixel_statistics,
 )
+from fcl_flower.setup.build import let_go
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -135,6 +140,68 @@ def test_the_shape_of_an_image_is_the_encoders_own(backbone, kind, tmp_path):
     assert image_shape(backbone(kind)) == (3, 12, 12)
     assert image_shape(other) == (1, 8, 12)
     assert plain(other)(torch.zeros(2, 1, 8, 12)).shape == (2, WIDTH)
+
+
+PREPROCESSOR = {
+    **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
+    **{"image_mean": [0.4, 0.5, 0.6], "image_std": [0.1, 0.2, 0.3]},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, ((0.4, 0.5, 0.6), (0.1, 0.2, 0.3))),
+        # Of x from 0 to 1 it takes (2 x - mean) / deviation.
+        ({"rescale_factor": 2 / 255}, ((0.2, 0.25, 0.3), (0.05, 0.1, 0.15))),
+        (
+            {"do_rescale": False, "image_mean": [51.0], "image_std": [102.0]},
+            ((0.2,), (0.4,)),
+        ),
+        ({"do_normalize": False}, ((0.0,), (1.0,))),
+    ],
+)
+def test_an_encoder_of_images_says_by_what_pixels_are_standardized(
+    changes, wanted, tmp_path
+):
+    place = encoders.saved(tmp_path, "vit")
+    assert own_normalisation(plain(place)) == FIXED
+    pixel_statistics.cache_clear()
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps(PREPROCESSOR | changes)
+    )
+    found = own_normalisation(plain(place))
+    for values, known in zip(found, wanted, strict=True):
+        assert values == pytest.approx(known)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", json.dumps(PREPROCESSOR | {"image_mean": "grey"})]
+)
+def test_a_file_that_does_not_say_it_is_refused(text, tmp_path):
+    place = encoders.saved(tmp_path, "vit")
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"encoder: .*, expected one whose prepro"):
+        plain(place)
+
+
+def test_a_run_takes_the_mean_and_deviation_of_its_encoder(tmp_path):
+    folder = tmp_path / "encoder"
+    place = encoders.saved(folder, "vit", image_size=8, num_channels=1)
+    own = {"image_mean": [0.3], "image_std": [0.6]}
+    settings = {
+        **{"strategy": "fedavg", "model": "lora-vit", "model.encoder": place},
+        **{"dataset": "digits", "max_train_per_class": 12},
+    }
+    given = tmp_path / "given"
+    run_in_process(tiny(given, **settings, normalise="0.3/0.6"))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR | own))
+    pixel_statistics.cache_clear()
+    let_go()
+    run_in_process(tiny(tmp_path / "own", **settings))
+    assert rounds_of(tmp_path / "own") == rounds_of(given)
+    run_in_process(tiny(tmp_path / "fixed", **settings, normalise="fixed"))
+    assert rounds_of(tmp_path / "fixed") != rounds_of(given)
 
 
 def test_an_encoder_of_texts_has_no_shape_of_images(backbone):

@@ -8,6 +8,7 @@ from sklearn.datasets import load_sample_image
 from torch import nn
 from torch.nn.functional import interpolate, normalize, unfold
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.images import to_tensor
 from fcl_flower.models import frozen_images
@@ -23,6 +24,8 @@ from fcl_flower.models.frozen_images import (
     photo_filters,
     pretrained_weights,
 )
+from fcl_flower.setup.build import validate
+from fcl_flower.setup.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -210,6 +213,17 @@ def test_filters_are_the_same_for_every_client_differ_and_answer_to_something():
     flat = normalize(again.weight.flatten(1))
     assert (flat @ flat.T - torch.eye(100)).abs().max() < 0.999
     assert (again(images(64)).max(0).values > 0).all()
+
+
+def test_other_pixels_than_filters_were_made_for_are_refused():
+    config = RunConfig.from_settings(
+        **{"strategy": "fedavg", "dataset": "digits", "model": "patch-filters"},
+        normalise="0.3/0.5",
+    )
+    message = "normalise: got '0.3/0.5', expected 'fixed' for model patch-filters"
+    with pytest.raises(ConfigError, match=message):
+        validate(resolve(config))
+    validate(resolve(config.replace(normalise="fixed")))
 
 
 @pytest.mark.parametrize(("filters", "grid"), [(3, 1), (5, 3)])
