@@ -29,8 +29,9 @@ class Lander(SyntheticRehearsal[LanderParams]):
     where MSE is that between the old model's projected features and one's own; see
     `LanderParams.weights`. Beside a batch of examples there are as many samples.
 
-    The authors' code shifts and mirrors images, lowers the rate over the rounds and
-    goes on from the round with the least loss; none of it is done here.
+    The authors' code shifts and mirrors images, as a run does here that augments, but
+    the server's samples as well. It lowers the rate over the rounds and goes on from
+    the round with the least loss, which is not done here.
     """
 
     @override

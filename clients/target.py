@@ -109,7 +109,8 @@ class Target(SyntheticRehearsal[TargetParams]):
 
     The cross-entropy is over the logits of the new classes alone, and of old ones that
     come back; the divergence over those of the old ones. An epoch goes through the
-    samples once. The authors' code shifts and mirrors images, which is not done here.
+    samples once. The authors' code shifts and mirrors images; here examples are what
+    the run augments them to, and the server's samples stay as they are.
     """
 
     @override

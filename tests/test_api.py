@@ -17,6 +17,7 @@ from torch import nn
 import fcl_flower as fcl
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithms
+from fcl_flower.data.transforms import TRANSFORMS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import measures as metrics
 from fcl_flower.runtime import in_process
@@ -320,6 +321,43 @@ def test_an_algorithm_of_ones_own_has_a_name_of_its_own():
 def test_objects_need_this_process(key, settings):
     with pytest.raises(fcl.ConfigError, match=f"expected in-process, as {key} is"):
         simulate(backend="flower", **settings)
+
+
+# ---- augmentation
+
+
+def darker(images, generator):
+    return images * torch.rand(len(images), 1, 1, 1, generator=generator)
+
+
+def test_training_samples_are_augmented_by_name_or_by_a_callable(tmp_path):
+    plain = simulate()
+    named = simulate(augment="flip,crop")
+    own = simulate(augment=darker, output=tmp_path / "own")
+    losses = {one.rounds[0]["loss"] for one in (plain, named, own)}
+    assert len(losses) == 3
+    assert named.config.training.augment == "flip,crop"
+    assert own.config.training.augment == "darker"
+    assert "darker" not in TRANSFORMS
+
+
+def test_a_run_that_goes_on_is_given_its_callable_again(tmp_path):
+    kept = {"run": {"keep_clients": True}}
+    whole = simulate(augment=darker, tasks=3)
+    simulate(augment=darker, output=tmp_path / "run", **kept)
+    with pytest.raises(fcl.ConfigError, match="augment: got 'darker'"):
+        fcl.simulate(resume=tmp_path / "run", tasks=3, progress=False)
+    with pytest.raises(fcl.ConfigError, match="augment: got 'flip', expected none bes"):
+        fcl.simulate(resume=tmp_path / "run", tasks=3, augment="flip", progress=False)
+    longer = fcl.simulate(
+        resume=tmp_path / "run", tasks=3, augment=darker, progress=False
+    )
+    np.testing.assert_array_equal(longer.accuracy, whole.accuracy)
+
+
+def test_what_is_neither_names_nor_callable_is_refused():
+    with pytest.raises(fcl.ConfigError, match="augment: got 3, expected names sep"):
+        simulate(augment=3)
 
 
 # ---- comparisons

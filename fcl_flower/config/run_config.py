@@ -36,6 +36,8 @@ FORMAT: Final = 2
 """Of ``config.toml``; a file without a number is of format 1."""
 _FIXED: Final[Mapping[str, object]] = MappingProxyType({"federation.secure_bits": 32})
 """Settings of format 1 that have one value for good."""
+_RECORDED: Final = frozenset({"data.root", "run.id", "run.output"})
+"""Settings that the file of a run has in any case, as it has them all."""
 
 
 class RunConfig(Section):
@@ -188,6 +190,9 @@ class RunConfig(Section):
         check_format(path, number, FORMAT)
         if number == 1:
             values = {k: v for k, v in values.items() if (k, v) not in _FIXED.items()}
+        if values.keys() >= _RECORDED:
+            # Before there was a choice, pixels were these, whatever a network says.
+            values.setdefault("data.normalise", "fixed")
         return cls.of(values)
 
     @classmethod

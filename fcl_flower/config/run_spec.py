@@ -87,7 +87,11 @@ class RunSpec(BaseModel):
     def from_json(cls, text: str) -> Self:
         """Check what a server has sent."""
         try:
-            return cls.model_validate_json(text)
+            found = cls.model_validate_json(text)
+            if "normalise" not in found.config.data.model_fields_set:
+                # Of a version in which all pixels were these.
+                return found.with_settings(normalise="fixed")
+            return found
         except ValidationError as error:
             raise first_complaint(cls, error, SPEC) from error
 

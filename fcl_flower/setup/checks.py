@@ -164,12 +164,10 @@ def pixels(run: Entries) -> Iterator[Wrong]:
     """Find a normalisation that no image has."""
     section, shape = run.config.data, run.spec.input_shape
     key, given = "data.normalise", section.normalise
-    if given == "model":
+    if given in ("model", "fixed"):
         return
     if run.spec.modality != "images":
         yield key, given, f"'model', as {run.spec.modality} data have no pixels"
-    if given == "fixed":
-        return
     if given == "data":
         for hidden, value in (
             ("privacy.unit", run.config.privacy.unit),

@@ -140,6 +140,16 @@ def test_a_configuration_comes_back_from_its_file_and_from_its_flat_form(
     assert {key: type(value) for key, value in again.items()} == types
 
 
+def test_a_run_of_before_there_was_a_choice_of_pixels_has_the_fixed_ones(tmp_path):
+    written, path = RunConfig().to_file(), tmp_path / "config.toml"
+    path.write_text(written)
+    assert RunConfig.read(path, "folder").data.normalise == "model"
+    path.write_text(written.replace('normalise = "model"\n', ""))
+    assert RunConfig.read(path, "folder").data.normalise == "fixed"
+    path.write_text('[data]\nroot = "somewhere"\n')  # a user's own
+    assert RunConfig.read(path, "config").data.normalise == "model"
+
+
 def test_the_flat_form_has_a_section_before_each_key_and_no_hyphen():
     flat = RunConfig.of({"scenario.classes_per_task": 3, "strategy.mu": 0.5}).flat()
     assert flat["scenario.classes_per_task"] == 3

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -129,11 +131,40 @@ def test_a_specification_of_another_version_is_refused(resolved):
         RunSpec.from_json(text)
 
 
+def test_a_specification_of_before_there_was_a_choice_has_fixed_pixels(resolved):
+    spec = resolved(dataset="digits")
+    assert RunSpec.from_json(spec.to_json()) == spec
+    before = json.loads(spec.to_json())
+    del before["config"]["data"]["normalise"]
+    found = RunSpec.from_json(json.dumps(before))
+    assert found == spec.with_settings(normalise="fixed")
+
+
 def test_the_clients_that_are_connected_count(resolved):
     assert resolve(RunConfig(), clients=7).config.scenario.clients == 7
 
 
 # ---- parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"normalise": "usual"}, "got 'usual', expected model, fixed, data, or mean"),
+        ({"normalise": "0.5/0"}, "got '0.5/0', expected model, .* deviations above 0"),
+        ({"normalise": "0,1/2"}, "got '0,1/2', expected .* one for each of 1 channels"),
+        ({"normalise": "0.5/1", "dataset": "rows"}, "'model', as tabular data have no"),
+        ({"normalise": "data", "dataset": "rows"}, "'model', as tabular data have no"),
+    ],
+)
+def test_pixels_that_no_image_has_are_refused(resolved, settings, message):
+    with pytest.raises(ConfigError, match=f"^data.normalise: .*{message}"):
+        resolved(**{"strategy": "fedavg", "dataset": "digits", **settings})
+
+
+def test_mean_and_deviation_are_one_number_or_one_for_each_channel(resolved):
+    for text in ("0.5/0.25", "0.1,0.2,0.3/0.25", "0.5/0.1,0.2,0.3", "0,0,0/1,1,1"):
+        resolved(strategy="fedavg", dataset="mine", model="lenet", normalise=text)
 
 
 def test_parameters_are_those_of_what_is_named(resolved):
