@@ -35,6 +35,8 @@ def write_transformers(found: Exported, folder: Path) -> None:
             learner's logits in the library's form, as in bfloat16.
     """
     with require_extra("transformers", "format transformers"):
+        from transformers import PreTrainedModel
+
         from fcl_flower.exports import mean_pooled
     run, network = found.model.run, found.network
     mask = network if isinstance(network, Masked) else None
@@ -47,14 +49,22 @@ def write_transformers(found: Exported, folder: Path) -> None:
         and isinstance(params, EncoderParams)
         and type(body) in (Transformer, LoraTransformer)
         and type(head) is Head
+        and isinstance(body.encoder, PreTrainedModel)
     ):
-        expected = "transformer, vit, lora-transformer or lora-vit, with a linear head"
+        expected = (
+            "transformer, vit, lora-transformer or lora-vit, with a linear head and no "
+            "encoder of timm"
+        )
         raise config_error("model.name", run.config.model.name, expected)
     encoder = body.encoder.config.to_dict()
-    # Where it was loaded from is nobody else's business.
-    encoder.pop("_name_or_path", None)
+    # Where it was loaded from is nobody else's business. The stages that a backbone for
+    # other tasks may return are those from before blocks were left out.
+    for key in ("_name_or_path", "stage_names", "out_features", "out_indices"):
+        encoder.pop(key, None)
+        encoder.pop(f"_{key}", None)
     config = mean_pooled.MeanPooledConfig(
         encoder,
+        body.pooling,
         id2label=dict(enumerate(found.names)),
         label2id={name: label for label, name in enumerate(found.names)},
     )

@@ -1,4 +1,4 @@
-"""A classifier on the mean of an encoder's last hidden states, for transformers.
+"""A classifier on an encoder's last hidden states, for transformers.
 
 A copy of this file lies in every exported folder: with it `from_pretrained` opens the
 folder where fcl-flower is not installed. So it imports nothing else of this project.
@@ -18,15 +18,28 @@ class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     model_type = "mean-pooled"
 
-    def __init__(self, encoder: dict[str, Any] | None = None, **others: Any) -> None:  # noqa: ANN401 - the library's
-        """Take the encoder's configuration as a dictionary; None for a default one."""
+    def __init__(
+        self,
+        encoder: dict[str, Any] | None = None,
+        pooling: str = "mean",
+        **others: Any,  # noqa: ANN401 - the library's
+    ) -> None:
+        """Take the encoder's configuration as a dictionary; None for a default one.
+
+        ``pooling`` is ``mean`` over tokens, ``class`` for the first token, or ``both``:
+        the first one and the mean of the others.
+        """
         super().__init__(**others)
+        self.pooling = pooling
         # Called without arguments by the library, to see which values differ.
         self.encoder: dict[str, Any] = encoder or {"model_type": "bert"}
 
 
 class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """An encoder of texts or images without a pooler, a mean over tokens, a head."""
+    """An encoder of texts or images without a pooler, a mean over tokens, a head.
+
+    Of some the first token takes the place of the mean, or stands beside it.
+    """
 
     config_class = MeanPooledConfig
 
@@ -39,7 +52,8 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
             encoder.pooler = None
         self.encoder = encoder
         labels = cast(int, config.num_labels)
-        self.classifier = nn.Linear(inner.hidden_size, labels)
+        width = inner.hidden_size * (2 if config.pooling == "both" else 1)
+        self.classifier = nn.Linear(width, labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @override
@@ -71,7 +85,13 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
             found = self.encoder(input_ids, attention_mask=attention_mask)
             hidden = found.last_hidden_state
             weights = attention_mask.to(hidden.dtype)
-        weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
-        logits = self.classifier((hidden * weights[..., None]).sum(1))
+        pooling = self.config.pooling
+        parts = [] if pooling == "mean" else [hidden[:, 0]]
+        if pooling != "class":
+            if pooling == "both":
+                hidden, weights = hidden[:, 1:], weights[:, 1:]
+            weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+            parts.append((hidden * weights[..., None]).sum(1))
+        logits = self.classifier(torch.cat(parts, 1))
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)

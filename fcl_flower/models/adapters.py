@@ -19,14 +19,17 @@ from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.models.registry import LoraParams
 
-_AFTER_ATTENTION = ("attention.output.dense", "attention.out_lin", "attention.o_proj")
+_AFTER_ATTENTION = (
+    *("attention.output.dense", "attention.out_lin", "attention.o_proj"),
+    "attn.proj",
+)
 _AFTER_FEED_FORWARD = ("output.dense", "ffn.lin2", "mlp.fc2")
 _PLACES = {
     "both": (_AFTER_ATTENTION, _AFTER_FEED_FORWARD),
     "attention": (_AFTER_ATTENTION,),
     "feed-forward": (_AFTER_FEED_FORWARD,),
 }
-_QUERY_AND_VALUE = ("query", "value", "q_lin", "v_lin", "q_proj", "v_proj")
+_QUERY_AND_VALUE = ("query", "value", "q_lin", "v_lin", "q_proj", "v_proj", "qkv")
 
 
 class Adapter(nn.Module):

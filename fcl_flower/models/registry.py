@@ -105,7 +105,8 @@ class LoraParams(EncoderParams):
     rank: int = Field(2, ge=1)
     """Rank of what a linear layer learns, at least 1."""
     layers: Literal["all", "attention"] = "all"
-    """Which linear layers of a block learn: all, or those of queries and values."""
+    """Which linear layers of a block learn: all, or those of queries and values (of
+    timm the one that makes both, and keys)."""
 
 
 class DisentangledParams(EncoderParams):

@@ -104,7 +104,7 @@ def _has_local_data(config: RunConfig) -> bool:
 def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
     params = model_params(config, model)
     if isinstance(params, EncoderParams) and model.modality == "images":
-        return image_shape(params.encoder)
+        return image_shape(params.encoder, params.image_size)
     if model.modality == "tabular":
         return (config.model.num_features,)
     return model.input_shape

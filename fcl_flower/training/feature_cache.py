@@ -5,10 +5,13 @@ every round, and its test samples in every evaluation.
 """
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
+import psutil
 from torch import Tensor, nn
 
 from fcl_flower.models.heads import MultiHeadModel
@@ -69,8 +72,25 @@ class FeatureCache:
         return found
 
 
-FEATURES: Final = FeatureCache(2**28)
-"""That of this process."""
+def memory(file: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Count the bytes of memory of this machine, or of its container where less."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(file.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return total
+
+
+def share(total: int, processes: int) -> int:
+    """Count the bytes that one of some processes may hold: an eighth is for all.
+
+    256 MB in any case, which are 2,700 images of 65 tokens of width 384.
+    """
+    return max(2**28, total // (8 * processes))
+
+
+FEATURES: Final = FeatureCache(share(memory(), os.cpu_count() or 1))
+"""That of this process; there may be one for each core."""
 
 
 def frozen_features(model: MultiHeadModel, x: Tensor) -> Tensor:

@@ -30,8 +30,10 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.images import to_tensor
 from fcl_flower.exports.hugging_face import write_transformers
 from fcl_flower.exports.networks import Exported, exported
+from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.heads import Head, Network
 from fcl_flower.models.normalisation import FIXED, Normalisation
+from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.models.registry import LoraParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,11 +64,19 @@ def encoder(tmp_path):
     return of
 
 
-def made(body, kind, encoder="", dtype="float32", names=(), normalisation=FIXED):
+def made(
+    body,
+    kind,
+    encoder="",
+    dtype="float32",
+    names=(),
+    x=None,
+    normalisation=FIXED,
+):
     """Return a network with a random head, as `exported` returns one."""
     torch.manual_seed(4)
-    network = Network(body, Head(16, CLASSES))
-    x = inputs(kind)
+    network = Network(body, Head(body.features, CLASSES))
+    x = inputs(kind) if x is None else x
     names = names or tuple(f"class {n}" for n in range(CLASSES))
     run = SimpleNamespace(
         model_params=LoraParams(encoder=encoder, max_tokens=10, dtype=dtype),
@@ -125,6 +135,33 @@ def test_the_library_gives_the_logits_of_an_encoder_with_learned_changes(
         sum(p.numel() for p in model.parameters())
         == sum(p.numel() for p in plain(place).encoder.parameters()) + 17 * CLASSES
     )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class", "both"])
+def test_depth_size_pooling_and_pixels_of_images_go_along(tmp_path, pooling):
+    place = saved(tmp_path / "dinov2", "dinov2")
+    means, deviations = [0.4, 0.5, 0.6], [0.1, 0.2, 0.3]
+    said = {"image_mean": means, "image_std": deviations}
+    said |= {"do_rescale": True, "do_normalize": True}
+    (tmp_path / "dinov2" / "preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"depth": 2, "image_size": 20, "pooling": pooling}
+    params = EncoderParams(encoder=place, **settings)
+    pixels = torch.rand(2, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+    normalisation = Normalisation(tuple(means), tuple(deviations))
+    x = normalisation.standardized(pixels)
+    body = Transformer(params).eval()
+    found = made(body, "dinov2", place, x=x, normalisation=normalisation)
+    write_transformers(found, tmp_path / "out")
+
+    model = opened(tmp_path / "out", "dinov2")
+
+    with torch.no_grad():
+        logits = model(pixel_values=x).logits
+    np.testing.assert_allclose(logits, found.logits, rtol=1e-4, atol=1e-4)
+    about = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    assert (about["image_mean"], about["image_std"]) == (means, deviations)
+    assert about["size"] == {"height": 20, "width": 20}
+    assert model.config.encoder["num_hidden_layers"] == 2
 
 
 def test_texts_go_in_as_they_are_read_and_names_of_classes_come_out(encoder, tmp_path):

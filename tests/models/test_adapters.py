@@ -237,11 +237,14 @@ def test_the_encoder_is_frozen_and_evaluates_while_the_rest_learns(backbone, bui
 # ---- what is computed once
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("bert", "enhanced-transformer"), ("dinov2", "enhanced-vit")]
+)
 def test_plain_training_computes_blocks_before_the_first_enhancer_once(
-    backbone, monkeypatch
+    backbone, monkeypatch, kind, name
 ):
     def trained(seen):
-        network, x = model(backbone("bert"), blocks=1), inputs("bert")
+        network, x = model(backbone(kind), name, blocks=1), inputs(kind)
         network.body.blocks[0].register_forward_hook(
             lambda block, given, output: seen.append(len(given[0]))
         )
@@ -266,7 +269,7 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
 
 
 @pytest.mark.parametrize("blocks", range(BLOCKS + 1))
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "vit"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "vit", "dinov2"])
 def test_prepared_inputs_give_the_same_features_and_gradients(
     backbone, kind, blocks, made, monkeypatch
 ):

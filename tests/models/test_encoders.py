@@ -117,13 +117,13 @@ def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "~/no/folder/here"])
 def test_a_folder_or_name_that_is_not_there_is_refused(name):
-    with pytest.raises(ConfigError, match=r"expected minilm, a folder .*Hub") as e:
+    with pytest.raises(ConfigError, match=r"expected minilm, focus, a .*Hub") as e:
         load_encoder(name)
     assert f"encoder: got {name!r}" in str(e.value)
 
 
 def test_images_have_no_encoder_that_comes_along():
-    with pytest.raises(ConfigError, match=r"encoder: got '', .* none for images"):
+    with pytest.raises(ConfigError, match=r"encoder: got '', .* as focus for images"):
         load_encoder("")
     with pytest.raises(ConfigError, match="encoder: got '', expected a name"):
         create_model("vit", tasks=1, classes=2, single_head=True, seed=0)

@@ -7,7 +7,12 @@ from torch import nn
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.training.feature_cache import FeatureCache, frozen_features
+from fcl_flower.training.feature_cache import (
+    FeatureCache,
+    frozen_features,
+    memory,
+    share,
+)
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 
@@ -132,3 +137,16 @@ def test_a_frozen_part_meets_test_samples_once_and_answers_as_without_a_cache():
         logits = learner.predict({}, received, 0, x)
         assert torch.equal(logits, network(x, 0))
     assert half.calls == 1
+
+
+def test_a_process_for_each_core_shares_an_eighth_of_the_memory():
+    assert share(2**37, 16) == 2**30
+    assert share(2**31, 8) == 2**28, "as many as an edge device can spare"
+
+
+def test_the_memory_is_that_of_the_container(tmp_path):
+    limit, machine = tmp_path / "memory.max", memory(tmp_path / "none")
+    assert machine > 2**28
+    for text, expected in (("max\n", machine), ("4096\n", 4096), (f"{2**60}", machine)):
+        limit.write_text(text)
+        assert memory(limit) == expected
