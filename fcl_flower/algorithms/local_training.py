@@ -5,7 +5,7 @@ ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT pape
 stands it is the client side of FedAvg.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -242,16 +242,19 @@ def fit_classes(
     valid: Examples,
     context: ClientContext,
     stage: TaskStage,
+    penalty: Callable[[], Tensor | float] = lambda: 0.0,
 ) -> FitResult:
     """Train ``leaves`` by the cross-entropy among some classes of a single head.
 
     All labels are among ``classes``, which ascend. Those to validate are what the
-    frozen part of the model makes of them. The optimizer starts anew.
+    frozen part of the model makes of them. The optimizer starts anew. ``penalty`` is
+    added to the loss of every batch.
     """
 
     def objective(x: Tensor, y: Tensor) -> Tensor:
         model.train()
-        return mean_cross_entropy(model(inputs.see(x), 0)[:, classes], y, weights)
+        logits = model(inputs.see(x), 0)[:, classes]
+        return mean_cross_entropy(logits, y, weights) + penalty()
 
     def validate() -> Score:
         model.eval()

@@ -111,12 +111,16 @@ class Transformer(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point() and x.ndim == 3:  # frozen features
-            mask = x[..., -1]
-            longest = int(mask.sum(1).max()) if len(x) else 0
-            hidden = Hidden(x[:, :longest, :-1], mask[:, :longest])
+            hidden = self.hidden(x)
         else:
             hidden = self.run(self.enter(x), 0, self.first)
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
+
+    def hidden(self, features: Tensor) -> Hidden:
+        """Read `frozen_features`, (batch, tokens, D + 1); common padding is cut."""
+        mask = features[..., -1]
+        longest = int(mask.sum(1).max()) if len(features) else 0
+        return Hidden(features[:, :longest, :-1], mask[:, :longest])
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
@@ -185,14 +189,18 @@ class Transformer(nn.Module):
 
     def pool(self, hidden: Hidden) -> Tensor:
         """Make features of tokens, behind the last norm where there is one."""
-        norm = _first(self.encoder, _NORMS)
-        values = hidden.values if norm is None else cast(Tensor, norm(hidden.values))
+        values = self.normalized(hidden)
         if self.pooling == "mean":
-            return _mean(values, hidden.mask)
+            return token_mean(values, hidden.mask)
         first = values[:, 0]
         if self.pooling == "class":
             return first
-        return torch.cat([first, _mean(values[:, 1:], hidden.mask[:, 1:])], 1)
+        return torch.cat([first, token_mean(values[:, 1:], hidden.mask[:, 1:])], 1)
+
+    def normalized(self, hidden: Hidden) -> Tensor:
+        """Apply the encoder's last norm, where there is one; (batch, tokens, D)."""
+        norm = _first(self.encoder, _NORMS)
+        return hidden.values if norm is None else cast(Tensor, norm(hidden.values))
 
     def _numbers(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, x - 1, self._padding)
@@ -246,7 +254,7 @@ class Transformer(nn.Module):
             ours = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
             raise self._refused(name) from e
-        theirs = _mean(whole.last_hidden_state, entered.mask)
+        theirs = token_mean(whole.last_hidden_state, entered.mask)
         if not torch.allclose(ours, theirs, atol=_TOLERANCE):
             raise self._refused(name)
 
@@ -269,7 +277,8 @@ def _interpolate(encoder: Any, size: int) -> None:  # noqa: ANN401 - of many typ
     encoder.config.image_size = size
 
 
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
+def token_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Average (batch, tokens, D) over the tokens that are no padding, (batch, D)."""
     weights = mask / mask.sum(1, keepdim=True).clamp(min=1)
     return (values * weights[..., None]).sum(1)
 

@@ -39,8 +39,9 @@ class ModelEntry:
         summary: one line for people.
         params: the parameter model of the family.
         encoder: ``whole``, a pre-trained encoder that is trained on, ``enhanced``, a
-            frozen one with Enhancers, ``lora``, one with LoRA, or ``frozen``, one
-            alone; empty for a network that is made from nothing.
+            frozen one with Enhancers, ``lora``, one with LoRA, ``prompted``, one with
+            prompts, or ``frozen``, one alone; empty for a network that is made from
+            nothing.
     """
 
     body: "str | Callable[..., nn.Module]"
@@ -109,6 +110,20 @@ class LoraParams(EncoderParams):
     timm the one that makes both, and keys)."""
 
 
+class PromptParams(EncoderParams):
+    """Settings of a frozen encoder with prompts."""
+
+    num_blocks: int = Field(5, ge=1)
+    """How many of the blocks, the first ones, have prompts: 5 of 12 in the paper. All,
+    where the encoder has fewer."""
+    components: int = Field(10, ge=1)
+    """Components of a block's pool; in `coda-prompt` those that a task adds. The paper
+    has 100 for ten tasks."""
+    prompt_length: int = Field(8, ge=2, multiple_of=2)
+    """Tokens of a prompt, even: the first half stands in front of the keys, the other
+    in front of the values."""
+
+
 class DisentangledParams(EncoderParams):
     """Settings of an encoder of texts with two spaces on top."""
 
@@ -172,6 +187,7 @@ _ENCODERS: dict[str, tuple[str, float, type[Params], str]] = {
     "frozen-": ("encoder:FrozenTransformer", 1e-3, FrozenParams, "frozen"),
     "enhanced-": ("adapters:EnhancedTransformer", 3e-3, EncoderParams, "enhanced"),
     "lora-": ("adapters:LoraTransformer", 3e-3, LoraParams, "lora"),
+    "prompted-": ("prompts:PromptedTransformer", 1e-2, PromptParams, "prompted"),
 }
 """By what a name begins with, of a pre-trained encoder: body, rate, params, kind."""
 
@@ -182,6 +198,7 @@ _ENCODER_SUMMARIES = {
     "frozen-": "the same frozen, with nothing to train but the head",
     "enhanced-": "the same frozen, with Enhancers that are trained instead",
     "lora-": "the same frozen, with changes of low rank (LoRA) in its linear layers",
+    "prompted-": "the same frozen, with prompts that its first blocks attend to",
 }
 
 

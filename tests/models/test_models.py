@@ -157,7 +157,7 @@ def test_the_numbers_are_those_of_torchs_own_seed(monkeypatch, accelerator):
     [
         ("lenet", "time-series", r"har-cnn$"),
         ("kim-cnn", "time-series", r"har-cnn$"),
-        ("har-cnn", "text", r"kim-cnn, transformer, .*, lora-transformer$"),
+        ("har-cnn", "text", r"kim-cnn, transformer, .*, prompted-transformer$"),
         ("har-cnn", "images", "small, grey-cnn, lenet, .*resnet18"),
     ],
 )

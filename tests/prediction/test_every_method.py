@@ -16,8 +16,14 @@ from fcl_flower.runtime.in_process import InProcessGrid, run_apps, run_in_proces
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = [*watched.NAMES, *watched.VARIANTS]
 OF_EACH_KIND = [
-    *("fedavg", "fedweit", "stl", "analytic", "fedet", "lorm", "matched-ensemble"),
-    *("scaffold", "fedavg-ft", "idbr", "concept-matching with hidden concepts"),
+    *("fedavg", "fedweit", "stl", "analytic", "fedet", "lorm", "coda-prompt"),
+    *(
+        "matched-ensemble",
+        "scaffold",
+        "fedavg-ft",
+        "idbr",
+        "concept-matching with hidden concepts",
+    ),
     "fedavg with masked logits",
 ]
 

@@ -247,7 +247,16 @@ def test_a_run_without_its_ledger_is_not_resumed(tmp_path):
 
 @pytest.mark.parametrize(
     "strategy",
-    ["concept-matching", "analytic", "lorm", "fedet", "local", "stl", "apd"],
+    [
+        "concept-matching",
+        "analytic",
+        "lorm",
+        "coda-prompt",
+        "fedet",
+        "local",
+        "stl",
+        "apd",
+    ],
 )
 def test_a_strategy_that_sends_more_than_differences_is_refused(strategy):
     given = {"scenario": "concepts"} if strategy == "concept-matching" else {}

@@ -11,6 +11,8 @@ from fcl_flower.models.adapters import EnhancedTransformer, LoraParams, LoraTran
 from fcl_flower.models.build import create_model
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.pretrained import EncoderParams
+from fcl_flower.models.prompts import PromptedTransformer
+from fcl_flower.models.registry import PromptParams
 
 WIDTH, BLOCKS, WORDS = 16, 3, 40
 BOTTLENECK, CLASSES, RANK = 4, 5, 2
@@ -117,6 +119,16 @@ def lora(backbone, layers="all", blocks=0, learned=False):
     if learned:
         for parameter in body.adapters.parameters():
             parameter.data.normal_(0, 0.3)
+    return body
+
+
+def prompted(backbone, blocks=0, seed=2, **params):
+    """Return the same with prompts in its first blocks (0: all), of random weights."""
+    given = {"components": 3, "prompt_length": 4, "num_blocks": blocks or BLOCKS}
+    torch.manual_seed(seed)
+    body = PromptedTransformer(PromptParams(encoder=backbone, **given | params)).eval()
+    for parameter in body.pools.parameters():
+        parameter.data.normal_(0, 0.5)
     return body
 
 

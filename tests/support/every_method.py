@@ -23,6 +23,10 @@ def suited(name, folder):
     if name == "lorm":
         encoder = saved(folder / "encoder", "vit", image_size=8, num_channels=1)
         found |= {"model": "lora-vit", "model.encoder": encoder}
+    if name == "coda-prompt":
+        encoder = saved(folder / "encoder", "dinov2", image_size=8, num_channels=1)
+        found |= {"model": "prompted-vit", "model.encoder": encoder}
+        found |= {"model.components": 2, "model.num_blocks": 2}
     if name in ("lander", "target"):
         sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
         found |= {f"strategy.{key}": value for key, value in sizes.items()}

@@ -1,0 +1,167 @@
+"""CODA-Prompt, client side: the components of the current task are trained.
+
+Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.local_training import fit_classes
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.models.prompts import PromptedTransformer
+from fcl_flower.training.distillation import predict_logits
+from fcl_flower.training.feature_cache import frozen_features
+from fcl_flower.training.tensors import load, snapshot, to_torch
+from strategies.coda_prompt import (
+    BIAS,
+    HEADS,
+    NOW,
+    PROMPTED,
+    PROMPTS,
+    ROWS_NOW,
+    ROWS_OLD,
+    WEIGHT,
+    CodaPromptParams,
+    finished_prompts,
+    learned_prompts,
+    rows_classes,
+    rows_of,
+)
+
+
+class CodaPrompt(ClientLearner[CodaPromptParams]):
+    """Train the task's components and head; components of old tasks take part.
+
+    The loss is over the logits of the task's classes: the client's own, and those that
+    others have told of in earlier rounds. Rows of its own classes are sent.
+
+    State: ``prompts/T`` of finished tasks T, as received; ``heads``, rows of classes
+    of these.
+    """
+
+    balances = ("weights", "batches")
+    augments = True
+
+    def __init__(
+        self, params: CodaPromptParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Keep the head as it is at first: what nobody has learned is never sent."""
+        super().__init__(params, model, context)
+        self._body = model.body_of(PromptedTransformer, PROMPTED)
+        self._first_head = snapshot(model, (WEIGHT, BIAS))
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        known = {**state, **received}
+        self._load_head(known)
+        load(self.model, received[NOW])
+        own = torch.unique(data.train.y)
+        told = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
+        classes = torch.unique(torch.cat([own, told]))
+        seen = torch.isin(data.valid.y, classes)
+        held = frozen_features(self.model, data.valid.x)
+        leaves = {*received[NOW], WEIGHT, BIAS}
+        with self._older(known, finished_prompts(received)):
+            # The optimizer starts anew, and knows no components but the current ones:
+            # those of old tasks cannot move, whatever its weight decay is.
+            done = fit_classes(
+                self.model,
+                {n: p for n, p in self.model.named_parameters() if n in leaves},
+                classes,
+                data.train,
+                Examples(held[seen], data.valid.y[seen]),
+                self.context,
+                stage,
+                self._penalty,
+            )
+        sent: Payload = {
+            PROMPTS: snapshot(self.model, received[NOW]),
+            HEADS: rows_of(snapshot(self.model, (WEIGHT, BIAS)), own.cpu().numpy()),
+        }
+        # What is of finished tasks is not sent again.
+        kept = {g: received[g] for g in finished_prompts(received) if g in received}
+        kept[HEADS] = rows_of(*self._head(known, (HEADS, ROWS_OLD)))
+        update = Update(sent, len(data.train.y), done.metrics())
+        return {**state, **kept}, update
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        """Compute logits of all classes, with the components of all tasks so far.
+
+        The task is not used. A class that nobody has learned has the logit `CLOSED`.
+        """
+        known = {**state, **received}
+        unknown = self._load_head(known).to(x.device)
+        groups = learned_prompts(received)
+        if not groups:
+            return torch.full((len(x), self.model.classes), CLOSED, device=x.device)
+        load(self.model, known[groups[-1]])
+        with self._older(known, groups[:-1]):
+            logits = predict_logits(self.model, frozen_features(self.model, x))
+        return logits.masked_fill(unknown, CLOSED)
+
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        known = {**state, **received}
+        unknown = self._load_head(known)
+        groups = learned_prompts(received)
+        load(self.model, known[groups[-1]] if groups else {})
+        with self._older(known, groups[:-1]):
+            network = self.model.network(task)
+        for pool in cast(PromptedTransformer, network.body).prompt_pools:
+            pool.join()
+        head = cast(nn.Linear, network.head)
+        head.weight[unknown] = 0.0
+        head.bias[unknown] = CLOSED
+        return network
+
+    def _penalty(self) -> Tensor | float:
+        weight = self.params.ortho_weight
+        if not weight:
+            return 0.0
+        return weight * sum(pool.orthogonality() for pool in self._body.prompt_pools)
+
+    @contextmanager
+    def _older(self, known: Payload, groups: list[str]) -> Iterator[None]:
+        """Let the components of these groups take part for a while."""
+        device = self.context.device
+        older = [
+            {
+                name.removeprefix("body."): to_torch(tensor, device)
+                for name, tensor in known[group].items()
+            }
+            for group in groups
+        ]
+        with self._body.after(older):
+            yield
+
+    def _load_head(self, known: Payload) -> Tensor:
+        """Load the head as it is now; tell of which classes nobody has learned."""
+        head, classes = self._head(known, (HEADS, ROWS_OLD, ROWS_NOW))
+        load(self.model, head)
+        unknown = torch.ones(self.model.classes, dtype=torch.bool)
+        unknown[to_torch(classes)] = False
+        return unknown
+
+    def _head(self, known: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
+        """Compose the head of rows; tell whose rows these are, int64, ascending."""
+        head, classes = dict(self._first_head), np.zeros(0, np.int64)
+        for group in groups:
+            if group in known:
+                for name, rows in cast(Mapping[str, SparseArray], known[group]).items():
+                    head[name] = rows.overwrite(head[name])
+                classes = np.union1d(classes, rows_classes(known[group]))
+        return head, classes

@@ -1,0 +1,250 @@
+"""CODA-Prompt, server side: a task's components and head rows are averaged.
+
+Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4, as their released
+code computes; clients are averaged after fed-mammoth (https://arxiv.org/abs/2410.17961,
+where it is a baseline). There the whole pool and head travel. All but the components of
+the current task, and the rows of its classes, are the same for all clients, and their
+mean is what they were: here they stay where they are.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final, cast
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.errors import WireError, config_error
+from fcl_flower.core.schedule import derive
+from fcl_flower.core.types import (
+    Array,
+    Arrays,
+    Payload,
+    SparseArray,
+    TaskStage,
+    Update,
+)
+from fcl_flower.core.update_checks import fits, same_tensors
+
+
+class CodaPromptParams(Params):
+    """Hyper-parameters of CODA-Prompt; those of the prompts are the model's."""
+
+    ortho_weight: float = Field(0.0, ge=0)
+    """Weight of what keeps components orthogonal, at least 0: the paper's lambda, the
+    code's mu."""
+
+
+ALGORITHM = Algorithm(
+    name="coda-prompt",
+    server="strategies.coda_prompt:CodaPrompt",
+    client="clients.coda_prompt:CodaPrompt",
+    params_type=CodaPromptParams,
+    summary="a frozen transformer to whose prompts each task adds components",
+    paper="Smith et al., CVPR 2023",
+    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    models=("prompted-transformer", "prompted-vit"),
+    needs_single_head=True,
+    returns_to_tasks=False,
+)
+
+
+WEIGHT: Final = "heads.0.weight"
+BIAS: Final = "heads.0.bias"
+PROMPTS: Final = "prompts"
+NOW: Final = "prompts/now"
+HEADS: Final = "heads"
+ROWS_OLD: Final = "heads/old"
+ROWS_NOW: Final = "heads/now"
+TASK: Final = "meta/task"
+"""``rounds``, int64: of the current task, so far; ``finished``, int64: tasks before."""
+HELD: Final = "meta/held"
+LEARNED: Final = "meta/learned"
+
+PROMPTED: Final = (
+    "prompted-transformer or prompted-vit, whose prompts CODA-Prompt trains"
+)
+_KINDS = (".keys", ".attention", ".prompts")
+
+
+# ---- what both sides share
+
+
+def finished_prompts(payload: Payload) -> list[str]:
+    """List the groups of the components of all finished tasks, in order."""
+    return [f"{PROMPTS}/{task}" for task in range(count(payload[TASK], "finished"))]
+
+
+def learned_prompts(payload: Payload) -> list[str]:
+    """List the groups that have been trained; the last one may be the current's."""
+    now = [NOW] if count(payload[TASK], "rounds") else []
+    return [*finished_prompts(payload), *now]
+
+
+def rows_of(heads: Arrays, classes: Array) -> dict[str, SparseArray]:
+    """Keep the rows of some classes of a head; ``classes`` are int64 and ascend."""
+    return {
+        name: SparseArray.of_channels(np.asarray(heads[name]), classes)
+        for name in (WEIGHT, BIAS)
+    }
+
+
+def rows_classes(rows: Arrays) -> Array:
+    """List the classes whose rows are given, int64, ascending."""
+    return cast(SparseArray, rows[BIAS]).indices
+
+
+def count(arrays: Arrays, name: str) -> int:
+    """Read a number."""
+    return int(np.asarray(arrays[name]))
+
+
+def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array:
+    """Draw orthonormal rows that are orthogonal to old ones, which need not be.
+
+    By QR: subtracting projections on old rows one by one, as the released code does,
+    leaves new rows that are not orthogonal to them once training has turned these.
+    Where the width has no room for all, the oldest rows are left out.
+
+    Args:
+        old: shape (rows, width).
+        number: of new rows, at most the width.
+        rng: of what is drawn.
+
+    Returns:
+        float32, shape (number, width).
+    """
+    width = old.shape[1]
+    kept = np.asarray(old[max(0, len(old) + number - width) :], np.float64)
+    drawn = np.concatenate([kept, rng.normal(size=(number, width))])
+    basis, _ = np.linalg.qr(drawn.T)
+    return np.asarray(basis[:, len(kept) :].T, np.float32)
+
+
+# ---- the server side
+
+
+class CodaPrompt(ServerStrategy[CodaPromptParams]):
+    """Keep the components of each task, and one head.
+
+    A client receives those of finished tasks once, likewise the rows of their classes
+    (``heads/old``), and in each round the current ones (``prompts/now``, ``heads/now``:
+    rows of classes that some client has told of). It sends ``prompts`` and ``heads``,
+    the rows of its classes.
+
+    State: ``prompts/T`` of each finished task T and of ``now``; ``heads``, whole;
+    ``meta/task``; ``meta/learned`` (``task``, int64, (classes,): the last one in which
+    a row was learned, -1 for none); ``meta/held`` (by client, how many finished tasks
+    it had been sent when it last took part).
+    """
+
+    groups = {}  # no mean: a task has to end for all before another begins
+    robust_aggregation = True
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        heads = {name: model[name] for name in (WEIGHT, BIAS) if name in model}
+        pools = {name: np.asarray(model[name]) for name in model if name not in heads}
+        odd = [name for name in pools if not name.endswith(_KINDS)]
+        if odd or not pools or len(heads) < 2:
+            shared = f"one that shares {odd[0]}" if odd else "one without prompts"
+            raise config_error("model.name", shared, PROMPTED)
+        never = np.full(len(np.asarray(model[BIAS])), -1, np.int64)
+        return {
+            **self._new_task({NOW: pools}, 0),
+            HEADS: heads,
+            LEARNED: {"task": never},
+            HELD: {},
+        }
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        name, held = str(client), state[HELD]
+        since = count(held, name) if name in held else 0
+        now, learned = (
+            count(state[TASK], "finished"),
+            np.asarray(state[LEARNED]["task"]),
+        )
+        sent = {group: state[group] for group in finished_prompts(state)[since:]}
+        old = np.flatnonzero((learned >= since) & (learned < now))
+        if len(old):
+            sent[ROWS_OLD] = rows_of(state[HEADS], old)
+        rows = rows_of(state[HEADS], np.flatnonzero(learned == now))
+        return {NOW: state[NOW], ROWS_NOW: rows, TASK: state[TASK], **sent}
+
+    @override
+    def configure_evaluate(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload:
+        sent = self.configure_train(state, stage, client)
+        fresh = NOW not in learned_prompts(state)
+        return {g: arrays for g, arrays in sent.items() if g != NOW or not fresh}
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        held = {c: n for c, n in state[HELD].items() if c != str(client)}
+        return {**state, HELD: held}
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload, heads = update.payload, state[HEADS]
+        if payload.keys() != {PROMPTS, HEADS}:
+            raise WireError(f"groups {sorted(payload)}: expected heads and prompts")
+        same_tensors({PROMPTS: payload[PROMPTS]}, {PROMPTS: state[NOW]})
+        sent = payload[HEADS]
+        if sent.keys() != heads.keys():
+            raise WireError(f"{HEADS}: expected {WEIGHT} and {BIAS}, got {[*sent]}")
+        fits(HEADS, sent, heads, sparse=True)
+        rows = cast(Mapping[str, SparseArray], sent)
+        expected = rows_of(heads, rows_classes(sent))[WEIGHT].indices
+        if not len(expected) or not np.array_equal(rows[WEIGHT].indices, expected):
+            raise WireError(
+                f"{HEADS}/{WEIGHT}: expected whole rows, those of the classes of {BIAS}"
+            )
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        task, before = state[TASK], {PROMPTS: state[NOW], HEADS: state[HEADS]}
+        mean = self.aggregation.combine_groups(updates, before)
+        finished = count(task, "finished")
+        learned = np.asarray(state[LEARNED]["task"]).copy()
+        for update in updates.values():
+            if update.num_examples:
+                learned[rows_classes(update.payload[HEADS])] = finished
+        held = {str(client): _number(finished) for client in updates}
+        new: dict[str, Arrays] = {
+            **state,
+            NOW: mean[PROMPTS],
+            HEADS: mean[HEADS],
+            TASK: {**task, "rounds": _number(count(task, "rounds") + 1)},
+            LEARNED: {"task": learned},
+            HELD: {**state[HELD], **held},
+        }
+        if not stage.ends_task:
+            return new
+        ended = {**new, f"{PROMPTS}/{finished}": mean[PROMPTS]}
+        return {**ended, **self._new_task(ended, finished + 1)}
+
+    def _new_task(self, state: Payload, number: int) -> Payload:
+        """Begin a task: its components are orthonormal to all before."""
+        rng = np.random.default_rng(derive(self.context.seed, "coda-prompt", number))
+        pools = dict[str, Array]()
+        for name in sorted(state[NOW]):
+            shape = state[NOW][name].shape
+            width = math.prod(shape[1:])
+            older = [
+                np.asarray(state[f"{PROMPTS}/{task}"][name]).reshape(-1, width)
+                for task in range(number)
+            ]
+            old = np.concatenate([np.zeros((0, width), np.float32), *older])
+            pools[name] = orthonormal_rows(old, shape[0], rng).reshape(shape)
+        return {NOW: pools, TASK: {"rounds": _number(0), "finished": _number(number)}}
+
+
+def _number(value: int) -> Array:
+    return np.asarray(value, np.int64)

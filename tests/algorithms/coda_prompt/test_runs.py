@@ -1,0 +1,66 @@
+"""CODA-Prompt in whole runs on digits: some clients at a time, hostile ones, an end."""
+
+import numpy as np
+import pytest
+from encoders import saved
+from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
+from flwr.app import Message
+from mutants import array_of, with_array
+from resuming import check_resumed, small
+
+from fcl_flower.federation import messages
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KEYS = "body.pools.0.keys"
+SIZES = {"components": 2, "prompt_length": 2, "num_blocks": 1}
+
+
+@pytest.fixture(scope="module", params=["vit", "dinov2"])
+def settings(request, tmp_path_factory):
+    """Return settings of a run on a tiny encoder that reads digits."""
+    folder = tmp_path_factory.mktemp("encoder")
+    encoder = saved(folder, request.param, image_size=8, num_channels=1)
+    sizes = {f"model.{name}": value for name, value in SIZES.items()}
+    model = {"model": "prompted-vit", "model.encoder": encoder, **sizes}
+    data = {"dataset": "digits", "clients": 3, "rounds": 2}
+    return {"strategy": "coda-prompt", **model, **data}
+
+
+def test_some_clients_at_a_time_are_enough(tmp_path, settings):
+    config = tiny(tmp_path, **settings, client_fraction=0.34)
+
+    run_in_process(config)
+
+    # Each round has one client; who missed a task can predict all the same.
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
+    for matrix in summary_of(tmp_path)["client_accuracy"]:
+        assert None not in matrix[1]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
+    tmp_path, settings, number
+):
+    check_resumed(tmp_path, small(**settings), number)
+
+
+def test_a_hostile_slice_is_left_out_as_if_its_client_had_failed(tmp_path, settings):
+    def infinite(who, message, reply):
+        if who != 1 or not asked_in(message, 2):
+            return reply
+        found = messages.decode_payload(reply.content)["prompts"][KEYS]
+        bad = array_of(np.full_like(np.asarray(found), np.inf))
+        content = with_array(reply.content, "prompts", KEYS, bad)
+        return Message(content, reply_to=message)
+
+    def absent(who, message, reply):
+        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
+
+    run_in_process(tiny(tmp_path / "a", **settings), tamper=infinite)
+    run_in_process(tiny(tmp_path / "b", **settings), tamper=absent)
+
+    rows = rounds_of(tmp_path / "a")
+    assert [row["failed"] for row in rows] == [[], [1], [], []]
+    found, expected = (summary_of(tmp_path / name) for name in "ab")
+    assert found["client_accuracy"] == expected["client_accuracy"]
