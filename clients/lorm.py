@@ -14,9 +14,9 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.models.adapters import LoraTransformer
+from fcl_flower.models.adapters import LoraTransformer, squares
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
@@ -42,7 +42,31 @@ NEVER = -1e4
 HEAD_ALPHA = 0.5
 """What the head's Gram matrix is multiplied by off its diagonal: below 1, so that it is
 regular if no feature is always 0."""
-_CHUNK = 64
+CHUNK = 64
+"""Samples that are predicted or looked at together."""
+
+
+def lora_of(model: MultiHeadModel) -> LoraTransformer:
+    """Look up the body of a model whose layers `adapted_layers` has found."""
+    if not isinstance(model.body, LoraTransformer):
+        raise ContractError(
+            f"LoRA: got body {type(model.body).__name__}, expected LoraTransformer"
+        )
+    return model.body
+
+
+def with_told(labels: Tensor, told: AnyArray) -> Tensor:
+    """List the classes of labels and those with a 1 in ``told``, ascending."""
+    more = torch.from_numpy(np.flatnonzero(np.asarray(told))).to(labels.device)
+    found: Tensor = torch.unique(torch.cat([labels, more]))
+    return found
+
+
+def close_unknown(head: nn.Linear, known: AnyArray) -> None:
+    """Set the logits of classes that nobody has learned to `NEVER`, for ever."""
+    unknown = ~to_torch(known, str(head.weight.device)).bool()
+    head.weight[unknown] = 0.0
+    head.bias[unknown] = NEVER
 
 
 class Lorm(ClientLearner[LormParams]):
@@ -60,11 +84,7 @@ class Lorm(ClientLearner[LormParams]):
         """Find the layers that have a change of low rank."""
         super().__init__(params, model, context)
         self._layers = adapted_layers(model.shared_names())
-        if not isinstance(model.body, LoraTransformer):
-            raise ContractError(
-                f"LoRM: got body {type(model.body).__name__}, expected LoraTransformer"
-            )
-        self._body = model.body
+        self._body = lora_of(model)
 
     @override
     def train(
@@ -110,17 +130,19 @@ class Lorm(ClientLearner[LormParams]):
         everything, device = {**state, **received}, str(x.device)
         load(self.model, received[HEADS])
         known = to_torch(received[KNOWN]["classes"], device).bool()
+        merged = []
         for layer, change in zip(self._layers, self._body.changes, strict=True):
             down, up = merged_layer(everything, layer)
-            change.merged = (
-                to_torch(down.astype(np.float32), device),
-                to_torch(up.astype(np.float32), device),
+            merged.append(
+                (
+                    to_torch(down.astype(np.float32), device),
+                    to_torch(up.astype(np.float32), device),
+                )
             )
-        try:
-            logits = predict_logits(self.model, x, _CHUNK)
-        finally:
-            for change in self._body.changes:
-                change.merged = None
+            with torch.no_grad():
+                change.up.zero_()  # of the current task, which is among the merged
+        with self._body.beside(merged):
+            logits = predict_logits(self.model, x, CHUNK)
         return logits.masked_fill(~known, NEVER)
 
     @override
@@ -134,34 +156,27 @@ class Lorm(ClientLearner[LormParams]):
                 nn.Parameter(to_torch(part.astype(np.float32)), requires_grad=False)
                 for part in (down, up)
             )
-        known = to_torch(received[KNOWN]["classes"]).bool()
-        head = cast(nn.Linear, network.head)
-        head.weight[~known] = 0.0
-        head.bias[~known] = NEVER
+        close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
         return network
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        own: Tensor = torch.unique(labels)
-        if self.params.contrast == "own":
-            return own
-        told = np.flatnonzero(np.asarray(received[TASK]["classes"]))
-        both = torch.cat([own, torch.from_numpy(told).to(own.device)])
-        found: Tensor = torch.unique(both)
-        return found
+        told = received[TASK]["classes"]
+        nobody = np.zeros_like(told)
+        return with_told(labels, told if self.params.contrast == "task" else nobody)
 
     def _grams(self, x: Tensor) -> Arrays:
         self.model.eval()
-        with torch.no_grad(), self._body.observed() as seen:
+        with torch.no_grad(), self._body.observed(squares) as seen:
             parts = [
-                self._body(x[at : at + _CHUNK]).double().cpu()
-                for at in range(0, len(x), _CHUNK)
+                self._body(x[at : at + CHUNK]).double().cpu()
+                for at in range(0, len(x), CHUNK)
             ]
         features = torch.cat(parts).numpy()
         gram = features.T @ features / max(len(features), 1)
         gram[~np.eye(len(gram), dtype=bool)] *= HEAD_ALPHA
         means = {
-            layer: (squares.numpy() / max(seen.tokens, 1)).astype(np.float32)
-            for layer, squares in zip(self._layers, seen.squares, strict=True)
+            layer: (total.numpy() / max(seen.tokens, 1)).astype(np.float32)
+            for layer, total in zip(self._layers, seen.sums, strict=True)
         }
         return {
             **means,

@@ -147,7 +147,7 @@ def trained_factor(payload: Payload) -> str:
     The rounds of the task that the server has aggregated decide, so that a round that
     is repeated, or one without this client, changes nothing.
     """
-    return DOWN if _count(payload[TASK], "rounds") % 2 else UP
+    return DOWN if count_in(payload[TASK], "rounds") % 2 else UP
 
 
 def merged_layer(payload: Payload, layer: str) -> tuple[Array, Array]:
@@ -155,7 +155,7 @@ def merged_layer(payload: Payload, layer: str) -> tuple[Array, Array]:
 
     The current task counts once a round of it is aggregated.
     """
-    tasks = [*map(str, range(_count(payload[TASK], "finished"))), "now"]
+    tasks = [*map(str, range(count_in(payload[TASK], "finished"))), "now"]
     factors = [payload[f"adapters/{task}"] for task in tasks]
     return merged_change(
         [np.asarray(one[layer + DOWN]) for one in factors],
@@ -166,20 +166,23 @@ def merged_layer(payload: Payload, layer: str) -> tuple[Array, Array]:
 
 def _diagonal(grams: Arrays, layer: str) -> Array:
     values = np.asarray(grams[layer]).astype(np.float64)
-    return np.asarray(_count(grams, TOKENS) * values)
+    return np.asarray(count_in(grams, TOKENS) * values)
 
 
-def _count(arrays: Arrays, name: str) -> int:
+def count_in(arrays: Arrays, name: str) -> int:
+    """Read a number of a group."""
     return int(np.asarray(arrays[name]))
 
 
-def _number(value: int) -> Array:
+def as_count(value: int) -> Array:
+    """Write a number for a group."""
     return np.asarray(value, np.int64)
 
 
-HELD = "meta/held"
+HELD: Final = "meta/held"
+"""By client, int64: how many finished tasks it had been sent when it last took part."""
 _MOST_TOKENS = 2**16  # of a sample: far beyond what any encoder reads
-_ROUNDING = 1e-4  # of float32 sums, as a share of the largest eigenvalue
+_ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
 
 class Lorm(ServerStrategy[LormParams]):
@@ -213,17 +216,14 @@ class Lorm(ServerStrategy[LormParams]):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        name, held = str(client), state[HELD]
-        since = _count(held, name) if name in held else 0
-        missing = range(since, _count(state[TASK], "finished"))
+        missing = unsent(state, client)
         old = [f"{kind}/{n}" for kind in ("adapters", "grams") for n in missing]
         sent = (ADAPTERS, GRAMS, HEADS, KNOWN, TASK, *old)
         return {group: state[group] for group in sent}
 
     @override
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        held = {c: n for c, n in state[HELD].items() if c != str(client)}
-        return {**state, HELD: held}
+        return not_held(state, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -250,7 +250,7 @@ class Lorm(ServerStrategy[LormParams]):
         same_tensors(payload, expected)
         for name, found in payload["grams"].items():
             if name == HEAD:
-                _check_gram(np.asarray(found))
+                check_gram(f"grams/{HEAD}", np.asarray(found))
             elif name == TOKENS:
                 tokens, examples = int(np.asarray(found)), update.num_examples
                 if not 0 <= tokens <= _MOST_TOKENS * examples:
@@ -268,21 +268,19 @@ class Lorm(ServerStrategy[LormParams]):
         received = list(updates.values())
         task = state[TASK]
         heads, learned = _merged_heads(state[HEADS], received)
-        finished = _count(task, "finished")
-        held = {str(client): _number(finished) for client in updates}
+        finished = count_in(task, "finished")
         adapters, grams = _merged_factors(state, received), _joined_grams(received)
         new: dict[str, Arrays] = {
-            **state,
+            **with_held(state, updates),
             ADAPTERS: adapters,
             GRAMS: grams,
             HEADS: heads,
             KNOWN: {"classes": np.asarray(state[KNOWN]["classes"]) | learned},
             TASK: {
-                "rounds": _number(_count(task, "rounds") + 1),
+                "rounds": as_count(count_in(task, "rounds") + 1),
                 "classes": np.asarray(task["classes"]) | learned,
-                "finished": _number(finished),
+                "finished": as_count(finished),
             },
-            HELD: {**state[HELD], **held},
         }
         if not stage.ends_task:
             return new
@@ -300,17 +298,40 @@ class Lorm(ServerStrategy[LormParams]):
                 width = shape[1] ** -0.5
                 grams[name.removesuffix(DOWN)] = np.zeros(shape[1], np.float32)
             adapters[name] = rng.uniform(-width, width, shape).astype(np.float32)
-        counts = {"rounds": _number(0), "classes": none, "finished": _number(number)}
-        return {ADAPTERS: adapters, GRAMS: {**grams, TOKENS: _number(0)}, TASK: counts}
+        counts = {"rounds": as_count(0), "classes": none, "finished": as_count(number)}
+        return {ADAPTERS: adapters, GRAMS: {**grams, TOKENS: as_count(0)}, TASK: counts}
 
 
-def _check_gram(half: Array) -> None:
+def unsent(state: Payload, client: int) -> range:
+    """List the finished tasks whose factors a client has not been sent."""
+    name, held = str(client), state[HELD]
+    since = count_in(held, name) if name in held else 0
+    return range(since, count_in(state[TASK], "finished"))
+
+
+def with_held(state: Payload, clients: Iterable[int]) -> Payload:
+    """Note that clients have all finished tasks."""
+    finished = as_count(count_in(state[TASK], "finished"))
+    held = dict.fromkeys(map(str, clients), finished)
+    return {**state, HELD: {**state[HELD], **held}}
+
+
+def not_held(state: Payload, client: int) -> Payload:
+    """Note that a client has no finished task."""
+    held = {c: n for c, n in state[HELD].items() if c != str(client)}
+    return {**state, HELD: held}
+
+
+def check_gram(name: str, half: Array) -> None:
+    """Refuse an `upper_half` that is of no Gram matrix.
+
+    Rounding moves an eigenvalue by no more than that share of the trace.
+    """
     gram = symmetric(half.astype(np.float64))
     if not np.isfinite(gram).all() or not (np.diag(gram) >= 0).all():
-        raise WireError(f"grams/{HEAD}: expected squares on the diagonal, at least 0")
-    values = np.linalg.eigvalsh(gram)
-    if not values[0] >= -_ROUNDING * max(values[-1], 0.0):
-        raise WireError(f"grams/{HEAD}: expected a positive semidefinite matrix")
+        raise WireError(f"{name}: expected squares on the diagonal, at least 0")
+    if not np.linalg.eigvalsh(gram)[0] >= -_ROUNDING * np.trace(gram):
+        raise WireError(f"{name}: expected a positive semidefinite matrix")
 
 
 def _merged_factors(state: Payload, updates: Sequence[Update]) -> Arrays:
@@ -332,8 +353,8 @@ def _merged_factors(state: Payload, updates: Sequence[Update]) -> Arrays:
 
 def _joined_grams(updates: Sequence[Update]) -> Arrays:
     sent = [update.payload["grams"] for update in updates]
-    tokens = sum(_count(grams, TOKENS) for grams in sent)
-    found: dict[str, Array] = {TOKENS: _number(tokens)}
+    tokens = sum(count_in(grams, TOKENS) for grams in sent)
+    found: dict[str, Array] = {TOKENS: as_count(tokens)}
     for layer in sent[0]:
         if layer not in (TOKENS, HEAD):
             total = np.sum([_diagonal(grams, layer) for grams in sent], axis=0)

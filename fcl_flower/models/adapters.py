@@ -4,7 +4,7 @@ Enhancers: Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., I
 2019. LoRA: Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685, section 4.1.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import cast
@@ -29,7 +29,15 @@ _PLACES = {
     "attention": (_AFTER_ATTENTION,),
     "feed-forward": (_AFTER_FEED_FORWARD,),
 }
-_QUERY_AND_VALUE = ("query", "value", "q_lin", "v_lin", "q_proj", "v_proj", "qkv")
+_QUERIES = ("query", "q_lin", "q_proj")
+_KEYS = ("key", "k_lin", "k_proj")
+_VALUES = ("value", "v_lin", "v_proj")
+_LAYERS = {
+    "all": ("", ("",)),
+    "attention": (" of queries and values", (*_QUERIES, *_VALUES, "qkv")),
+    "keys-values": (" of keys and values", _KEYS + _VALUES),
+}
+"""By ``model.layers`` what they are, and how their names end."""
 
 
 class Adapter(nn.Module):
@@ -149,13 +157,13 @@ class Lora(Adapter):
     Attributes:
         down: A, shape (rank, inputs), uniform within one over the root of the inputs.
         up: B, shape (outputs, rank).
-        merged: matrices (rank, inputs) and (outputs, rank) of any rank that act in
-            place of A and B, which keep their values; None for none.
+        fixed: matrices (k, inputs) and (outputs, k) of any k, whose product is added
+            to ``B A``; None for none.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
-        self.merged: tuple[Tensor, Tensor] | None = None
+        self.fixed: tuple[Tensor, Tensor] | None = None
         width = inputs**-0.5
         self.down = nn.Parameter(torch.empty(rank, inputs).uniform_(-width, width))
         self.up = nn.Parameter(torch.zeros(outputs, rank))
@@ -163,33 +171,51 @@ class Lora(Adapter):
     @property
     def weight(self) -> Tensor:
         """The change dW itself, shape (outputs, inputs)."""
-        down, up = self.merged or (self.down, self.up)
-        return up @ down
+        change = self.up @ self.down
+        if self.fixed is None:
+            return change
+        down, up = self.fixed
+        return change + up @ down
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        down, up = self.merged or (self.down, self.up)
-        return linear(linear(x, down), up)
+        change = linear(linear(x, self.down), self.up)
+        if self.fixed is None:
+            return change
+        down, up = self.fixed
+        return change + linear(linear(x, down), up)
 
     @override
     def adapt(self, x: Tensor, output: Tensor) -> Tensor:
         return output + cast(Tensor, self(x))
 
 
+def squares(rows: Tensor) -> Tensor:
+    """Sum the squares of inputs, shape (tokens, inputs): the diagonal of `gram`."""
+    return rows.square().sum(0)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """Compute ``X^T X`` of inputs X, shape (tokens, inputs)."""
+    return rows.T @ rows
+
+
 class LayerInputs:
-    """What has entered the changed layers while it was looked at.
+    """What has entered some layers while it was looked at.
 
     Attributes:
         tokens: how many; all layers have seen the same.
-        squares: float64, shape (inputs,) for each layer: sums over these tokens of the
-            squared inputs, the diagonal of ``X^T X``.
+        sums: float64, for each layer what `squares` or `gram` makes of all of them.
     """
 
-    def __init__(self, layers: list[nn.Linear]) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Linear], product: Callable[[Tensor], Tensor]
+    ) -> None:
         self.tokens = 0
-        self.squares = [
-            torch.zeros(layer.in_features, dtype=torch.float64) for layer in layers
+        self.sums = [
+            product(torch.zeros(0, layer.in_features)).double() for layer in layers
         ]
+        self._product = product
         self._kept: Tensor | None = None
 
     def at_block(self, block: nn.Module, inputs: tuple[Tensor | None, ...]) -> None:
@@ -203,7 +229,7 @@ class LayerInputs:
         """Add what enters a layer, shape (batch, tokens, inputs)."""
         rows = inputs[0].detach().float()
         rows = rows.flatten(0, -2) if self._kept is None else rows[self._kept]
-        self.squares[place] += rows.square().sum(0).double().cpu()
+        self.sums[place] += self._product(rows).double().cpu()
         self.tokens += len(rows) if place == 0 else 0
 
 
@@ -212,19 +238,18 @@ class LoraTransformer(AdaptedTransformer):
 
     def __init__(self, params: LoraParams) -> None:
         super().__init__(params)
+        what, ends = _LAYERS[params.layers]
         self._layers = [
             module
             for block in self.blocks[self.first :]
             for name, module in block.named_modules()
-            if isinstance(module, nn.Linear)
-            and (params.layers == "all" or name.endswith(_QUERY_AND_VALUE))
+            if isinstance(module, nn.Linear) and name.endswith(ends)
         ]
         if not self._layers:
             raise config_error(
                 "encoder",
                 params.encoder,
-                "one whose blocks have linear layers"
-                + " of queries and values" * (params.layers == "attention"),
+                f"one whose blocks have linear layers{what}",
             )
         self.adapters = nn.ModuleList(
             Lora(layer.in_features, layer.out_features, params.rank)
@@ -246,13 +271,41 @@ class LoraTransformer(AdaptedTransformer):
             state[f"{names[layer]}.weight"] = layer.weight + change.weight
         return state
 
+    def merge(self) -> None:
+        """Add the changes to the encoder's own weights, and let them act no more."""
+        for layer, change in zip(self._layers, self.changes, strict=True):
+            weight = layer.weight + change.weight
+            layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+            with torch.no_grad():
+                change.up.zero_()
+            change.fixed, change.idle = None, True
+
     @contextmanager
-    def observed(self) -> Iterator[LayerInputs]:
-        """Look at what enters the changed layers as long as the context is open."""
-        found = LayerInputs(self._layers)
+    def beside(self, fixed: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+        """Let fixed changes, one a layer, act as long as the context is open."""
+        for change, factors in zip(self.changes, fixed, strict=True):
+            change.fixed = factors
+        try:
+            yield
+        finally:
+            for change in self.changes:
+                change.fixed = None
+
+    @contextmanager
+    def observed(
+        self, product: Callable[[Tensor], Tensor], step: int = 1
+    ) -> Iterator[LayerInputs]:
+        """Look at what enters the changed layers as long as the context is open.
+
+        Args:
+            product: `squares` or `gram`.
+            step: of so many layers the first one is looked at.
+        """
+        layers = self._layers[::step]
+        found = LayerInputs(layers, product)
         blocks = self.blocks[self.first :]
         hooks = [block.register_forward_pre_hook(found.at_block) for block in blocks]
-        for place, layer in enumerate(self._layers):
+        for place, layer in enumerate(layers):
             note = partial(found.at_layer, place)
             hooks.append(layer.register_forward_pre_hook(note))
         try:

@@ -105,9 +105,10 @@ class LoraParams(EncoderParams):
     """How many of the blocks, the last ones, have layers that learn; 0 for all."""
     rank: int = Field(2, ge=1)
     """Rank of what a linear layer learns, at least 1."""
-    layers: Literal["all", "attention"] = "all"
-    """Which linear layers of a block learn: all, or those of queries and values (of
-    timm the one that makes both, and keys)."""
+    layers: Literal["all", "attention", "keys-values"] = "all"
+    """Which linear layers of a block learn: all, those of queries and values
+    (``attention``; of timm the one that makes both, and keys), or those of keys and
+    values."""
 
 
 class PromptParams(EncoderParams):

@@ -50,7 +50,7 @@ BLOCK_LAYERS |= dict.fromkeys(("roberta", "electra"), BLOCK_LAYERS["bert"])
 BLOCK_LAYERS |= dict.fromkeys(("deit", "dinov2"), BLOCK_LAYERS["vit"])
 LISTS = {"distilbert": "transformer.layer", "vit": "layers", "deit": "layers"}
 # Places of the layers that a setting of LoRA or of Enhancers chooses.
-CHOSEN = {"all": range(6), "attention": (0, 2)}
+CHOSEN = {"all": range(6), "attention": (0, 2), "keys-values": (1, 2)}
 BEHIND = {"both": (3, 5), "attention": (3,), "feed-forward": (5,)}
 
 
@@ -158,33 +158,53 @@ def test_the_first_factor_is_uniform_and_the_second_zero(backbone):
     assert not any(change.up.any() for change in body.changes)
 
 
-def test_merged_changes_act_in_place_of_the_factors_and_leave_them_alone(backbone):
+def test_fixed_changes_act_beside_the_factors_as_long_as_they_are_there(backbone):
     x, body = inputs("bert"), lora(backbone("bert"), learned=True)
     own, factors = body(x), snapshot(body, body.state_dict())
     other, names = plain(backbone("bert")), names_of("bert", CHOSEN["all"])
+    fixed = []
     for name, change in zip(names, body.adapters, strict=True):
-        change.merged = (
-            torch.randn(5, change.down.shape[1]),
-            0.1 * torch.randn(len(change.up), 5),
-        )
-        down, up = change.merged
-        other.encoder.get_submodule(name).weight.data += up @ down
-        assert torch.equal(change.weight, up @ down)
+        down = torch.randn(5, change.down.shape[1])
+        up = 0.1 * torch.randn(len(change.up), 5)
+        fixed.append((down, up))
+        both = up @ down + change.up @ change.down
+        other.encoder.get_submodule(name).weight.data += both.detach()
 
-    torch.testing.assert_close(body(x), other(x), atol=1e-5, rtol=0)
-    for change in body.adapters:
-        change.merged = None
+    with body.beside(fixed):
+        torch.testing.assert_close(body(x), other(x), atol=1e-5, rtol=0)
+        for name, weight in other.encoder.state_dict().items():
+            torch.testing.assert_close(body.encoder_state()[name], weight)
     assert torch.equal(body(x), own)
     assert all(np.array_equal(factors[n], t) for n, t in body.state_dict().items())
+
+
+def test_merged_changes_are_in_the_weights_and_cost_nothing_more(backbone):
+    x, body = inputs("bert"), lora(backbone("bert"), learned=True)
+    fixed = [(torch.randn_like(c.down), torch.randn_like(c.up)) for c in body.changes]
+    with body.beside(fixed):
+        expected, weights = body(x), body.encoder_state()
+        merged = copy.deepcopy(body)
+    own = body(x)
+
+    merged.merge()
+
+    torch.testing.assert_close(merged(x), expected, atol=1e-5, rtol=0)
+    for name, weight in merged.encoder_state().items():
+        assert torch.equal(weight, weights[name])
+    for change in merged.changes:
+        change.forward = None  # it is called no more
+    torch.testing.assert_close(merged(x), expected, atol=1e-5, rtol=0)
+    assert torch.equal(body(x), own)
 
 
 def test_an_encoder_without_such_layers_or_blocks_is_refused(backbone, monkeypatch):
     for build in (enhanced, lora):
         with pytest.raises(ConfigError, match=r"num_blocks: got 4, expected at most t"):
             build(backbone("bert"), blocks=4)
-    monkeypatch.setattr(adapters, "_QUERY_AND_VALUE", ("nowhere",))
-    with pytest.raises(ConfigError, match=r"linear layers of queries and values$"):
-        lora(backbone("bert"), "attention")
+    for layers, (what, _) in adapters._LAYERS.items():
+        monkeypatch.setitem(adapters._LAYERS, layers, (what, ("nowhere",)))
+        with pytest.raises(ConfigError, match=rf"linear layers{what}$"):
+            lora(backbone("bert"), layers)
 
 
 # ---- what stays
@@ -335,7 +355,7 @@ def test_inputs_of_layers_are_seen_without_padding(backbone, kind, blocks):
     def note(name):
         def hook(layer, given):
             entered = given[0][0].detach().double().numpy()
-            expected[name] = expected[name] + np.diag(entered.T @ entered)
+            expected[name] = expected[name] + entered.T @ entered
             tokens[name] += len(entered)
 
         return hook
@@ -349,10 +369,15 @@ def test_inputs_of_layers_are_seen_without_padding(backbone, kind, blocks):
     for hook in hooks:
         hook.remove()
 
-    with body.observed() as seen:
+    with body.observed(adapters.squares) as seen:
+        body(body.frozen_features(x))
+    with body.observed(adapters.gram, step=2) as half:
         body(body.frozen_features(x))
     body(x)  # nobody looks any more
 
-    assert {seen.tokens} == {*tokens.values()}
-    for squares, wanted in zip(seen.squares, expected.values(), strict=True):
-        np.testing.assert_allclose(squares, wanted, rtol=1e-4, atol=1e-5)
+    assert {seen.tokens, half.tokens} == {*tokens.values()}
+    wanted = list(expected.values())
+    for squares, gram in zip(seen.sums, wanted, strict=True):
+        np.testing.assert_allclose(squares, np.diag(gram), rtol=1e-4, atol=1e-5)
+    for found, gram in zip(half.sums, wanted[::2], strict=True):
+        np.testing.assert_allclose(found, gram, rtol=1e-4, atol=1e-4)

@@ -249,6 +249,7 @@ def test_a_run_without_its_ledger_is_not_resumed(tmp_path):
     "strategy",
     [
         "concept-matching",
+        "dolfin",
         "analytic",
         "lorm",
         "coda-prompt",

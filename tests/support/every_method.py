@@ -20,7 +20,7 @@ def suited(name, folder):
     if name == "fedet":
         # Without public data nothing could tell groups of classes apart.
         found["strategy.groups"] = 1
-    if name == "lorm":
+    if name in ("dolfin", "lorm"):
         encoder = saved(folder / "encoder", "vit", image_size=8, num_channels=1)
         found |= {"model": "lora-vit", "model.encoder": encoder}
     if name == "coda-prompt":

@@ -1,0 +1,399 @@
+"""DOLFIN, server side: changes of low rank that leave old tasks' inputs alone.
+
+Moussadek et al., 2025, https://arxiv.org/abs/2510.13567: InfLoRA (Liang and Li, CVPR
+2024, https://arxiv.org/abs/2404.00228) for a federation. Keys and values of all blocks
+of a frozen transformer learn ``dW = B A`` in each task. Symbols: A, shape (rank,
+inputs), is computed and then frozen; B, shape (outputs, rank), is trained; G is the
+Gram matrix ``X^T X / n`` of the n tokens X, shape (n, inputs), that enter a layer.
+
+Of InfLoRA, as its paper's idea and its released code say, are
+
+- A: the leading principal directions of the task's inputs outside of a subspace M;
+- its scale, and what clients train: B, and the head's rows of the task's classes;
+- M (DualGPM): by the end of a task it holds a share of its inputs' energy.
+
+Of DOLFIN, whose text was not at hand beyond its summary and one page about it, are keys
+and values, and that adapters alone are averaged. Ours are
+
+- what tells the server of the inputs: clients send G and n, before a task and before
+  its last round. All measure with one model, so that A and M are those of all their
+  tokens in one place;
+- the energy, which is the sum of the squared inputs: eigenvalues of G. The released
+  code squares the singular values of G, which are these already. So its shares are of
+  fourth powers, and its A has the singular vectors of ``P G``, not of ``P X^T``;
+- that M is kept as a basis of its complement alone. DualGPM keeps the smaller of both;
+- that the share grows by a step, so that nobody has to know the number of tasks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import Metrics, Params, ServerQueries, ServerStrategy
+from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.core.errors import ConfigError, WireError, config_error
+from fcl_flower.core.types import (
+    AnyArray,
+    Array,
+    Arrays,
+    Payload,
+    SparseArray,
+    TaskStage,
+    Update,
+)
+from fcl_flower.core.update_checks import fits, same_tensors
+from strategies.analytic.sums import symmetric
+from strategies.lorm import (
+    BIAS,
+    DOWN,
+    HEADS,
+    HELD,
+    KNOWN,
+    TASK,
+    TOKENS,
+    UP,
+    WEIGHT,
+    adapted_layers,
+    as_count,
+    check_gram,
+    count_in,
+    not_held,
+    unsent,
+    with_held,
+)
+
+
+class DolfinParams(Params):
+    """Hyper-parameters of DOLFIN; the rank is the model's."""
+
+    energy: float = Field(0.9, gt=0, lt=1)
+    """Share of the first task's inputs, by their squares, that later tasks must leave
+    alone, in (0, 1)."""
+    energy_step: float = Field(0.0, ge=0, lt=1)
+    """By how much ``energy`` grows with each later task, in [0, 1); above 1 it stays at
+    1."""
+
+
+ALGORITHM = Algorithm(
+    name="dolfin",
+    server="strategies.dolfin:Dolfin",
+    client="clients.dolfin:Dolfin",
+    params_type=DolfinParams,
+    summary="a frozen transformer with LoRA that leaves alone what old tasks' inputs "
+    "span",
+    paper="Moussadek et al., 2025",
+    defaults={
+        "data.datasets": "stdlib-docs",
+        "scenario.name": "class-incremental",
+        "model.layers": "keys-values",
+        "model.rank": 10,
+    },
+    models=("lora-transformer", "lora-vit"),
+    needs_single_head=True,
+)
+
+
+# ---- the equations
+
+
+def directions(gram: Array, free: Array, rank: int) -> Array:
+    """Compute A, whose rows are orthogonal and of length ``1 / sqrt(3)``.
+
+    They are the leading eigenvectors of ``P G P``, where P projects on what is free; if
+    fewer than ``rank`` directions are free, the last rows are 0.
+
+    Args:
+        gram: G, shape (inputs, inputs).
+        free: an orthonormal basis of the complement of M, shape (inputs, directions).
+        rank: of A, at least 1.
+
+    Returns:
+        float64, shape (rank, inputs).
+    """
+    _, vectors = _principal(gram, free)
+    found = np.zeros((rank, len(gram)))
+    rows = (free @ vectors[:, :rank]).T
+    found[: len(rows)] = rows / np.sqrt(3)
+    return found
+
+
+def still_free(gram: Array, free: Array, energy: float) -> Array:
+    """Take out of what is free the fewest directions of a task (DualGPM).
+
+    They are leading eigenvectors of ``P G P``. What stays free has at most ``1 -
+    energy`` of the trace of G.
+
+    Args:
+        gram: G, shape (inputs, inputs).
+        free: an orthonormal basis, shape (inputs, directions).
+        energy: in (0, 1].
+
+    Returns:
+        an orthonormal basis, float64, of as many columns or fewer.
+    """
+    values, vectors = _principal(gram, free)
+    left = np.append(np.cumsum(values[::-1])[::-1], 0.0)
+    taken = int(np.argmax(left <= (1 - energy) * np.trace(gram)))
+    return np.asarray(free @ vectors[:, taken:])
+
+
+def _principal(gram: Array, free: Array) -> tuple[Array, Array]:
+    values, vectors = np.linalg.eigh(free.T @ gram @ free)
+    return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+
+
+# ---- the groups that travel
+
+ADAPTERS: Final = "adapters/now"
+"""B of each layer."""
+DIRECTIONS: Final = "directions/now"
+"""A of each pair of layers; 0 until clients have told of their inputs."""
+GRAMS: Final = "grams"
+"""The `upper_half` of G of each pair, float32, and ``tokens``, int64: n."""
+CLASSES: Final = "meta/classes"
+"""``classes``, uint8, (classes,): those of the task that a client has samples of."""
+SUBSPACE: Final = "subspace"
+
+
+def unfit() -> ConfigError:
+    """Make the refusal of a model whose layers are no such pairs."""
+    return config_error(
+        "model.layers",
+        "layers with different inputs",
+        "keys-values, of which each block has two with the same inputs",
+    )
+
+
+def pair_of(layer: str) -> str:
+    """Name the pair of a layer, keys and values of a block, by its first."""
+    home, _, place = layer.rpartition(".")
+    if not place.isdigit():
+        raise unfit()
+    return f"{home}.{int(place) // 2 * 2}"
+
+
+def factors_of(payload: Payload, layer: str) -> dict[str, tuple[Array, Array]]:
+    """Look up A and B of a layer by task: those that are finished, and ``now``."""
+    tasks = [*map(str, range(count_in(payload[TASK], "finished"))), "now"]
+    down, up = pair_of(layer) + DOWN, layer + UP
+    return {
+        task: (
+            np.asarray(payload[f"directions/{task}"][down]),
+            np.asarray(payload[f"adapters/{task}"][up]),
+        )
+        for task in tasks
+    }
+
+
+_MOST_TOKENS = 2**40
+
+
+class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
+    """Average B and the head's rows; compute A before a task, and M at its end.
+
+    It asks for Gram matrices with the model that clients then train: until A is there,
+    and before a task's last round. A then stays for all of the task. A client receives
+    the factors of finished tasks once. It sends B, and of the head the rows of its own
+    classes and of those of the task that it was told of.
+
+    State: ``adapters/T`` and ``directions/T`` of each finished task T and of ``now``;
+    ``heads``; ``subspace`` (of each pair a basis of what is free); ``grams`` (of all
+    tokens, before a last round); ``meta/known``, ``meta/held``, and ``meta/task``
+    (``classes`` and ``finished``) as LoRM has them.
+    """
+
+    groups = {}  # no mean: a task has to end for all at once
+
+    @override
+    def init(self, model: Arrays) -> Payload:
+        layers = adapted_layers(model)
+        none = np.zeros(len(np.asarray(model[BIAS])), np.uint8)
+        downs = {pair_of(layer) + DOWN: model[layer + DOWN] for layer in layers}
+        if 2 * len(downs) != len(layers) or any(
+            model[layer + DOWN].shape != downs[pair_of(layer) + DOWN].shape
+            for layer in layers
+        ):
+            raise unfit()
+        ups = {layer + UP: model[layer + UP] for layer in layers}
+        return {
+            **_new_task(ups, downs, 0, none),
+            HEADS: {name: model[name] for name in (WEIGHT, BIAS)},
+            KNOWN: {"classes": none},
+            HELD: {},
+            SUBSPACE: {
+                name.removesuffix(DOWN): np.eye(down.shape[1])
+                for name, down in downs.items()
+            },
+        }
+
+    @override
+    def configure_query(
+        self, state: Payload, stage: TaskStage, client: int
+    ) -> Payload | None:
+        if _has_directions(state) and not stage.ends_task:
+            return None
+        return _model(state, client)
+
+    @override
+    def check_query_reply(self, state: Payload, answer: Payload) -> None:
+        widths = {pair: basis.shape[0] for pair, basis in state[SUBSPACE].items()}
+        halves = {
+            pair: np.broadcast_to(np.float32(0), width * (width + 1) // 2)
+            for pair, width in widths.items()
+        }
+        expected = {GRAMS: {**halves, TOKENS: as_count(0)}, CLASSES: state[KNOWN]}
+        same_tensors(answer, expected)
+        tokens = count_in(answer[GRAMS], TOKENS)
+        if not 0 <= tokens <= _MOST_TOKENS:
+            raise WireError(
+                f"{GRAMS}/{TOKENS}: expected 0 to {_MOST_TOKENS}, got {tokens}"
+            )
+        for pair in halves:
+            check_gram(f"{GRAMS}/{pair}", np.asarray(answer[GRAMS][pair]))
+
+    @override
+    def aggregate_query(
+        self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
+    ) -> Payload:
+        told = [np.asarray(answer[CLASSES]["classes"]) for answer in answers.values()]
+        new = {**state, TASK: _with_classes(state[TASK], np.any(told, axis=0))}
+        grams = _joined([answer[GRAMS] for answer in answers.values()])
+        if not grams:
+            return new
+        if not _has_directions(state):
+            new[DIRECTIONS] = {
+                pair + DOWN: directions(
+                    gram, np.asarray(state[SUBSPACE][pair]), _rank(state, pair)
+                ).astype(np.float32)
+                for pair, gram in grams.items()
+            }
+        return {**new, GRAMS: grams} if stage.ends_task else new
+
+    @override
+    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        return {**_model(state, client), HEADS: state[HEADS], KNOWN: state[KNOWN]}
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        return not_held(state, client)
+
+    @override
+    def check_update(self, state: Payload, update: Update) -> None:
+        payload = update.payload
+        if payload.keys() != {ADAPTERS, HEADS}:
+            raise WireError(f"groups {sorted(payload)}: expected {ADAPTERS}, {HEADS}")
+        same_tensors({ADAPTERS: payload[ADAPTERS]}, {ADAPTERS: state[ADAPTERS]})
+        rows = payload[HEADS]
+        if rows.keys() != state[HEADS].keys():
+            raise WireError(f"{HEADS}: expected {sorted(state[HEADS])}")
+        fits(HEADS, rows, state[HEADS], sparse=True)
+        classes = _classes(update)
+        whole = SparseArray.of_channels(np.asarray(state[HEADS][WEIGHT]), classes)
+        if not np.array_equal(_sparse(rows[WEIGHT]).indices, whole.indices):
+            raise WireError(
+                f"{HEADS}/{WEIGHT}: expected the rows of the classes of {BIAS}"
+            )
+
+    @override
+    def aggregate_train(
+        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
+    ) -> Payload:
+        before = {group: state[group] for group in (ADAPTERS, HEADS)}
+        learned = np.zeros_like(np.asarray(state[KNOWN]["classes"]))
+        for update in updates.values():
+            learned[_classes(update)] = 1
+        new: dict[str, Arrays] = {
+            **with_held(state, updates),
+            **self.aggregation.combine_groups(updates, before),
+            KNOWN: {"classes": np.asarray(state[KNOWN]["classes"]) | learned},
+            TASK: _with_classes(state[TASK], learned),
+        }
+        return _ended(new, self.params) if stage.ends_task else new
+
+    @override
+    def diagnostics(
+        self, state: Payload, stage: TaskStage, metrics: Metrics
+    ) -> Mapping[str, float]:
+        """Report for each pair of layers which share of its directions is taken."""
+        return {
+            f"subspace/{pair}": 1 - basis.shape[1] / basis.shape[0]
+            for pair, basis in state[SUBSPACE].items()
+        }
+
+
+def _new_task(ups: Arrays, downs: Arrays, task: int, none: Array) -> Payload:
+    return {
+        ADAPTERS: {name: np.zeros(up.shape, np.float32) for name, up in ups.items()},
+        DIRECTIONS: {name: np.zeros(a.shape, np.float32) for name, a in downs.items()},
+        TASK: {"classes": none, "finished": as_count(task)},
+    }
+
+
+def _ended(state: Payload, params: DolfinParams) -> Payload:
+    """Take the task's inputs out of what is free, and begin another task.
+
+    Without an answer before its last round there is nothing to take out.
+    """
+    task, free = count_in(state[TASK], "finished"), state[SUBSPACE]
+    energy = min(params.energy + task * params.energy_step, 1.0)
+    less = {
+        pair: still_free(np.asarray(gram), np.asarray(free[pair]), energy)
+        for pair, gram in state.get(GRAMS, {}).items()
+    }
+    ups, downs = state[ADAPTERS], state[DIRECTIONS]
+    kept = {group: arrays for group, arrays in state.items() if group != GRAMS}
+    return {
+        **kept,
+        f"adapters/{task}": ups,
+        f"directions/{task}": downs,
+        SUBSPACE: {**free, **less},
+        **_new_task(ups, downs, task + 1, np.zeros_like(state[TASK]["classes"])),
+    }
+
+
+def _model(state: Payload, client: int) -> Payload:
+    old = [
+        f"{k}/{t}" for k in ("adapters", "directions") for t in unsent(state, client)
+    ]
+    return {group: state[group] for group in (ADAPTERS, DIRECTIONS, TASK, *old)}
+
+
+def _has_directions(state: Payload) -> bool:
+    return any(np.asarray(down).any() for down in state[DIRECTIONS].values())
+
+
+def _rank(state: Payload, pair: str) -> int:
+    return int(state[DIRECTIONS][pair + DOWN].shape[0])
+
+
+def _with_classes(task: Arrays, more: Array) -> Arrays:
+    return {**task, "classes": np.asarray(task["classes"]) | (more > 0)}
+
+
+def _joined(sent: Sequence[Arrays]) -> dict[str, Array]:
+    """Compute G of all tokens by pair, (inputs, inputs); nothing without tokens."""
+    tokens = [count_in(grams, TOKENS) for grams in sent]
+    if not sum(tokens):
+        return {}
+    return {
+        pair: np.asarray(
+            sum(
+                n / sum(tokens) * symmetric(np.asarray(grams[pair], np.float64))
+                for n, grams in zip(tokens, sent, strict=True)
+            )
+        )
+        for pair in sent[0]
+        if pair != TOKENS
+    }
+
+
+def _classes(update: Update) -> Array:
+    return _sparse(update.payload[HEADS][BIAS]).indices
+
+
+def _sparse(tensor: AnyArray) -> SparseArray:
+    assert isinstance(tensor, SparseArray)  # as `check_update` has seen
+    return tensor
