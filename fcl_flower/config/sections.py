@@ -19,6 +19,8 @@ from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import Scalar, parse_inline
 from fcl_flower.core.share import share
 
+LookAlikes: TypeAlias = Literal["refuse", "merge", "keep"]
+
 Attack: TypeAlias = Literal[
     "", "sign-flip", "noise", "scaling", "label-flip", "counts", "adapters"
 ]
@@ -136,6 +138,12 @@ class DataSection(Section):
     class_names: str = ""
     """All classes, separated by commas, in the order of a single head; local data
     only, where clients name theirs if there are none (model.growing_head)."""
+    labels: LookAlikes = "refuse"
+    """Class names that look alike, such as Cat and cat, or 1 and 1.0: refuse them,
+    merge them to one class, or keep them apart; local data only."""
+    columns: str = ""
+    """Columns of numbers of all clients' tables, separated by commas; empty for any.
+    Local data only."""
     word_vectors: str = ""
     """File of word vectors for text; empty to train some on the training texts."""
     public_fraction: float = Field(0.1, ge=0, lt=1)
@@ -178,6 +186,11 @@ class DataSection(Section):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order given."""
         return _listed(self.class_names)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns, sorted."""
+        return tuple(sorted(_listed(self.columns)))
 
 
 class ModelSection(NamedSection):

@@ -12,8 +12,8 @@ from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.tables import read_arrays
 
 AnyArray: TypeAlias = npt.NDArray[Any]
-Images: TypeAlias = npt.NDArray[np.uint8]
-"""Shape (N, H, W) for grey or (N, H, W, 3) for RGB."""
+Images: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+"""Shape (N, H, W) for grey or (N, H, W, 3) for RGB: uint8, or float32 in [0, 1]."""
 Floats: TypeAlias = npt.NDArray[np.float32]
 """Shape (N, channels, steps) of series, (N, columns) of tables; in any unit."""
 
@@ -55,7 +55,7 @@ def from_arrays(
     outside [0, 1]. All else are images.
 
     Args:
-        x_train: (N, H, W) or (N, H, W, 3) of images, uint8 or in [0, 1];
+        x_train: (N, H, W) or (N, H, W, 3) of images, 8 or 16 bits or in [0, 1];
             (N, channels, steps) of series; (N, columns) of tables.
         y_train: whole numbers from 0, shape (N,).
         x_test: likewise, of the same shape but for N.
@@ -148,16 +148,30 @@ def _form_of(*x: AnyArray) -> type[Dataset]:
     return ImageDataset
 
 
-def _to_bytes(x: AnyArray, key: str) -> Images:
-    if np.issubdtype(x.dtype, np.floating):
-        # Written so that NaN fails the comparison too.
-        if not (x.min() >= 0 and x.max() <= 1):
-            found = f"values from {x.min():g} to {x.max():g}"
-            raise _wrong(key, found, "floating point values in [0, 1]")
-        return np.rint(x * 255.0).astype(np.uint8)
-    if x.dtype != np.uint8:
-        raise _wrong(key, f"dtype {x.dtype}", "uint8 or floating point in [0, 1]")
-    return x
+_WHITE = {"uint16": 65535, "int16": 32767}
+"""Largest number of images with 16 bits."""
+
+
+def to_pixels(x: AnyArray, key: str) -> Images:
+    """Convert images to uint8 or, where they have more than 8 bits, to [0, 1].
+
+    White is 255 of uint8, 65535 of uint16, 32767 of int16, and 1 of floating point;
+    black is 0. ``key`` is what errors call them.
+    """
+    if x.dtype == np.uint8:
+        return x
+    white = _WHITE.get(x.dtype.name, 1)
+    if white == 1 and not np.issubdtype(x.dtype, np.floating):
+        expected = "uint8, uint16, int16 or floating point in [0, 1]"
+        raise _wrong(key, f"dtype {x.dtype}", expected)
+    # Written so that NaN fails the comparison too.
+    if not (x.min() >= 0 and x.max() <= white):
+        found = f"values from {x.min():g} to {x.max():g}"
+        expected = "floating point values in [0, 1]"
+        if white > 1:
+            expected = f"0 to {white}: scale them to [0, 1] alike at all clients"
+        raise _wrong(key, found, expected)
+    return x.astype(np.float32) / np.float32(white)
 
 
 def _to_float32(x: AnyArray, key: str) -> Floats:
@@ -183,7 +197,7 @@ _CHECKS: Mapping[type[Dataset], tuple[str, _Fits, _Convert]] = {
     ImageDataset: (
         "(N, H, W) or (N, H, W, 3)",
         lambda shape: len(shape) == 3 or (len(shape) == 4 and shape[3] == 3),
-        _to_bytes,
+        to_pixels,
     ),
     TimeSeriesDataset: (
         "(N, channels, steps)",

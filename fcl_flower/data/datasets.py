@@ -191,10 +191,17 @@ def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
         from fcl_flower.data.images import resized
 
         height, width = (max(x.shape[axis] for x in parts) for axis in (1, 2))
+        if len({x.dtype for x in parts}) > 1:
+            parts = [fractions(x) for x in parts]
         parts = [resized(x, height, width) for x in parts]
         if len({x.ndim for x in parts}) > 1:
             parts = [x if x.ndim == 4 else x[..., None].repeat(3, -1) for x in parts]
     return _split_of(np.concatenate(parts), y)
+
+
+def fractions(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Convert pixels to float32 in [0, 1], which those of uint8 are 255ths of."""
+    return x.astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1)
 
 
 def _split_of(x: Any, y: npt.NDArray[np.int64]) -> Split:  # noqa: ANN401 - as above

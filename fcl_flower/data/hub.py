@@ -3,13 +3,20 @@
 Needs the extra ``hub``; the other data sets do without.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError, config_error
-from fcl_flower.data.arrays import ImageDataset, Images, array_dataset, array_split
-from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.arrays import (
+    ImageDataset,
+    Images,
+    array_dataset,
+    array_split,
+)
+from fcl_flower.data.datasets import Dataset, Split, fractions
+from fcl_flower.data.pictures import Mode, pixels, upright
 from fcl_flower.data.texts import (
     Documents,
     TextDataset,
@@ -21,14 +28,17 @@ from fcl_flower.data.texts import (
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
     from flwr_datasets import FederatedDataset
+    from PIL.Image import Image
 
 _TEST_SPLITS = ("test", "validation", "valid")
+LARGEST = 256
+"""Pixels of a side to which images of different sizes are scaled at most."""
 _LABEL = "label"
 """Name of a column of labels that is not one of class labels."""
 
 
 def load_hub(name: str, path: str) -> Dataset:
-    """Load a set of images of one size, or of texts, with one label each.
+    """Load a set of images, or of texts, with one label each.
 
     ``path`` is a name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
     ``SPLIT.jsonl``. A set with a column of images is one of images; otherwise the texts
@@ -36,7 +46,8 @@ def load_hub(name: str, path: str) -> Dataset:
     first found of ``test``, ``validation`` and ``valid``. Of several columns of class
     labels the one with the most classes is taken (the fine labels of CIFAR-100); texts
     may also have a column called ``label`` of texts or whole numbers, whose sorted
-    values are then the classes.
+    values are then the classes. Images of different sizes are scaled to the median
+    height and width of the training images, each at most `LARGEST`.
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -51,9 +62,19 @@ def load_hub(name: str, path: str) -> Dataset:
     images, classes = _columns(train, "Image"), _columns(train, "ClassLabel")
     classes.sort(key=lambda key: -train.features[key].num_classes)
     if len(images) == 1 and classes:
+        both = (list(train[images[0]]), list(test[images[0]]))
+        mode, size = _common(both)
         found, tested = (
-            _images(rows, f"{name}: {key}", images[0], classes[0])
-            for key, rows in (("train", train), ("test", test))
+            array_split(
+                ImageDataset,
+                _pixels(pictures, mode, size, f"{name}: {key} image"),
+                np.asarray(rows[classes[0]]),
+                f"{name}: {key} images",
+                f"{name}: {key} labels",
+            )
+            for key, pictures, rows in zip(
+                ("train", "test"), both, (train, test), strict=True
+            )
         )
         names = tuple(train.features[classes[0]].names)
         return array_dataset(ImageDataset, name, name, found, tested, names)
@@ -99,18 +120,35 @@ def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
     ]
 
 
-def _images(rows: "HubDataset", where: str, image: str, label: str) -> Split[Images]:
-    pictures = rows[image]
-    grey = all(picture.mode in ("1", "L") for picture in pictures)
-    sizes = {picture.size for picture in pictures}
-    if len(sizes) != 1:
-        raise ConfigError(
-            f"{where}: got images of {len(sizes)} different sizes, expected one size"
-        )
-    mode = "L" if grey else "RGB"
-    x = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
-    y = np.asarray(rows[label])
-    return array_split(ImageDataset, x, y, f"{where} images", f"{where} labels")
+def _common(
+    splits: Sequence[Sequence["Image"]],
+) -> tuple[Mode, tuple[int, int] | None]:
+    """Find the mode of all pictures, and the size to scale to; None for their own."""
+    every = [picture for pictures in splits for picture in pictures]
+    grey = all(one.mode in ("1", "L", "F") or one.mode[0] == "I" for one in every)
+    sizes = {upright(picture) for picture in every}
+    if len(sizes) == 1:
+        return "L" if grey else "RGB", None
+    middle = np.median([upright(picture) for picture in splits[0]], 0)
+    width, height = np.minimum(middle, LARGEST).astype(int).tolist()
+    return "L" if grey else "RGB", (width, height)
+
+
+def _pixels(
+    pictures: Sequence["Image"], mode: Mode, size: tuple[int, int] | None, where: str
+) -> Images:
+    found: list[Images] = []
+    for row, picture in enumerate(pictures):
+        try:
+            found.append(pixels(picture, mode, size))
+        # A damaged file makes Pillow raise many unrelated types.
+        except Exception as error:
+            raise ConfigError(
+                f"{where} {row} cannot be read ({error}), expected a single picture"
+            ) from error
+    if len({one.dtype for one in found}) > 1:
+        found = [fractions(one) for one in found]
+    return cast(Images, np.stack(found))
 
 
 def _text_set(

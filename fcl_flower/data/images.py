@@ -18,7 +18,8 @@ def to_tensor(
 ) -> torch.Tensor:
     """Resize images to a model's channels and size, and standardize their pixels.
 
-    Takes uint8, shape (N, H, W) or (N, H, W, 3), to (N, C, H, W). Grey becomes any
+    Takes uint8, shape (N, H, W) or (N, H, W, 3), to (N, C, H, W); of floating point in
+    [0, 1], x / 255 is the number itself. Grey becomes any
     number of channels by repetition, RGB becomes grey by its mean. Resizing is
     bilinear; when an image shrinks, neighbours are averaged first.
     """
@@ -37,19 +38,21 @@ def to_tensor(
         )
     if not len(images):
         return torch.empty(0, *input_shape)
-    images = normalisation.standardized(_bilinear(images, height, width) / 255)
+    white = 255 if x.dtype == np.uint8 else 1
+    images = normalisation.standardized(_bilinear(images, height, width) / white)
     return images.expand(-1, channels, height, width).contiguous()
 
 
-def resized(x: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Resize images of shape (N, H, W) or (N, H, W, 3)."""
+def resized(x: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
+    """Resize images of shape (N, H, W) or (N, H, W, 3); whole numbers stay whole."""
     if x.shape[1:3] == (height, width):
         return x
-    result = np.empty((len(x), height, width, *x.shape[3:]), np.uint8)
+    result = np.empty((len(x), height, width, *x.shape[3:]), x.dtype)
     # In parts, since floating point takes four times the space.
     for start in range(0, len(x), 1000):
         part = _bilinear(_channels_first(x[start : start + 1000]), height, width)
-        part = part.permute(0, 2, 3, 1).round()
+        part = part.permute(0, 2, 3, 1)
+        part = part.round() if x.dtype == np.uint8 else part
         result[start : start + 1000] = part.reshape(-1, *result.shape[1:]).numpy()
     return result
 

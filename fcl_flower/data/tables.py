@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +26,10 @@ def read_rows(
 ) -> Iterator[tuple[int, Row]]:
     """Yield the number of the line and the cells of each row, at least one.
 
-    The first line of a ``.csv`` file names the columns, which have to include ``keys``;
-    empty lines do not count. Other files have a JSON object on each line, and gzip if
-    the name ends in ``.gz``. All are UTF-8. ``form`` is the ending of a file without.
+    The first line of a ``.csv`` file names the columns, which have to include ``keys``.
+    Other files have a JSON object on each line, and gzip if the name ends in ``.gz``.
+    Empty lines do not count. All are UTF-8, with or without a byte order mark. ``form``
+    is the ending of a file without.
     """
     if (form or path.suffix) == ".csv":
         rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"
@@ -39,14 +41,30 @@ def read_rows(
         for line, row in rows:
             yield line, row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        hint = _encoding(error) if isinstance(error, UnicodeDecodeError) else ""
         raise ConfigError(
             f"{path}: cannot be read after line {line} ({error}), expected {expected}"
+            f"{hint}"
         ) from error
     if not line:
         raise ConfigError(f"{path} has no samples, expected {expected}")
 
 
+def _encoding(error: UnicodeDecodeError) -> str:
+    """Say how bytes that are no UTF-8 are mended."""
+    found = "UTF-16" if error.object[:2] in _UTF_16 else "Windows-1252 or Latin-1"
+    code = found.partition(" ")[0].upper()
+    return f"; if it is {found}, convert it: iconv -f {code} -t UTF-8"
+
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_LONGEST_CELL = 2**31 - 1
+"""Characters: the largest limit that every machine can count to."""
+
+
 def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    # A text may be longer than the 131,072 characters that the module allows at first.
+    csv.field_size_limit(_LONGEST_CELL)
     # Spreadsheets write a byte order mark, which is no part of the first name.
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
@@ -77,9 +95,13 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
 def _check_keys(row: Sequence[str], keys: Sequence[str], where: str) -> None:
     for key in keys:
         if key not in row:
+            hint = ""
+            for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+                if len(row) == 1 and sign in row[0]:
+                    hint = f"; the columns are separated by {name}, expected commas"
             raise ConfigError(
                 f"{where} has no {key}, but {', '.join(map(repr, row)) or 'nothing'}, "
-                "expected it"
+                f"expected it{hint}"
             )
 
 
@@ -88,11 +110,16 @@ def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(lines, 1):
             where = f"{path}: line {number}"
             try:
-                row = json.loads(line.decode())
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not text.strip():
+                    continue
+                row = json.loads(text)
             # Bad UTF-8, bad JSON or an endless number; then brackets in brackets.
             except (ValueError, RecursionError) as error:
+                hint = _encoding(error) if isinstance(error, UnicodeDecodeError) else ""
                 raise ConfigError(
                     f"{where} cannot be read ({error}), expected a JSON object in UTF-8"
+                    f"{hint}"
                 ) from error
             if not isinstance(row, dict):
                 raise ConfigError(
@@ -112,12 +139,50 @@ def open_binary(path: Path) -> BinaryIO:
 def read_texts(path: Path, field: str = LABEL) -> Iterator[tuple[int, str, str]]:
     """Yield line, text and label of each row, as `read_rows` does."""
     for line, row in read_rows(path, (TEXT, field)):
-        text = row[TEXT]
-        if not isinstance(text, str):
-            raise ConfigError(
-                f"{path}: line {line}: {TEXT} is {text!r:.60}, expected a text"
-            )
+        text = checked_text(row[TEXT], f"{path}: line {line}: {TEXT}")
         yield line, text, label_name(row[field], f"{path}: line {line}: {field}")
+
+
+def checked_text(value: object, where: str) -> str:
+    """Check that a value is a text of whole characters."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{where} is {value!r:.60}, expected a text")
+    # JSON can escape one, and no tokenizer takes it.
+    if half := _HALF.search(value):
+        raise ConfigError(
+            f"{where} has {half[0]!r}, half a character (a surrogate), at place "
+            f"{half.start()}, expected whole ones: remove it"
+        )
+    return value
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def number(value: Any) -> float:  # noqa: ANN401 - a cell of JSON may be anything
+    """Convert the cell of a number, in the digits 0 to 9 with a decimal point.
+
+    Raises:
+        ValueError: it is none; says what was expected.
+        TypeError: it is none that JSON has.
+    """
+    # Python takes 1_000 too, and digits of all scripts.
+    if not isinstance(value, str) or (value.isascii() and "_" not in value):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if not value:
+        raise ValueError("a number: fill in what is missing, or leave the row out")
+    if _DECIMAL_COMMA.fullmatch(value.strip()):
+        raise ValueError("a number with a decimal point, not a comma")
+    if _OTHER_DIGITS.fullmatch(value.strip()):
+        raise ValueError("a number in the digits 0 to 9, with nothing between them")
+    raise ValueError("a number")
+
+
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_OTHER_DIGITS = re.compile(r"[+-]?[\d_]+(\.[\d_]*)?")
 
 
 def label_name(value: object, where: str) -> str:

@@ -13,10 +13,11 @@ from flwr.app import MessageType
 
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.types import Request, TaskStage
+from fcl_flower.data.labels import look_alikes, plain, refusal
 from fcl_flower.federation import messages
 from fcl_flower.federation.questions import Asker
 from fcl_flower.flower.identity import log
-from fcl_flower.results.class_holders import ClassHolders, look_alikes
+from fcl_flower.results.class_holders import ClassHolders
 
 
 class ClassPlaces:
@@ -53,8 +54,17 @@ class ClassPlaces:
         before, failures = self._spec.config.data.classes, dict[int, str]()
         names, places = list(before), self._spec.config.model.places
         more = False
+        rule = self._spec.config.data.labels
         for client, own in named.items():
             new = [name for name in own if name not in names]
+            if rule != "keep":
+                alike = {plain(name): name for name in reversed(names)}
+                known = [name for name in new if plain(name) in alike]
+                if known and rule == "refuse":
+                    said = refusal(known[0], alike[plain(known[0])])
+                    failures[client] = f"classes: got {said}"
+                    continue
+                new = [name for name in new if name not in known]
             if len(names) + len(new) > places:
                 failures[client] = (
                     f"classes: {len(names) + len(new)} of the federation, expected at "

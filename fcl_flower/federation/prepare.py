@@ -116,6 +116,7 @@ def prepare(
     remarks |= made.params.remarks(network.classes, clients)
     remarks |= strategy.remarks()
     remarks |= _sat_out(made.schedule)
+    remarks |= _columns(made)
     for topic, remark in remarks.items():
         log(INFO, "%s: %s", topic, remark)
     counterpart = local_only_counterpart(config)
@@ -208,6 +209,15 @@ def _sat_out(schedule: Schedule) -> dict[str, str]:
         if (tasks := sorted(t for c, t in schedule.sat_out if c == client))
     ]
     return {"tasks without data": "; ".join(found)} if found else {}
+
+
+def _columns(made: Built) -> dict[str, str]:
+    """Say that nobody makes sure that the clients' tables have the same columns."""
+    known = made.config.data.columns or not made.spec.local_data
+    if known or made.spec.modality != "tabular":
+        return {}
+    why = "no names in data.columns, which fcl check-data proposes"
+    return {"columns of tables": f"not compared between clients: {why}"}
 
 
 def _keep_version(

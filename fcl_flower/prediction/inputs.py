@@ -13,6 +13,7 @@ from fcl_flower.data.arrays import array_samples
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.images import to_tensor
 from fcl_flower.data.local.formats import ENDINGS, RawSamples, read_raw
+from fcl_flower.data.tables import checked_text
 from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.models.normalisation import Normalisation
@@ -66,7 +67,7 @@ class InputReader:
                 isinstance(text, str) for text in texts
             ):
                 raise config_error("x", type(x).__name__, "a text, or a list of texts")
-            return tuple(texts)
+            return tuple(checked_text(text, "x: a text") for text in texts)
         array = np.asarray(x)
         if array.dtype == object:
             raise config_error("x", type(x).__name__, "an array of numbers")

@@ -169,6 +169,8 @@ class Built(Entries):
             max_test_per_class=config.scenario.max_test_per_class,
             places=config.model.places if self.spec.names_classes else 0,
             normalisation=self.normalisation,
+            look_alikes=config.data.labels,
+            columns=config.data.column_names,
         )
 
     @cached_property

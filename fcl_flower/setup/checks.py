@@ -149,6 +149,18 @@ def data(run: Entries) -> Iterator[Wrong]:
             section.class_names,
             "none, since the data sets name their classes",
         )
+    for key, value, blank, why in (
+        ("data.labels", section.labels, "refuse", "are as their data sets have them"),
+        ("data.columns", section.columns, "", "are those of the data sets"),
+    ):
+        if value != blank and not local_data:
+            yield key, value, f"{blank!r}, since they {why}"
+    columns, features = section.column_names, run.config.model.num_features
+    if columns and (run.spec.modality != "tabular" or len(columns) != features):
+        expected = "none, but for tables"
+        if run.spec.modality == "tabular":
+            expected = f"the names of {features} columns, as model.num_features says"
+        yield "data.columns", section.columns, expected
     if section.word_vectors and (
         run.spec.modality != "text" or run.model_entry.encoder
     ):
@@ -540,7 +552,8 @@ def _left_open(config: RunConfig) -> Iterator[Wrong]:
         return
     features = config.model.num_features
     counted = entry.modality in ("tabular", "text") and not entry.encoder
-    if counted and not features:
+    columns = section.column_names if entry.modality == "tabular" else ()
+    if counted and not (features or columns):
         expected = "the numbers in a sample, or in a word vector"
         yield "model.num_features", features, expected
     if features and not counted:

@@ -1,6 +1,7 @@
 """Settings that suit local data, read off the files."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from fcl_flower.algorithms.registry import algorithm
@@ -13,9 +14,16 @@ from fcl_flower.data.arrays import (
     TimeSeriesDataset,
 )
 from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.local.formats import FOLDER, ending, read_samples
+from fcl_flower.data.labels import plain
+from fcl_flower.data.local.formats import (
+    FOLDER,
+    check_columns,
+    columns_of,
+    ending,
+    read_samples,
+)
 from fcl_flower.data.local.layout import find_tasks
-from fcl_flower.data.tables import LABEL, TEXT, read_arrays, read_rows
+from fcl_flower.data.tables import TEXT, read_arrays, read_rows
 from fcl_flower.data.texts import TextDataset
 from fcl_flower.models.registry import MODELS, model_entry
 
@@ -67,19 +75,26 @@ def propose(
     given = config.model.name if config is not None else ""
     name = given or _of_strategy(kind, config) or _suitable(kind, first)
     entry = model_entry(name)
-    columns = _columns(first) if kind is TabularDataset else 0
+    names = columns_of(first) if kind is TabularDataset else ()
+    columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
     shape = (columns,) if columns else entry.input_shape
-    classes = max(
-        len(read_samples(task.train, kind, shape).names)
-        for of_client in tasks
-        for task in of_client
-    )
+    merged = config is not None and config.data.labels == "merge"
+    classes = 0
+    for task in chain.from_iterable(tasks):
+        if kind is TabularDataset:
+            where = str(task.train)
+            check_columns(columns_of(task.train), where, names, str(first))
+        labels = read_samples(task.train, kind, shape).names
+        classes = max(classes, len(set(map(plain, labels)) if merged else labels))
     settings: dict[str, Scalar] = {
         "scenario.tasks": min(map(len, tasks)),
         "model.name": name,
     }
     if columns:
         settings["model.num_features"] = columns
+    # A name with a comma in it cannot be listed.
+    if names and not any("," in name or name != name.strip() for name in names):
+        settings["data.columns"] = ",".join(names)
     if config is None or config.model.head != "single":
         settings["scenario.classes_per_task"] = max(2, classes)
     return settings
@@ -124,9 +139,7 @@ def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
 
 
 def _columns(path: Path) -> int:
-    if ending(path) == ".npz":
-        return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
-    return len(_header(path) - {LABEL})
+    return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
 
 
 def _header(path: Path) -> set[str]:

@@ -156,7 +156,8 @@ def _num_features(
     config: RunConfig, root: Path, modality: str, *, local_data: bool
 ) -> int:
     if local_data:
-        return config.model.num_features
+        columns = config.data.column_names if modality == "tabular" else ()
+        return config.model.num_features or len(columns)
     source = load_dataset(config.data.names[0], root)
     found = source.train.x.shape[1] if modality == "tabular" else 0
     if config.model.num_features not in (0, found):

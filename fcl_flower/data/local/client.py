@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fcl_flower.config.sections import LookAlikes
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
@@ -25,7 +26,15 @@ from fcl_flower.data.examples import (
     TaskData,
     to_inputs,
 )
-from fcl_flower.data.local.formats import FileSamples, count_samples, read_samples
+from fcl_flower.data.labels import spellings
+from fcl_flower.data.local.formats import (
+    FileSamples,
+    check_columns,
+    columns_of,
+    count_samples,
+    read_samples,
+    sample_files,
+)
 from fcl_flower.data.local.layout import TaskFiles, find_tasks
 from fcl_flower.data.partition import at_most, train_valid_split
 from fcl_flower.data.texts import Tokenizer, words
@@ -56,6 +65,8 @@ class LocalDataSpec:
         max_test_per_class: likewise to test.
         places: of a single head that grows as clients name classes; 0 for any other.
         normalisation: of images.
+        look_alikes: what is done with labels that look alike.
+        columns: names of a table's columns of numbers, sorted; empty for any.
     """
 
     dataset_type: type[Dataset]
@@ -69,11 +80,30 @@ class LocalDataSpec:
     max_test_per_class: int = 0
     places: int = 0
     normalisation: Normalisation = FIXED
+    look_alikes: LookAlikes = "refuse"
+    columns: tuple[str, ...] = ()
 
     @property
     def logits(self) -> int:
         """Width of a head."""
         return self.places or len(self.labels) or self.classes
+
+    @property
+    def single_head(self) -> bool:
+        """Whether all classes have one head."""
+        return bool(self.places or self.labels)
+
+    def read(self, path: Path, known: Sequence[str]) -> FileSamples:
+        """Read a file of a client, its labels spelled like those that are known."""
+        found = read_samples(path, self.dataset_type, self.input_shape)
+        return found.spelled(known, self.look_alikes)
+
+    def listed(self, files: TaskFiles) -> tuple[str, ...]:
+        """List the labels of a task's manifest, spelled like those of the run."""
+        if self.look_alikes != "merge":
+            return files.labels
+        found = spellings(dict.fromkeys(files.labels, 1), self.labels)
+        return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,8 +133,7 @@ def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
 
 def _stamps(path: Path) -> Iterator[Stamp]:
     try:
-        parts = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for part in parts:
+        for part in sample_files(path):
             found = part.stat()
             yield str(part), found.st_mtime_ns, found.st_size
     except OSError as error:
@@ -140,17 +169,18 @@ def _counted(path: Path, stamps: tuple[Stamp, ...]) -> int:
 def _loaded(
     files: TaskFiles, number: int, spec: LocalDataSpec, stamps: tuple[Stamp, ...]
 ) -> LocalTask:
-    def read(path: Path) -> FileSamples:
-        return read_samples(path, spec.dataset_type, spec.input_shape)
-
-    train = read(files.train)
-    valid = None if files.valid is None else read(files.valid)
-    test = None if files.test is None else read(files.test)
-    _check_classes(train, files, spec)
+    listed = spec.listed(files)
+    train = spec.read(files.train, spec.labels or listed)
+    valid, test = (
+        None if path is None else spec.read(path, train.names)
+        for path in (files.valid, files.test)
+    )
+    _check_classes(train, files.name, listed, spec)
+    check_columns(train.columns, train.where, spec.columns, "the run (data.columns)")
     for other in (valid, test):
         if other is not None:
             _check_against(train, other)
-    order = spec.labels or files.labels or train.names
+    order = spec.labels or listed or train.names
     numbers = {label: index for index, label in enumerate(order)}
     rest = train.split(numbers)
 
@@ -181,12 +211,15 @@ def _loaded(
     return LocalTask(data, held, classes, train.columns)
 
 
-def _check_classes(train: FileSamples, files: TaskFiles, spec: LocalDataSpec) -> None:
+def _check_classes(
+    train: FileSamples, task: str, listed: Sequence[str], spec: LocalDataSpec
+) -> None:
     names = train.names
-    if len(names) < 2:
+    if len(names) < 2 and not spec.single_head:
         raise ConfigError(
             f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
-            "classes"
+            "classes; with one head for the classes of all, one will do "
+            "(--set model.head=single)"
         )
     if len(names) > spec.classes:
         raise ConfigError(
@@ -199,11 +232,11 @@ def _check_classes(train: FileSamples, files: TaskFiles, spec: LocalDataSpec) ->
                 f"{train.location(label)}: label is {label!r:.60}, expected one of the "
                 f"run's labels: {', '.join(spec.labels)}"
             )
-    if files.labels and {*files.labels} != {*names}:
-        odd = sorted({*files.labels} ^ {*names})[0]
+    if listed and {*listed} != {*names}:
+        odd = sorted({*listed} ^ {*names})[0]
         raise ConfigError(
             f"{train.where}: label {odd!r:.60} is only here or only in the labels that "
-            f"the manifest gives for {files.name!r}, expected it in both"
+            f"the manifest gives for {task!r}, expected it in both"
         )
 
 
@@ -214,12 +247,7 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
                 f"{other.location(label)}: label is {label!r:.60}, expected one of "
                 f"those in {train.where}"
             )
-    if other.columns != train.columns:
-        odd = sorted({*other.columns} ^ {*train.columns})
-        raise ConfigError(
-            f"{other.where}: column {odd[0]!r} is only here or only in {train.where}, "
-            "expected it in both"
-        )
+    check_columns(other.columns, other.where, train.columns, train.where)
 
 
 class LocalData(ClientData):
@@ -284,12 +312,18 @@ class LocalData(ClientData):
         """Name the classes of a task, in the order of its manifest, or sorted."""
         files, spec = self._files[task], self._spec
         with _hide_details(f"task {task}: the client's data"):
-            found = read_samples(files.train, spec.dataset_type, spec.input_shape)
-        return files.labels or found.names
+            listed = spec.listed(files)
+            found = spec.read(files.train, spec.labels or listed)
+        return listed or found.names
 
     def _task(self, number: int) -> LocalTask:
+        first, files = self._files[0].train, self._files[number]
         with _hide_details(f"task {number}: the client's data"):
-            return load_task(self._files[number], number, self._spec)
+            found = load_task(files, number, self._spec)
+            if number and found.columns:
+                where = str(files.train)
+                check_columns(found.columns, where, columns_of(first), str(first))
+        return found
 
 
 def local_vectors(
@@ -348,7 +382,7 @@ def load_public_file(
 
     A label that is none of the run's is a class that no client has.
     """
-    found = read_samples(path, spec.dataset_type, spec.input_shape)
+    found = spec.read(path, spec.labels)
     split = Split(found.x, found.codes)
     data = spec.dataset_type("public", split, split, found.names)
     everyone = np.arange(len(found.codes))

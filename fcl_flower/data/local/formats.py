@@ -1,28 +1,35 @@
 """Files of local data, in any of the formats that suit a modality."""
 
+import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError, require_extra
+from fcl_flower.config.sections import LookAlikes
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import (
     ImageDataset,
+    Images,
     TabularDataset,
     TimeSeriesDataset,
     array_samples,
     array_split,
 )
-from fcl_flower.data.datasets import Dataset, Split
+from fcl_flower.data.datasets import Dataset, Split, fractions
+from fcl_flower.data.labels import refusal, spellings, tidy
+from fcl_flower.data.pictures import PICTURES, Mode, read_picture
 from fcl_flower.data.tables import (
     LABEL,
     TEXT,
     Row,
+    checked_text,
     label_name,
+    number,
     read_arrays,
     read_rows,
     read_texts,
@@ -38,9 +45,8 @@ ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
     TimeSeriesDataset: (".npz",),
     ImageDataset: (FOLDER, ".npz"),
 }
-_IMAGES = (".png", ".jpg", ".jpeg")
-_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Eight bits a channel: what goes beyond would be cut off, not scaled."""
+_LEFT_BEHIND = ("thumbs.db", "desktop.ini")
+"""What Windows writes into folders that somebody looks at, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +76,27 @@ class FileSamples:
         first = int(np.argmax(self.codes == self.names.index(label)))
         return f"{self.where}: {self.unit} {self.locations[first]}"
 
+    def spelled(self, known: Sequence[str], rule: LookAlikes) -> "FileSamples":
+        """Decide on labels that look alike, or like one of ``known``; see `spellings`.
+
+        Raises:
+            ConfigError: they are refused; names two of them.
+        """
+        if rule == "keep":
+            return self
+        counts = np.bincount(self.codes).tolist()
+        found = spellings(dict(zip(self.names, counts, strict=True)), known)
+        if rule == "merge":
+            labels = [found[name] for name in self.names]
+            names, codes = _coded([n if n in known else tidy(n) for n in labels])
+            return replace(self, names=names, codes=codes[self.codes])
+        for name, other in found.items():
+            if name != other:
+                raise ConfigError(
+                    f"{self.location(name)}: label is {refusal(name, other)}"
+                )
+        return self
+
     def split(self, numbers: Mapping[str, int]) -> Split:
         """Number the labels, all of which ``numbers`` has."""
         y = np.array([numbers[name] for name in self.names], np.int64)[self.codes]
@@ -83,6 +110,48 @@ def ending(path: Path) -> str:
         return FOLDER
     known = {end for ends in ENDINGS.values() for end in ends}
     return next((end for end in sorted(known) if path.name.endswith(end)), "")
+
+
+def visible(folder: Path) -> list[Path]:
+    """List what is in a folder, sorted, but for what is hidden or left by Windows.
+
+    A name that begins with a dot is hidden.
+    """
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.name.lower() not in _LEFT_BEHIND
+    )
+
+
+def sample_files(path: Path) -> list[Path]:
+    """List the files that are read for the samples of a file, or of a folder."""
+    if not path.is_dir():
+        return [path]
+    return [file for label in visible(path) for file in _images_in(label)]
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Read the names of a table's columns of numbers, sorted; none without names."""
+    if ending(path) != ".csv":
+        return ()
+    line, row = next(read_rows(path, ()))
+    return () if TEXT in row else _features(row, f"{path}: line {line}")
+
+
+def check_columns(
+    columns: Sequence[str], where: str, expected: Sequence[str], whose: str
+) -> None:
+    """Refuse columns that are not those of ``whose``, where both have names."""
+    if not (columns and expected) or {*columns} == {*expected}:
+        return
+    more, fewer = {*columns} - {*expected}, {*expected} - {*columns}
+    said = " and ".join(
+        f"{verb} {', '.join(map(repr, sorted(names)[:3]))}"
+        for verb, names in (("has", more), ("lacks", fewer))
+        if names
+    )
+    raise ConfigError(f"{where}: the table {said}, expected the columns of {whose}")
 
 
 def read_samples(
@@ -115,7 +184,7 @@ def count_samples(path: Path) -> int:
     """Count the samples of a file, or of a folder of images, without reading them."""
     end = ending(path)
     if end == FOLDER:
-        return sum(len(_images_in(label)) for label in _visible(path))
+        return len(sample_files(path))
     if end == ".npz":
         return len(read_arrays(path, ("y",))[0]["y"])
     return sum(1 for _ in read_rows(path, (LABEL,)))
@@ -139,9 +208,9 @@ def _numbers(path: Path) -> FileSamples:
     """
     # As numbers at once: the cells themselves would take ten times the memory.
     numbers, labels, lines = array("f"), [], array("q")
-    columns: list[str] = []
+    columns: tuple[str, ...] = ()
     for line, row in read_rows(path, (LABEL,)):
-        columns = columns or sorted(row.keys() - {LABEL})
+        columns = columns or _features(row, f"{path}: line 1")
         labels.append(label_name(row[LABEL], f"{path}: line {line}: {LABEL}"))
         lines.append(line)
         numbers.extend(_cells(row, columns, f"{path}: line {line}"))
@@ -150,16 +219,33 @@ def _numbers(path: Path) -> FileSamples:
             f"{path}: line 1 names no column but label, expected columns of numbers"
         )
     x = _table(numbers, path, lines, columns)
-    return FileSamples(str(path), x, *_coded(labels), "line", lines, tuple(columns))
+    return FileSamples(str(path), x, *_coded(labels), "line", lines, columns)
+
+
+_UNNAMED = re.compile(r"(Unnamed: \d+)?")
+"""What pandas calls the column of a table's index, at first and when it is read."""
+
+
+def _features(row: Iterable[str], where: str) -> tuple[str, ...]:
+    columns = tuple(sorted({*row} - {LABEL}))
+    for name in columns:
+        if _UNNAMED.fullmatch(name):
+            raise ConfigError(
+                f"{where} has a column {name!r}, as pandas writes the numbers of the "
+                "rows, expected a name for what is learned from: remove the column "
+                "(to_csv(index=False)), or give it a name"
+            )
+    return columns
 
 
 def _cells(row: Row, columns: Sequence[str], where: str) -> Iterator[float]:
     for name in columns:
         try:
-            yield float(row[name])
-        except (TypeError, ValueError) as error:  # a cell of JSON may be anything
+            yield number(row[name])
+        except (TypeError, ValueError) as error:
+            expected = error if isinstance(error, ValueError) else "a number"
             raise ConfigError(
-                f"{where}: {name} is {row[name]!r:.60}, expected a number"
+                f"{where}: {name} is {row[name]!r:.60}, expected {expected}"
             ) from error
 
 
@@ -184,9 +270,9 @@ def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
     )
     numbers, number_codes = np.unique(split.y, return_inverse=True)
     end = len(names) if names else np.inf
-    for number in numbers[(numbers < 0) | (numbers >= end)]:
+    for odd in numbers[(numbers < 0) | (numbers >= end)]:
         raise ConfigError(
-            f"{path}: y has label {number}, expected "
+            f"{path}: y has label {odd}, expected "
             + (f"0..{len(names) - 1}, the class_names." if names else "none below 0.")
         )
     labels = [names[n] if names else str(n) for n in numbers.tolist()]
@@ -199,56 +285,47 @@ def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
 
 
 def _pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
-    """Read images in folders named by label, scaled bilinearly to the model's size.
-
-    Names that begin with a dot are left alone.
-    """
-    channels, *size = input_shape
-    files = [(label, file) for label in _visible(folder) for file in _images_in(label)]
+    """Read images in folders named by label, scaled bilinearly to the model's size."""
+    files = sample_files(folder)
     if not files:
         raise ConfigError(
             f"{folder} is empty, expected folders of images, named by label"
         )
-    mode = "L" if channels == 1 else "RGB"
-    x = np.empty((len(files), *size, *[3] * (mode == "RGB")), np.uint8)
-    for image, (_, file) in zip(x, files, strict=True):
-        image[:] = _pixels(file, mode, (size[1], size[0]))
+    mode, size = _wanted(input_shape)
+    x: Images = np.empty(
+        (len(files), *input_shape[1:], *[3] * (mode == "RGB")), np.uint8
+    )
+    for row, file in enumerate(files):
+        image = read_picture(file, mode, size)
+        if image.dtype != x.dtype:  # one of more than 8 bits, or others behind it
+            x, image = fractions(x) if x.dtype == np.uint8 else x, fractions(image)
+        x[row] = image
     x.setflags(write=False)
-    labels = [label_name(label.name, f"{label}: label") for label, _ in files]
-    names = [f"{label.name}/{file.name}" for label, file in files]
-    return FileSamples(str(folder), x, *_coded(labels), "image", names)
+    names = [file.parent.name for file in files]
+    labels = [label_name(name, f"{folder / name}: label") for name in names]
+    places = [f"{file.parent.name}/{file.name}" for file in files]
+    return FileSamples(str(folder), x, *_coded(labels), "image", places)
+
+
+def _wanted(input_shape: tuple[int, ...]) -> tuple[Mode, tuple[int, int] | None]:
+    channels, height, width = input_shape
+    size = (width, height) if height or width else None
+    return "L" if channels == 1 else "RGB", size
 
 
 def _images_in(label: Path) -> list[Path]:
     if not label.is_dir():
-        raise ConfigError(f"{label} is a file, expected a folder named by a label")
-    files = _visible(label)
+        kind = "a link to nothing" if label.is_symlink() else "a file"
+        raise ConfigError(f"{label} is {kind}, expected a folder named by a label")
+    files = visible(label)
     for file in files:
-        if file.suffix.lower() not in _IMAGES:
-            raise ConfigError(f"{file} is no image, expected {', '.join(_IMAGES)}")
+        _check_picture(file)
     return files
 
 
-def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-
-
-def _pixels(file: Path, mode: str, size: tuple[int, int] | None) -> npt.NDArray[Any]:
-    with require_extra("images", str(file)):
-        from PIL import Image
-    try:
-        with Image.open(file) as image:
-            if image.mode not in _MODES:
-                raise ValueError(f"its pixels are {image.mode}")
-            pixels = image.convert(mode)
-            if size is not None:
-                pixels = pixels.resize(size, Image.Resampling.BILINEAR)
-    # A damaged file makes Pillow raise many unrelated types.
-    except Exception as error:
-        raise ConfigError(
-            f"{file} cannot be read ({error}), expected an image of 8 bits a channel"
-        ) from error
-    return np.asarray(pixels)
+def _check_picture(file: Path) -> None:
+    if file.suffix.lower() not in PICTURES:
+        raise ConfigError(f"{file} is no image, expected {', '.join(PICTURES)}")
 
 
 # ---- samples without labels
@@ -292,9 +369,9 @@ def read_raw(
     if not (form or path.exists()):
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
     end = form or ending(path)
-    picture = path.suffix.lower() in _IMAGES
+    picture = path.suffix.lower() in PICTURES
     allowed = {
-        ImageDataset: (FOLDER, ".npz", *_IMAGES),
+        ImageDataset: (FOLDER, ".npz", *PICTURES),
         TimeSeriesDataset: (".npz",),
         TextDataset: ROWS,
         TabularDataset: (*ROWS, ".npz"),
@@ -329,9 +406,7 @@ def _raw_texts(path: Path, form: str) -> RawSamples:
     texts, names, labels = [], [], _Labels()
     for line, row in read_rows(path, (TEXT,), form):
         where = f"{path}: line {line}"
-        if not isinstance(row[TEXT], str):
-            raise ConfigError(f"{where}: {TEXT} is {row[TEXT]!r:.60}, expected a text")
-        texts.append(row[TEXT])
+        texts.append(checked_text(row[TEXT], f"{where}: {TEXT}"))
         names.append(f"{path}:{line}")
         labels.add(row, where)
     return RawSamples(tuple(texts), tuple(names), labels.found())
@@ -343,7 +418,9 @@ def _raw_numbers(
     numbers, names, lines, labels = array("f"), [], array("q"), _Labels()
     for line, row in read_rows(path, columns, form):
         where = f"{path}: line {line}"
-        columns = columns or [name for name in row if name != LABEL]
+        if not columns:
+            _features(row, where)
+            columns = [name for name in row if name != LABEL]
         for name in row.keys() - {*columns, LABEL}:
             raise ConfigError(
                 f"{where} has a column {name!r:.60} that the model does not know, "
@@ -379,19 +456,20 @@ class _Labels:
 
 
 def _raw_pictures(path: Path, input_shape: tuple[int, ...]) -> RawSamples:
-    files = [path]
-    if path.is_dir():
-        below = sorted(file for file in path.rglob("*") if file.is_file())
-        hidden = [file.relative_to(path).parts for file in below]
-        shown = zip(below, hidden, strict=True)
-        files = [f for f, parts in shown if not any(p[0] == "." for p in parts)]
+    files = list(_below(path, ())) if path.is_dir() else [path]
     for file in files:
-        if file.suffix.lower() not in _IMAGES:
-            raise ConfigError(f"{file} is no image, expected {', '.join(_IMAGES)}")
+        _check_picture(file)
     if not files:
         raise ConfigError(f"{path} is empty, expected images, in it or below")
-    channels, *size = input_shape
-    mode = "L" if channels == 1 else "RGB"
-    scaled = (size[1], size[0]) if any(size) else None
-    x = [_pixels(file, mode, scaled) for file in files]
+    x = [read_picture(file, *_wanted(input_shape)) for file in files]
     return RawSamples(x, tuple(map(str, files)))
+
+
+def _below(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield all files, also behind links, but for those that lead back up."""
+    here = folder.resolve()
+    for path in visible(folder) if here not in above else ():
+        if path.is_dir():
+            yield from _below(path, (*above, here))
+        else:
+            yield path

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fcl_flower.config.parsing import read_toml, validate_params
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.data.local.formats import FOLDER, ending
+from fcl_flower.data.local.formats import FOLDER, ending, sample_files, visible
 
 MANIFEST = "tasks.toml"
 SPLITS = ("train", "valid", "test")
@@ -62,7 +62,7 @@ def find_tasks(
     into all.
     """
     try:
-        names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+        names = [path.name for path in visible(folder)]
     except OSError as error:
         raise ConfigError(
             f"data-path: {str(folder)!r} is refused: expected a folder that can be "
@@ -98,8 +98,8 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
 
 def _in_folder(task: Path) -> TaskFiles:
     files: dict[str, Path] = {}
-    for path in sorted(task.iterdir()):
-        if path.name.startswith(".") or path.name == DONE:
+    for path in visible(task):
+        if path.name == DONE:
             continue
         end = ending(path)
         split = path.name if end == FOLDER else path.name.removesuffix(end)
@@ -164,7 +164,7 @@ def checksum(folder: Path, tasks: int) -> str:
     for task in find_tasks(folder, tasks):
         digest.update(repr((task.name, task.labels)).encode())
         for split in (task.train, task.valid, task.test):
-            for path in _files(split):
+            for path in sample_files(split) if split else ():
                 digest.update(repr(str(path.relative_to(folder))).encode())
                 try:
                     with path.open("rb") as file:
@@ -174,12 +174,3 @@ def checksum(folder: Path, tasks: int) -> str:
                         f"{path}: expected a file that can be read ({error.strerror})"
                     ) from error
     return digest.hexdigest()
-
-
-def _files(path: Path | None) -> Iterator[Path]:
-    if path is None:
-        return
-    if path.is_dir():
-        yield from sorted(found for found in path.rglob("*") if found.is_file())
-    else:
-        yield path

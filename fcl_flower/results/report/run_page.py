@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.core.errors import config_error
+from fcl_flower.data.labels import look_alikes
 from fcl_flower.results import measures
-from fcl_flower.results.class_holders import held_by_one, look_alikes
+from fcl_flower.results.class_holders import held_by_one
 from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.data.class_names import folded_name
+from fcl_flower.data.labels import plain
 
 
 @pytest.mark.parametrize(
@@ -28,5 +28,5 @@ from fcl_flower.data.class_names import folded_name
     ],
 )
 def test_what_a_spelling_leaves_open_is_folded(name, folded):
-    assert folded_name(name) == folded
-    assert folded_name(folded) == folded
+    assert plain(name) == folded
+    assert plain(folded) == folded

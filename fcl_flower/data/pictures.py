@@ -1,0 +1,124 @@
+"""Files of pictures, decoded to pixels as people see them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from fcl_flower.core.errors import ConfigError, require_extra
+from fcl_flower.data.arrays import Images, to_pixels
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+"""Endings of files of pictures."""
+
+Mode: TypeAlias = Literal["L", "RGB"]
+"""Grey or colour, as Pillow calls them."""
+
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+"""Eight bits a channel."""
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""How a picture is put upright, by its EXIF orientation."""
+
+_BITS = 258
+"""Tag of a TIFF file: bits of each channel."""
+
+
+def read_picture(file: Path, mode: Mode, size: tuple[int, int] | None) -> Images:
+    """Read a picture; see `pixels`.
+
+    Raises:
+        ConfigError: it cannot be read as a single picture.
+    """
+    with require_extra("images", str(file)):
+        from PIL import Image
+    try:
+        with Image.open(file) as image:
+            return pixels(image, mode, size)
+    # A damaged file makes Pillow raise many unrelated types.
+    except Exception as error:
+        raise ConfigError(
+            f"{file} cannot be read ({error}), expected a single picture as "
+            f"{', '.join(PICTURES)}"
+        ) from error
+
+
+def pixels(image: "Image", mode: Mode, size: tuple[int, int] | None) -> Images:
+    """Decode a picture, put upright, with what is transparent on white.
+
+    Args:
+        image: as Pillow has opened it.
+        mode: what the pixels become.
+        size: width and height, to which it is scaled bilinearly; None for its own.
+
+    Returns:
+        Shape (H, W) or (H, W, 3): uint8, or float32 in [0, 1] where the picture has
+        more than 8 bits a channel.
+
+    Raises:
+        ValueError: it has several pages, or pixels of another kind.
+        ConfigError: its numbers have no known black or white.
+    """
+    from PIL import Image
+
+    # A phone's picture has pages too: smaller ones of the same, and maps of depth.
+    if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:
+        raise ValueError(f"it has {pages} pages")
+    # First of all, since a TIFF file is turned as it is loaded.
+    image.load()
+    turn, deep = _TURNS.get(_orientation(image)), _deep_pixels(image)
+    if deep is not None:
+        image = Image.fromarray(to_pixels(deep, "pixels").astype(np.float32))
+    elif image.mode not in _MODES:
+        raise ValueError(f"its pixels are {image.mode}")
+    else:
+        if "A" in image.getbands() or "transparency" in image.info:
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        image = image.convert(mode)
+    if turn is not None:
+        image = image.transpose(Image.Transpose[turn])
+    if size is not None:
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    found = np.asarray(image)
+    grey = mode == "RGB" and found.ndim == 2
+    return found[..., None].repeat(3, -1) if grey else found
+
+
+def upright(image: "Image") -> tuple[int, int]:
+    """Find width and height of a picture as `pixels` decodes it."""
+    width, height = image.size
+    return (height, width) if _orientation(image) > 4 else (width, height)
+
+
+def _orientation(image: "Image") -> int:
+    found = image.getexif().get(_ORIENTATION, 1)
+    return found if found in _TURNS else 1
+
+
+def _deep_pixels(image: "Image") -> Any:  # noqa: ANN401 - an array, or None
+    """Take the grey values of a picture with more than 8 bits; None of any other."""
+    if image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.uint16)
+    if image.mode == "F":
+        return np.asarray(image)
+    if image.mode != "I":
+        return None
+    # So Pillow opens 16 bits of a PNG file, in some versions, and signed ones of TIFF.
+    if image.format == "PNG":
+        return np.asarray(image).astype(np.uint16)
+    if getattr(image, "tag_v2", {}).get(_BITS) == (16,):
+        return np.asarray(image).astype(np.int16)
+    raise ValueError("its pixels have 32 bits")
