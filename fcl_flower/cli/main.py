@@ -1,7 +1,6 @@
 """The command ``fcl``: text in, one sentence out where it cannot be done."""
 
 import inspect
-import shlex
 import signal
 import sys
 import warnings
@@ -17,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fcl_flower import __version__
+from fcl_flower.cli.check_data import check_data
 from fcl_flower.cli.clients import clients
 from fcl_flower.cli.deploy import certs, client, run, server
 from fcl_flower.cli.export import export, export_model
@@ -24,7 +24,7 @@ from fcl_flower.cli.options import configured, run_options, with_flag
 from fcl_flower.cli.predict import models, predict
 from fcl_flower.cli.run import compare, simulate, study
 from fcl_flower.cli.serve import serve
-from fcl_flower.config.parsing import Setting, describe, parse_pair, toml
+from fcl_flower.config.parsing import Setting, describe
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import (
     ConfigError,
@@ -132,49 +132,6 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
 
 def _sentence(kind: type[BaseModel]) -> str:
     return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
-
-
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
-def check_data(folder: Path, **given: Any) -> None:  # noqa: ANN401
-    """Check a client's local data in FOLDER, and propose the settings of a run.
-
-    What the options leave open is read off the files.
-    """
-    # Imported here since torch takes a second, and `fcl --help` does without.
-    from fcl_flower.data.local.client import load_task, local_vectors
-    from fcl_flower.data.local.layout import find_tasks
-    from fcl_flower.federation.client import vector_file
-    from fcl_flower.setup.build import Built
-    from fcl_flower.setup.propose import with_local_data
-    from fcl_flower.setup.resolve import resolve
-
-    config = with_local_data(configured(given), [folder])
-    run = Built(resolve(config))
-    expected = run.local_data
-    tasks = [load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))]
-    table = Table("task", "name", "train", "valid", "test", "classes")
-    for number, task in enumerate(tasks):
-        splits = (task.data.train, task.valid, task.data.test)
-        counts = (f"{len(split.y):,}" for split in splits)
-        table.add_row(str(number), task.data.name, *counts, ", ".join(task.classes))
-    Console().print(table)
-    if file := vector_file(run):
-        words = local_vectors(tasks, file, expected)
-        click.echo(f"word vectors: {words.origin}")
-    click.echo("settings: --scenario local-data " + " ".join(_options(config)))
-
-
-def _options(config: RunConfig) -> Iterator[str]:
-    blank = RunConfig().flat()
-    for key, value in config.flat().items():
-        if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:
-            continue
-        pair = f"{key}={value}"
-        if parse_pair(pair) != (key, value):
-            pair = f"{key}={toml(value)}"
-        yield f"--set {shlex.quote(pair)}"
 
 
 @click.command()

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from fcl_flower.core.errors import ConfigError, config_error
-from fcl_flower.data.arrays import (
-    ImageDataset,
-    Images,
-    array_dataset,
-    array_split,
-)
+from fcl_flower.data.arrays import ImageDataset, Images, array_dataset, array_split
 from fcl_flower.data.datasets import Dataset, Split, fractions
 from fcl_flower.data.pictures import Mode, pixels, upright
 from fcl_flower.data.texts import (
@@ -148,6 +143,7 @@ def _pixels(
             ) from error
     if len({one.dtype for one in found}) > 1:
         found = [fractions(one) for one in found]
+    # Of one type by now, which the checker cannot see.
     return cast(Images, np.stack(found))
 
 
@@ -163,7 +159,8 @@ def _text_set(
         )
         if not published:
             where = f"{name}: {label} in {key} row"
-            labels = label_numbers(map(str, labels), class_names, where)
+            numbered = enumerate(map(str, labels), 1)
+            labels = label_numbers(numbered, class_names, where)
         return text_split(texts, labels)
 
     return text_dataset(

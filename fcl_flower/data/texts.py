@@ -57,12 +57,12 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
 
 
 def label_numbers(
-    labels: Iterable[str], class_names: Sequence[str], where: str
+    labels: Iterable[tuple[int, str]], class_names: Sequence[str], where: str
 ) -> list[int]:
-    """Index each label in ``class_names``; an error begins with ``where``."""
+    """Index labels in ``class_names``; an error begins with ``where`` and its place."""
     indices = {name: index for index, name in enumerate(class_names)}
     numbers = []
-    for at, label in enumerate(labels, 1):
+    for at, label in labels:
         if label not in indices:
             raise ConfigError(
                 f"{where} {at}: got label {label!r}, expected one of the "
@@ -115,7 +115,7 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
         text_split(
             (text for _, text, _ in rows),
             label_numbers(
-                (label for _, _, label in rows),
+                ((line, label) for line, _, label in rows),
                 class_names,
                 f"{folder / file}: {field} in line",
             ),

@@ -93,7 +93,9 @@ def propose(
     if columns:
         settings["model.num_features"] = columns
     # A name with a comma in it cannot be listed.
-    if names and not any("," in name or name != name.strip() for name in names):
+    listed = not any("," in name or name != name.strip() for name in names)
+    wanted = 0 if config is None else config.model.num_features
+    if names and listed and wanted in (0, columns):
         settings["data.columns"] = ",".join(names)
     if config is None or config.model.head != "single":
         settings["scenario.classes_per_task"] = max(2, classes)

@@ -459,7 +459,7 @@ def test_the_settings_that_check_data_proposes_work_when_pasted(fcl, ran, tables
     line = answer.out.splitlines()[-1]
     assert line == (
         "settings: --scenario local-data --set scenario.tasks=2 "
-        "--set scenario.classes_per_task=2 --set model.name=mlp "
+        "--set scenario.classes_per_task=2 --set data.columns=x,y --set model.name=mlp "
         "--set model.num_features=2"
     )
     pasted = shlex.split(line.removeprefix("settings: "))

@@ -63,6 +63,8 @@ def test_the_settings_are_read_off_the_files(tmp_path, write, model, classes, co
     }
     if columns:
         expected["model.num_features"] = columns
+    if columns == 3:  # the table, whose columns have names
+        expected["data.columns"] = "x,y,z"
     assert propose([client(tmp_path / "a", write)]) == expected
 
 

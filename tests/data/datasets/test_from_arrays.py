@@ -27,8 +27,9 @@ TABLE = samples((5,))
 @pytest.mark.parametrize(
     ("given", "form", "dtype"),
     [
-        (samples((4, 4)), ImageDataset, np.uint8),
-        (samples((4, 4, 3)), ImageDataset, np.uint8),
+        (samples((4, 4)), ImageDataset, np.float32),
+        (samples((4, 4, 3)), ImageDataset, np.float32),
+        (samples((5, 4), dtype=np.uint16), ImageDataset, np.float32),
         (IMAGES, ImageDataset, np.uint8),
         (SERIES, TimeSeriesDataset, np.float32),
         (TABLE, TabularDataset, np.float32),
@@ -51,10 +52,19 @@ def test_arrays_are_what_a_file_of_them_would_be(given, form, dtype, tmp_path):
     assert (found.class_names, stored.class_names) == (("a", "b", "c"), ("0", "1", "2"))
 
 
-def test_floating_point_images_are_scaled_to_bytes():
-    found = from_arrays([[[0.0, 0.5, 1.0]]], [0], np.ones((1, 1, 3), np.float32), [0])
-    assert found.train.x.tolist() == [[[0, 128, 255]]]
-    assert found.test.x.tolist() == [[[255, 255, 255]]]
+def test_images_of_more_than_8_bits_are_what_they_were_but_for_the_unit():
+    found = from_arrays(
+        [[[0.0, 0.5001, 1.0]]], [0], np.ones((1, 1, 3), np.float32), [0]
+    )
+    assert found.train.x.tolist() == [[[0, np.float32(0.5001), 1]]]
+    assert found.test.x.tolist() == [[[1, 1, 1]]]
+    deep = np.array([[[0, 1, 65535]]], np.uint16)
+    signed = np.array([[[0, 1, 32767]]], np.int16)
+    found = from_arrays(deep, [0], signed, [0])
+    np.testing.assert_allclose(found.train.x, [[[0, 1 / 65535, 1]]])
+    np.testing.assert_allclose(found.test.x, [[[0, 1 / 32767, 1]]])
+    with pytest.raises(ConfigError, match="from -3 to 1, expected 0 to 32767: scale"):
+        from_arrays(signed, [0], np.array([[[-3, 0, 1]]], np.int16), [0])
 
 
 def test_one_value_outside_of_0_to_1_makes_series():

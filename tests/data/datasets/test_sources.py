@@ -198,10 +198,22 @@ def test_the_hub_takes_a_validation_split_for_testing(folder, tmp_path):
     assert load_dataset(name, tmp_path).test.y.tolist() == [0, 0, 1, 1]
 
 
-def test_the_hub_refuses_images_of_several_sizes(folder, tmp_path):
-    name = folder("L", size=lambda at: (7 + at, 9))
-    with pytest.raises(ConfigError, match="3 different sizes"):
-        load_dataset(name, tmp_path)
+def test_the_hub_scales_images_of_several_sizes_to_the_median(folder, tmp_path):
+    pictures = load_dataset(folder("L", size=lambda at: (7 + at, 9)), tmp_path)
+    assert pictures.train.x.shape == (6, 9, 8)
+    assert pictures.test.x.shape == (4, 9, 8)
+    assert pictures.train.x[:, 4, 4].tolist() == [0, 1, 2, 100, 101, 102]
+
+
+def test_the_hub_scales_large_images_of_several_sizes_down(folder, tmp_path):
+    pictures = load_dataset(folder("L", size=lambda at: (700 + at, 20)), tmp_path)
+    assert pictures.train.x.shape == (6, 20, 256)
+
+
+def test_the_hub_keeps_16_bits(folder, tmp_path):
+    pictures = load_dataset(folder("I;16"), tmp_path)
+    wanted = np.array([0, 1, 2, 100, 101, 102]) / 65535
+    np.testing.assert_allclose(pictures.train.x[:, 0, 0], wanted, rtol=1e-6)
 
 
 def test_the_hub_refuses_a_set_without_test_images(folder, tmp_path):

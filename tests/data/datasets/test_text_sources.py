@@ -139,7 +139,15 @@ def test_whole_numbers_are_labels(tmp_path):
         (b'{"text": "x", "label": "\\ud800"}', "line 2: label is .*expected"),
         (b'["x", "pet"]', "line 2 is a list, expected a JSON object"),
         (b'{"text": "x', "line 2 cannot be read"),
-        (b"", "line 2 cannot be read"),
+        (b"\n" + lines(TRAIN[:1]) + b"[]", "line 4 is a list"),
+        (
+            b"\n" + b'{"text": "x", "label": "fish"}',
+            "label in line 3: got label 'fish'",
+        ),
+        (
+            b'{"text": "\\ud83d!", "label": "pet"}',
+            "line 2: text has .*half a character",
+        ),
         (b'{"text": "\xff", "label": "pet"}', "line 2 cannot be read"),
         (b"[" * 100_000, "line 2 cannot be read"),
         (b"1" * 10_000, "line 2 cannot be read"),

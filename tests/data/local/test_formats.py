@@ -190,9 +190,12 @@ def test_images_of_any_size_and_colour_get_the_models(tmp_path, pictures):
     assert colour.data.train.x.shape[1:] == (6, 4, 3)
     # Red is 299 thousandths of grey.
     assert {76} < {x[0][0] for x, label in everything(grey) if label == "dog"}
-    reds = [x[0][0] for x, _ in everything(colour) if x[0][0][1] == 0]
-    assert len(reds) == 2
-    assert all(abs(red[0] - 255) <= 2 for red in reds)
+    reds = [x[0][0] for x, _ in everything(colour) if x[0][0][0] > 250]
+    # Half of the red of what half shines through is on white.
+    greens = sorted(green for _, green, _ in reds)
+    assert len(greens) == 2
+    assert abs(greens[0] - 0) <= 2
+    assert abs(greens[1] - 127) <= 1
 
 
 def test_without_pillow_one_sentence_says_what_to_install(
@@ -317,7 +320,7 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
     [
         ("train_csv", "a,label\n1,x\n", "line 1 has no text, but 'a', 'label'"),
         ("train_csv", "text,label\nhello,\n", "line 2: label is ''"),
-        ("train_jsonl", JSONL + "\n", r"train\.jsonl: line 7 cannot be read"),
+        ("train_jsonl", JSONL + "\n{", r"train\.jsonl: line 8 cannot be read"),
         ("train_jsonl", "", r"train\.jsonl has no samples"),
         (
             "train_jsonl_gz",
@@ -359,7 +362,7 @@ def test_a_mistake_in_arrays_is_named_by_file_and_array(write, arrays, words):
 def test_other_samples_go_with_the_training_samples(write, split):
     for content, words in (
         ("b,label,a\n1,cat,1\n1,cow,1\n", "line 3: label is 'cow', .*train"),
-        ("b,label,c\n1,cat,1\n", "column 'a' is only here or only in "),
+        ("b,label,c\n1,cat,1\n", "the table has 'c' and lacks 'a', expected the"),
     ):
         with pytest.raises(ConfigError, match=rf"{split}\.csv: {words}"):
             write(train_csv=CSV, **{f"{split}_csv": content})
@@ -409,7 +412,7 @@ def test_what_is_no_image_is_named(tmp_path, pictures, name, words):
     ("name", "mode", "words"),
     [
         ("../test/emu/last.png", "L", r"test: image emu/last\.png: label is 'emu'"),
-        ("cat/deep.png", "I;16", r"deep\.png cannot be read .*I;16.* 8 bits"),
+        ("cat/odd.tif", "LAB", r"odd\.tif cannot be read .*LAB.* expected a single"),
     ],
 )
 def test_an_image_that_does_not_fit_is_named(tmp_path, pictures, name, mode, words):

@@ -1,0 +1,72 @@
+"""The command that looks at local data before a run."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fcl_flower.cli.options import configured, run_options
+from fcl_flower.config.parsing import parse_pair, toml
+from fcl_flower.config.run_config import RunConfig
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
+def check_data(folders: Sequence[Path], **given: Any) -> None:  # noqa: ANN401
+    """Check local data in FOLDERS, one a client, and propose the settings of a run.
+
+    What the options leave open is read off the files. Warnings are of what can be
+    learned from, and perhaps should not: look-alike classes, duplicates, columns that
+    tell the class.
+    """
+    # Imported here since torch takes a second, and `fcl --help` does without.
+    from fcl_flower.data.local.client import load_task, local_vectors
+    from fcl_flower.data.local.findings import class_counts, findings
+    from fcl_flower.data.local.layout import find_tasks
+    from fcl_flower.federation.client import vector_file
+    from fcl_flower.setup.build import Built
+    from fcl_flower.setup.propose import with_local_data
+    from fcl_flower.setup.resolve import resolve
+
+    config = with_local_data(configured(given), folders)
+    run = Built(resolve(config))
+    expected = run.local_data
+    clients = {
+        str(folder): [
+            load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))
+        ]
+        for folder in folders
+    }
+    for folder, tasks in clients.items():
+        title = folder if len(clients) > 1 else None
+        table = Table("task", "name", "train", "valid", "test", "classes", title=title)
+        for number, task in enumerate(tasks):
+            splits = (task.data.train, task.valid, task.data.test)
+            counts = (f"{len(split.y):,}" for split in splits)
+            classes = (f"{n} ({count:,})" for n, count in class_counts(task).items())
+            name = escape(task.data.name)
+            table.add_row(str(number), name, *counts, escape(", ".join(classes)))
+        Console().print(table)
+        if file := vector_file(run):
+            words = local_vectors(tasks, file, expected)
+            click.echo(f"word vectors: {words.origin}")
+    for finding in findings(clients, config.data.labels):
+        click.echo(f"warning: {finding}")
+    click.echo("settings: --scenario local-data " + " ".join(_options(config)))
+
+
+def _options(config: RunConfig) -> Iterator[str]:
+    blank = RunConfig().flat()
+    for key, value in config.flat().items():
+        if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:
+            continue
+        pair = f"{key}={value}"
+        if parse_pair(pair) != (key, value):
+            pair = f"{key}={toml(value)}"
+        yield f"--set {shlex.quote(pair)}"

@@ -1,0 +1,125 @@
+"""What is suspicious in clients' local data, though a run can learn from it."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fcl_flower.config.sections import LookAlikes
+from fcl_flower.core.errors import CANDIDATES
+from fcl_flower.data.arrays import ImageDataset, TabularDataset
+from fcl_flower.data.labels import look_alikes
+from fcl_flower.data.local.client import LocalTask
+
+IMBALANCE = 10
+"""Times that a class has the training samples of another, from which on it is told."""
+FEWEST = 20
+"""Samples of a table from which on it is no chance if a column tells classes apart."""
+DARK = 0.1
+"""Brightest pixel of all images of a task, below which it is told: white is 1."""
+
+Clients: TypeAlias = Mapping[str, Sequence[LocalTask]]
+
+
+def class_counts(task: LocalTask) -> dict[str, int]:
+    """Count the samples of each class of a task to train and validate on."""
+    y = np.concatenate([task.data.train.y, task.valid.y])
+    counts = np.bincount(y, minlength=task.data.num_classes).tolist()
+    by_name = dict(zip(task.data.class_names, counts, strict=True))
+    return {name: by_name[name] for name in task.classes}
+
+
+def findings(clients: Clients, rule: LookAlikes) -> Iterator[str]:
+    """Say in a sentence each what somebody may want to mend before a run.
+
+    Args:
+        clients: tasks as they were loaded, by what a client is called.
+        rule: what the run does with class names that look alike; told are those on
+            which nobody has decided.
+    """
+    if rule == "refuse":
+        yield from _look_alikes(clients)
+    for client, tasks in clients.items():
+        for task in tasks:
+            for finding in _of_task(task):
+                yield f"{client}, {task.data.name}: {finding}"
+
+
+def _look_alikes(clients: Clients) -> Iterator[str]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for client, tasks in clients.items():
+        for task in tasks:
+            for name in task.classes:
+                places[name].append(f"{client}, {task.data.name}")
+    for group in look_alikes(places):
+        # Composed and decomposed letters differ in nothing that can be seen.
+        said = " and ".join(f"{name!a} ({places[name][0]})" for name in group)
+        yield (
+            f"classes look alike, {said}: write them alike; or --set data.labels=merge "
+            "takes them as one, keep as different ones"
+        )
+
+
+def _of_task(task: LocalTask) -> Iterator[str]:
+    counts = class_counts(task)
+    ordered = sorted(counts, key=counts.__getitem__)
+    fewest, most = ordered[0], ordered[-1]
+    if counts[most] >= IMBALANCE * counts[fewest]:
+        yield (
+            f"class {most!r} has {counts[most]:,} training samples, {fewest!r} "
+            f"{counts[fewest]:,}: accuracy says little of a rare class"
+        )
+    yield from _duplicates(task)
+    if isinstance(task.data, TabularDataset):
+        yield from _columns(task)
+    if isinstance(task.data, ImageDataset) and task.data.train.x.dtype != np.uint8:
+        brightest = float(task.data.train.x.max())
+        if brightest < DARK:
+            yield (
+                f"the brightest pixel is {brightest:.1%} of white, as with 12 bits in "
+                "16: scale the images alike at all clients"
+            )
+
+
+def _duplicates(task: LocalTask) -> Iterator[str]:
+    learned = {_key(x) for split in (task.data.train, task.valid) for x in split.x}
+    same = sum(_key(x) in learned for x in task.data.test.x)
+    if same:
+        yield (
+            f"{same:,} of {len(task.data.test.y):,} test samples are also training "
+            "samples: accuracy is too high by what is known by heart"
+        )
+
+
+def _key(sample: str | npt.NDArray[np.generic]) -> int:
+    return hash(sample if isinstance(sample, str) else sample.tobytes())
+
+
+def _columns(task: LocalTask) -> Iterator[str]:
+    parts = (task.data.train, task.valid, task.data.test)
+    x = np.concatenate([part.x for part in parts])
+    y = np.concatenate([part.y for part in parts])
+    names = task.columns or tuple(str(n) for n in range(1, x.shape[1] + 1))
+    found = defaultdict[str, list[str]](list)
+    for name, values in zip(names, x.T, strict=True):
+        if (values == values[0]).all():
+            found["the same number everywhere: leave it out"].append(name)
+        elif (np.diff(np.sort(values)) == 1).all():
+            found["a number of the samples: leave it out"].append(name)
+        elif len(y) >= FEWEST and _separates(values, y):
+            why = "all that tells the classes apart: leave it out if it comes of them"
+            found[why].append(name)
+    for what, those in found.items():
+        others = len(those) - CANDIDATES
+        more = f" (and {others} others)" if others > 0 else ""
+        yield f"column {', '.join(map(repr, those[:CANDIDATES]))}{more} is {what}"
+
+
+def _separates(values: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> bool:
+    """Tell whether no class has values within the range of another."""
+    ranges = sorted((values[y == c].min(), values[y == c].max()) for c in set(y))
+    ordered = (before[1] < after[0] for before, after in pairwise(ranges))
+    return len(ranges) > 1 and all(ordered)
