@@ -149,7 +149,7 @@ class Model:
         known = self.about.tasks
         if task not in (None, AUTO):
             known = (known[self.number(task)],)
-        columns = {one.columns for one in known}
+        columns = {one.columns for one in known if one.columns}
         if len(columns) > 1:
             expected = "a task, as the tables of the tasks have different columns"
             raise config_error("task", task, expected)

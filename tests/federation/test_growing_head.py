@@ -235,6 +235,32 @@ def test_more_classes_than_places_are_refused_by_client(tmp_path):
     )
 
 
+def test_a_client_may_have_one_class(tmp_path):
+    places = places_of(tmp_path, [[["c0"], ["c2"]], [["c1"], ["c0", "c2"]]])
+    run(growing(tmp_path / "run"), places)
+    assert names_of(tmp_path / "run") == "c0,c1,c2"
+    assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "names", "failed"),
+    [
+        ("refuse", "c0,c1,c2", [1]),
+        ("merge", "c0,c1,c2", []),
+        ("keep", "c0,c1,C0,c2", []),
+    ],
+)
+def test_classes_of_two_clients_that_look_alike(tmp_path, rule, names, failed):
+    places = places_of(tmp_path, [[["c0", "c1"], ["c2"]], [["C0", "c1"], ["c2"]]])
+    run(growing(tmp_path / "run", **{"data.labels": rule}), places)
+    assert names_of(tmp_path / "run") == names
+    rows = rounds_of(tmp_path / "run")
+    assert rows[0]["failed"] == failed
+    if failed:
+        said = "classes: got 'C0', which looks like 'c0', expected one spelling"
+        assert said in rows[0]["reasons"]["1"]
+
+
 def test_clients_without_a_task_are_asked_again(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1"]] * 2, [["c2", "c3"]]])
 

@@ -35,6 +35,23 @@ def test_one_byte_of_any_file_counts(folder, name):
     assert checksum(folder, 2) != before
 
 
+def test_a_class_that_is_a_link_counts(folder, tmp_path):
+    cats = folder / "task-01" / "train" / "cat"
+    before = checksum(folder, 2)
+    (cats).rename(tmp_path / "elsewhere")
+    cats.symlink_to(tmp_path / "elsewhere")
+    assert checksum(folder, 2) == before
+    (tmp_path / "elsewhere" / "2.png").write_bytes(b"another")
+    assert checksum(folder, 2) != before
+
+
+def test_what_nobody_reads_does_not_count(folder):
+    before = checksum(folder, 2)
+    for name in ("cat/Thumbs.db", ".DS_Store"):
+        (folder / "task-01" / "train" / name).write_bytes(b"of a window")
+    assert checksum(folder, 2) == before
+
+
 def test_class_and_split_of_a_file_count(folder):
     before = checksum(folder, 2)
     cat = folder / "task-01" / "train" / "cat"

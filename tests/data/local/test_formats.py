@@ -17,7 +17,7 @@ from fcl_flower.data.arrays import (
     TimeSeriesDataset,
 )
 from fcl_flower.data.local import client as task
-from fcl_flower.data.local.client import LocalDataSpec, load_task
+from fcl_flower.data.local.client import LocalData, LocalDataSpec, load_task
 from fcl_flower.data.local.layout import find_tasks
 from fcl_flower.data.texts import TextDataset
 
@@ -151,6 +151,28 @@ def test_arrays_may_name_their_classes(write):
     task = write(train_npz=content, valid_npz=content, test_npz=content)
     assert task.classes == ("ant", "zebra")
     assert task.data.train.y.tolist() == [1, 0, 1, 0, 1, 0]
+
+
+def test_a_cell_may_be_long(write):
+    text = "one two " * 50_000
+    table = f'text,label\n"{text}",a\nshort,b\n'
+    task = write(TextDataset, train_csv=table, valid_csv=table, test_csv=table)
+    assert task.data.train.x == (text, "short")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + JSONL.encode(),
+        JSONL.replace("\n", "\n\n").encode(),
+        ("\n" + JSONL + " \n\n").encode(),
+        JSONL.rstrip("\n").encode(),
+        JSONL.replace("\n", "\r\n").encode(),
+    ],
+)
+def test_blank_lines_and_marks_of_editors_do_not_count(write, content):
+    task = write(TextDataset, train_jsonl=JSONL)
+    assert everything(write(TextDataset, train_jsonl=content)) == everything(task)
 
 
 @pytest.fixture
@@ -288,14 +310,25 @@ def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
         ("", r"train\.csv: line 1 is empty, expected the names"),
         ("a,b,label\n", r"train\.csv has no samples"),
         ("a,b\n1,2\n", "line 1 has no label, but 'a', 'b'"),
-        ("a;label\n1;x\n", "line 1 has no label, but 'a;label'"),
+        ("a;label\n1;x\n", "'a;label', .*separated by semicolons, expected commas"),
+        ("a\tlabel\n1\tx\n", "separated by tabs, expected commas"),
+        (CSV.replace("b,", ",", 1), "line 1 has a column '', as pandas .*index=False"),
+        (CSV.replace("b,", "Unnamed: 0,", 1), "line 1 has a column 'Unnamed: 0'"),
+        (CSV + "1_000,cat,1\n", "line 8: b is '1_000', .* the digits 0 to 9, with not"),
+        (CSV + "١٢,cat,1\n", "line 8: b is '١٢', expected .* the digits 0 to 9"),
+        (CSV + '"1,5",cat,1\n', "line 8: b is '1,5', .*decimal point, not a comma"),
+        (CSV.encode("utf-16"), "expected .* UTF-8; if it is UTF-16, convert .* UTF-16"),
+        (
+            CSV.encode() + b"1,caf\xe9,1\n",
+            "if it is Windows-1252 .*iconv -f WINDOWS-1252",
+        ),
         ("a,a,label\n1,2,x\n", "line 1 names column 'a' twice"),
         ("label\nx\n", "line 1 names no column but label"),
         (CSV + "7,cat\n", "line 8 has 2 cells, expected 3"),
         (CSV + "\n\n7,cat,1,1\n", "line 10 has 4 cells, expected 3"),
         (CSV + "7,,1\n", "line 8: label is '', expected a printable text"),
         (CSV + '7,"a\nb",1\n', "line 8: label is 'a.nb'"),
-        (CSV + "7,cat,\n", "line 8: a is '', expected a number"),
+        (CSV + "7,cat,\n", "line 8: a is '', expected a number: fill in what is miss"),
         (CSV + "seven,cat,1\n", "line 8: b is 'seven', expected a number"),
         (CSV + "nan,cat,1\n", "line 8: b is no finite number"),
         (CSV + "1,cat,-inf\n", "line 8: a is no finite number"),
@@ -322,6 +355,17 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
         ("train_csv", "text,label\nhello,\n", "line 2: label is ''"),
         ("train_jsonl", JSONL + "\n{", r"train\.jsonl: line 8 cannot be read"),
         ("train_jsonl", "", r"train\.jsonl has no samples"),
+        ("train_jsonl", "\n\n", r"train\.jsonl has no samples"),
+        (
+            "train_jsonl",
+            JSONL + '{"text": "so \\ud83d", "label": "cat"}',
+            r"line 7: text has '\\ud83d', half a character \(a surrogate\), at place 3",
+        ),
+        (
+            "train_jsonl",
+            JSONL.replace("a cat", "één").encode("latin-1"),
+            "if it is Windows-1252 or Latin-1, convert it",
+        ),
         (
             "train_jsonl_gz",
             gzip.compress(JSONL.encode(), mtime=0)[:-9],
@@ -380,6 +424,36 @@ def test_a_label_that_the_run_does_not_know_is_refused(write):
         write(changes={"labels": ("cat", "ant")}, train_csv=CSV)
 
 
+def test_one_class_will_do_where_all_have_one_head(write):
+    one = "a,label\n" + "1,x\n" * 10
+    with pytest.raises(ConfigError, match=r"every label is 'x', .*model\.head=single"):
+        write(changes=ONE, train_csv=one)
+    for head in ({"labels": ("w", "x")}, {"labels": ("x",), "places": 5}):
+        task = write(changes={**ONE, **head}, train_csv=one)
+        assert (task.classes, shares(task)) == (("x",), [6, 2, 2])
+
+
+def test_the_columns_are_those_of_the_run(write):
+    assert write(changes={"columns": ("a", "b")}, train_csv=CSV).columns == ("a", "b")
+    sentence = r"train\.csv: the table has 'b' and lacks 'B', .*run \(data\.columns\)"
+    with pytest.raises(ConfigError, match=sentence):
+        write(changes={"columns": ("B", "a")}, train_csv=CSV)
+
+
+def test_the_tasks_of_a_client_have_the_same_columns(tmp_path):
+    for number, text in ((1, CSV), (2, CSV.replace("b,", "B,", 1)), (3, CSV)):
+        folder = tmp_path / f"task-0{number}"
+        folder.mkdir()
+        (folder / "train.csv").write_text(text)
+    client = LocalData(tmp_path, wanted(), 3, None)
+    assert client.classes(0).columns == client.classes(2).columns == ("a", "b")
+    with pytest.raises(ConfigError, match=r"^task 1: the client's data") as refused:
+        client.classes(1)
+    sentence = str(refused.value.__cause__)
+    where = f"{tmp_path / 'task-02' / 'train.csv'}: the table has 'B' and lacks 'b', "
+    assert sentence == f"{where}expected the columns of {tmp_path}/task-01/train.csv"
+
+
 @pytest.mark.parametrize(
     ("kind", "end", "expected"),
     [
@@ -430,6 +504,13 @@ def touch(folder, *names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(CSV)
     return folder
+
+
+def test_what_windows_and_macs_leave_behind_is_no_task(tmp_path):
+    left = ("Thumbs.db", "desktop.ini", ".DS_Store")
+    touch(tmp_path, "task-1/train.csv", *left, *(f"task-1/{name}" for name in left))
+    (task,) = find_tasks(tmp_path)
+    assert (task.train.name, task.valid, task.test) == ("train.csv", None, None)
 
 
 def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
