@@ -468,6 +468,34 @@ def test_the_settings_that_check_data_proposes_work_when_pasted(fcl, ran, tables
     assert ran[0].config.scenario.clients == 2
 
 
+def test_check_data_looks_at_all_clients(fcl, tables, tmp_path):
+    other = tmp_path / "b" / "task-01" / "train.csv"
+    other.write_text(other.read_text().replace("big cat", "Big cat"))
+    answer = fcl("check-data", "a", "b")
+    assert answer.code == 0, answer.err
+    assert "big cat (16), dog (16)" in answer.out
+    assert "Big cat (16), dog (16)" in answer.out
+    warnings = [w for w in answer.out.splitlines() if w.startswith("warning: ")]
+    assert warnings[0].startswith("warning: classes look alike, 'Big cat' (b, task-01)")
+    assert "warning: a, task-01: column 'x', 'y' is all that tells" in warnings[1]
+    merged = fcl("check-data", "a", "b", "--set", "data.labels=merge")
+    assert "look alike" not in merged.out
+    assert "data.labels=merge" in merged.out.splitlines()[-1]
+    other.write_text(other.read_text().replace("x,", "X,", 1))
+    sentence = "b/task-01/train.csv: the table has 'X' and lacks 'x', expected the"
+    for command in (["check-data", "a", "b"], ["simulate", *tables]):
+        fcl(*command).is_refusal(sentence, "columns of a/task-01/train.csv")
+
+
+def test_what_is_said_of_columns_must_go_together(fcl, tables):
+    given = ["--set", "data.columns=x,z"]
+    fcl("check-data", "a", *given).is_refusal("has 'y' and lacks 'z'", "data.columns")
+    wide = ["--set", "model.num_features=2", "--set", "data.columns=x,y,z"]
+    fcl("check-data", "a", *wide).is_refusal("data.columns", "names of 2 columns")
+    named = ["--set", "data.labels=keep", "--dataset", "digits"]
+    fcl("simulate", *named).is_refusal("data.labels: got 'keep', expected 'refuse'")
+
+
 def test_proposed_settings_are_quoted_for_a_shell(fcl, ran, tables):
     given = ["--set", "model.head=single", "--set", "data.class_names=big cat,dog"]
     answer = fcl("check-data", "a", *given, "--set", 'run.title="2024"')

@@ -27,9 +27,16 @@ def test_pictures_are_predicted_as_their_pixels(tmp_path):
     assert read.names == tuple(str(folder / f"{n}.png") for n in range(5))
     found = model.predict(tmp_path / "pictures", 0)
     assert found == model.predict(pixels, 0)
+    (folder / "Thumbs.db").write_text("of a window")
+    (tmp_path / "linked").symlink_to(tmp_path / "pictures")
+    (folder / "up").symlink_to(tmp_path / "pictures")  # leads nowhere new
+    assert model.predict(tmp_path / "linked", 0) == found
     (folder / "notes.txt").write_text("no image")
     with pytest.raises(ConfigError, match=r"notes\.txt is no image"):
         model.predict(tmp_path / "pictures", 0)
+    # 16 bits are what they were, but for the unit.
+    deep = np.uint16(pixels) * 257
+    assert [one.name for one in model.predict(deep, 0)] == [one.name for one in found]
 
 
 GOOD, BAD, OTHER = ["good", "fine"], ["bad", "poor"], ["the", "film", "was"]

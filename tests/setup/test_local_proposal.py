@@ -5,6 +5,7 @@ from PIL import Image
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.setup.propose import propose, with_local_data
+from fcl_flower.setup.resolve import resolve
 
 
 def client(folder, *tasks):
@@ -90,6 +91,31 @@ def test_all_clients_have_the_tasks_and_the_classes_fit_all(tmp_path):
     found = propose([first, second])
     assert found["scenario.tasks"] == 2
     assert found["scenario.classes_per_task"] == 4
+
+
+def test_classes_that_are_merged_count_once(tmp_path):
+    folder = client(tmp_path / "a", table("a", "A", "b", "B ", "c"))
+    for rule, classes in (("refuse", 5), ("keep", 5), ("merge", 3)):
+        config = RunConfig.from_settings(labels=rule)
+        assert propose([folder], config)["scenario.classes_per_task"] == classes
+
+
+def test_columns_that_cannot_be_listed_are_left_out(tmp_path):
+    def write(task):
+        (task / "train.csv").write_text('"a,b",c,label\n1,2,x\n3,4,y\n')
+
+    found = propose([client(tmp_path / "a", write)])
+    assert found["model.num_features"] == 2
+    assert "data.columns" not in found
+
+
+def test_the_columns_say_how_many_numbers_a_sample_has():
+    config = RunConfig.from_settings(
+        scenario="local-data", model="mlp", columns="b, a", classes_per_task=2
+    )
+    spec = resolve(config, 2)
+    assert spec.config.model.num_features == 2
+    assert spec.config.data.column_names == ("a", "b")
 
 
 def test_a_task_of_one_class_has_a_head_of_two(tmp_path):

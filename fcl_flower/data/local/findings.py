@@ -108,7 +108,7 @@ def _columns(task: LocalTask) -> Iterator[str]:
         if (values == values[0]).all():
             found["the same number everywhere: leave it out"].append(name)
         elif (np.diff(np.sort(values)) == 1).all():
-            found["a number of the samples: leave it out"].append(name)
+            found["the number of the sample: leave it out"].append(name)
         elif len(y) >= FEWEST and _separates(values, y):
             why = "all that tells the classes apart: leave it out if it comes of them"
             found[why].append(name)

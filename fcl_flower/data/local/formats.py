@@ -424,7 +424,7 @@ def _raw_numbers(
         for name in row.keys() - {*columns, LABEL}:
             raise ConfigError(
                 f"{where} has a column {name!r:.60} that the model does not know, "
-                f"expected {', '.join(columns)}"
+                f"expected {', '.join(columns)}: remove it"
             )
         if len(columns) != input_shape[0]:
             raise ConfigError(
