@@ -41,7 +41,9 @@ def read_rows(
         for line, row in rows:
             yield line, row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        hint = _encoding(error) if isinstance(error, UnicodeDecodeError) else ""
+        hint = ""
+        if isinstance(error, UnicodeDecodeError):
+            hint, line = _encoding(error), _lines_before_error(path) or line
         raise ConfigError(
             f"{path}: cannot be read after line {line} ({error}), expected {expected}"
             f"{hint}"
@@ -55,6 +57,16 @@ def _encoding(error: UnicodeDecodeError) -> str:
     found = "UTF-16" if error.object[:2] in _UTF_16 else "Windows-1252 or Latin-1"
     code = found.partition(" ")[0].upper()
     return f"; if it is {found}, convert it: iconv -f {code} -t UTF-8"
+
+
+def _lines_before_error(path: Path) -> int:
+    """Count the lines before the first byte that is no UTF-8; 0 of standard input."""
+    # What reads rows decodes far ahead of the row that it is at.
+    try:
+        (path.read_bytes() if path.is_file() else b"").decode()
+    except UnicodeDecodeError as error:
+        return error.object.count(b"\n", 0, error.start)
+    return 0
 
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

@@ -320,7 +320,7 @@ def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
         (CSV.encode("utf-16"), "expected .* UTF-8; if it is UTF-16, convert .* UTF-16"),
         (
             CSV.encode() + b"1,caf\xe9,1\n",
-            "if it is Windows-1252 .*iconv -f WINDOWS-1252",
+            "after line 7 .* if it is Windows-1252 .*iconv -f WINDOWS-1252",
         ),
         ("a,a,label\n1,2,x\n", "line 1 names column 'a' twice"),
         ("label\nx\n", "line 1 names no column but label"),
