@@ -13,7 +13,6 @@ from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples
-from fcl_flower.data.labels import spellings
 from fcl_flower.data.local.formats import RawSamples
 from fcl_flower.data.texts import Tokenizer
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
@@ -162,9 +161,6 @@ class Model:
             ConfigError: a name is none of the model's, or some samples have none.
         """
         names = self._names(0)
-        if self.run.config.data.labels == "merge":
-            spelled = spellings(dict.fromkeys(labels, 1), names)
-            labels = [spelled[label] for label in labels]
         for name in labels:
             if name not in names:
                 expected = f"one of {', '.join(names)}"

@@ -137,6 +137,19 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     assert accuracy[1][1][1] > 0.8
 
 
+def test_columns_are_compared_where_the_run_names_them(tmp_path, places):
+    for number in (1, 2):
+        path = tmp_path / "b" / f"task-0{number}" / "train.csv"
+        path.write_text(path.read_text().replace("z\n", "Z\n", 1))
+    blind = config(tmp_path, tasks=1, output=str(tmp_path / "blind"))
+    run_in_process(blind, NODES, places=places)
+    said = summary_of(tmp_path / "blind")["remarks"]["columns of tables"]
+    assert said.startswith("not compared between clients: no names in data.columns")
+    run_in_process(config(tmp_path, tasks=1, columns="x,y,z"), NODES, places=places)
+    assert [row["failed"] for row in rounds_of(tmp_path / "run")] == [[1], [1]]
+    assert "columns of tables" not in summary_of(tmp_path / "run")["remarks"]
+
+
 def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
     tmp_path, places, caplog, monkeypatch
 ):

@@ -247,6 +247,12 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
                 f"{other.location(label)}: label is {label!r:.60}, expected one of "
                 f"those in {train.where}"
             )
+    if bool(other.columns) != bool(train.columns):
+        one, none = (other, train) if other.columns else (train, other)
+        raise ConfigError(
+            f"{none.where}: the columns have no names, expected those of {one.where}, "
+            "in a file of the same format"
+        )
     check_columns(other.columns, other.where, train.columns, train.where)
 
 

@@ -135,8 +135,8 @@ def columns_of(path: Path) -> tuple[str, ...]:
     """Read the names of a table's columns of numbers, sorted; none without names."""
     if ending(path) != ".csv":
         return ()
-    line, row = next(read_rows(path, ()))
-    return () if TEXT in row else _features(row, f"{path}: line {line}")
+    _, row = next(read_rows(path, ()))
+    return () if TEXT in row else _features(row, f"{path}: line 1")
 
 
 def check_columns(

@@ -412,6 +412,14 @@ def test_other_samples_go_with_the_training_samples(write, split):
             write(train_csv=CSV, **{f"{split}_csv": content})
 
 
+def test_a_table_with_names_is_tested_by_one_with_names(write):
+    sentence = r"test\.npz: the columns have no names, expected .*train\.csv"
+    with pytest.raises(ConfigError, match=sentence):
+        write(
+            train_csv=CSV, test_npz=npz(x=X, y=Y, class_names=np.array(["cat", "dog"]))
+        )
+
+
 def test_arrays_with_an_unknown_class_are_named_by_index(write):
     train, test = (npz(x=X, y=Y), npz(x=X, y=Y + 1))
     with pytest.raises(ConfigError, match=r"test\.npz: y at index 1: label is '2'"):
