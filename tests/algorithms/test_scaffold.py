@@ -322,3 +322,20 @@ def test_a_layer_that_forward_never_uses_has_no_gradient():
     _, update = taking.train({}, received, NOW, data())
 
     assert not update.payload["control/change"][name].any()
+
+
+@pytest.mark.parametrize("balance", ["weights", "batches"])
+def test_the_gradients_at_the_start_count_classes_alike(balance):
+    draw = torch.Generator().manual_seed(4)
+    few = Examples(torch.randn(8, 3, generator=draw), torch.tensor([0] * 2 + [1] * 6))
+    times = torch.tensor([3] * 2 + [1] * 6)
+    alike = Examples(*(part.repeat_interleave(times, 0) for part in few))
+    received = {**shared(model()), "control": {}}
+    found = []
+    for kind, train in ((balance, few), ("none", alike)):
+        given = replace(data(), train=train)
+        state, _ = learner(variate="start", balance=kind).train(
+            {}, received, NOW, given
+        )
+        found.append(state["control"])
+    near(*found)
