@@ -115,6 +115,7 @@ def test_all_other_purposes_are_in_the_code_as_they_were():
         *("perturbation", "pool", "privacy", "projection", "replay", "router"),
         *("samples", "sketch", "ss-il", "student", "subsets", "summary"),
         *("synthesis", "valid", "word", "word2vec"),
+        *("augment", "augment-stored"),
     }
     found = {
         node.value
