@@ -1,5 +1,6 @@
 """DP-SGD against gradients by hand: clipping, noise, sampling, and what it costs."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError
+from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.examples import Examples
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.training import private
@@ -21,6 +23,7 @@ from fcl_flower.training.private import (
     planned_steps,
     spent_epsilon,
 )
+from fcl_flower.training.rates import RateSchedule
 
 TRAINING = Training(epochs=3, batch_size=4, learning_rate=0.1)
 PRIVACY = PrivacySection(unit="example", noise_multiplier=2.0, clip=0.5, delta=1e-5)
@@ -166,6 +169,26 @@ def test_the_noised_mean_goes_to_sgd_where_that_is_chosen():
         velocity = 0.5 * velocity + 0.3 + 0.1 * value
         value -= TRAINING.learning_rate * velocity
     assert weight.item() == pytest.approx(value)
+
+
+def test_the_rate_of_a_private_step_follows_the_schedule():
+    """Slope 0.2, no noise: the value falls by it times the sum of the rates."""
+    weight = nn.Parameter(torch.tensor([2.0]))
+    plan = Schedule(1, tasks=1, rounds_per_task=2, fraction=1.0, seed=0)
+    cosine = RateSchedule("cosine", plan)
+    fit_dp_sgd(
+        {"w": weight},
+        lambda leaves, x, y: (leaves["w"] * x).sum(),
+        lambda: 0.0,
+        Examples(torch.tensor([[0.2], [0.2]]), torch.zeros(2, dtype=torch.int64)),
+        replace(TRAINING, optimizer=OptimizerChoice("sgd"), schedule=cosine),
+        PRIVACY,
+        All(drawn=0.0),
+        server_round=2,
+    )
+    # The second of two rounds, in three steps.
+    rates = [0.05 * (1 + math.cos(math.pi * (3 + step) / 6)) for step in range(3)]
+    assert weight.item() == pytest.approx(2.0 - 0.2 * sum(rates))
 
 
 def test_every_parameter_has_noise_of_its_own(monkeypatch):
