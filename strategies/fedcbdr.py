@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerQueries, ServerStrategy
-from fcl_flower.algorithms.params import small_memory
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
+from fcl_flower.algorithms.params import RoomParams, small_memory
 from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
@@ -32,7 +32,7 @@ MOST_EXAMPLES = 2**31
 _TOLERANCE = 1e-9
 
 
-class FedCbdrParams(Params):
+class FedCbdrParams(RoomParams):
     """Hyper-parameters of class-wise balancing data replay.
 
     The paper chooses temperatures from 0.8 to 0.9 and 1.1 to 1.2, weights from 1.1 to
@@ -42,6 +42,9 @@ class FedCbdrParams(Params):
     memory_samples: int = Field(200, ge=0)
     """Samples of all tasks that a client keeps, in the mean over clients: one with more
     samples of a class keeps more of it; 0 for none. The default is ours."""
+    memory_per_class: int = Field(0, ge=0)
+    """Samples of each class that a client keeps, in the mean over clients, in the place
+    of memory_samples; 0 for a total."""
     old_weight: float = Field(1.1, ge=0)
     """Weight of the loss of stored samples, at least 0."""
     new_weight: float = Field(0.9, ge=0)
@@ -49,7 +52,7 @@ class FedCbdrParams(Params):
 
     @override
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        return small_memory(self.memory_samples * clients, classes)
+        return small_memory(self.room(classes) * clients, classes)
 
 
 ALGORITHM = class_incremental(
@@ -123,7 +126,8 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
         seed = derive(self.context.seed, "kept-classes")
-        found = quotas(_counts(state), self.params.memory_samples, seed)[client]
+        samples, per_class = self.params.memory_samples, self.params.memory_per_class
+        found = quotas(_counts(state), samples, seed, per_class)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
         return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": found}}
 
@@ -160,7 +164,9 @@ def _counts(state: Payload) -> dict[int, Array]:
     return found
 
 
-def quotas(counts: Mapping[int, Array], samples: int, seed: int) -> dict[int, Array]:
+def quotas(
+    counts: Mapping[int, Array], samples: int, seed: int, per_class: int = 0
+) -> dict[int, Array]:
     """Divide the room: how many samples of each class each client keeps.
 
     The paper (section 3) draws a class's samples from those of all clients together.
@@ -173,10 +179,15 @@ def quotas(counts: Mapping[int, Array], samples: int, seed: int) -> dict[int, Ar
             (classes,), by client, as the quotas are.
         samples: that a client keeps in the mean, at least 0.
         seed: draws who keeps one, where there are more classes than samples.
+        per_class: that a client keeps of each class in the mean, in the place of
+            ``samples``; 0 for a total.
     """
     clients = sorted(counts)
     held = np.array([counts[client] for client in clients], np.int64)
     total, limits = samples * len(clients), held.sum(0)
+    if per_class:
+        limits = np.minimum(limits, per_class * len(clients))
+        total = int(limits.sum())
     order = np.random.default_rng(seed).permutation(len(limits))
     present = order[limits[order] > 0]
     wanted = np.zeros_like(limits)

@@ -11,11 +11,11 @@ from fcl_flower.config.parsing import Params
 MemoryPolicy: TypeAlias = Literal["balanced", "herding", "reservoir", "leverage"]
 
 
-class MemoryParams(Params):
-    """What a client keeps of old tasks; the same for all methods of a comparison.
+class RoomParams(Params):
+    """How many samples of old tasks a client keeps.
 
-    The number of samples that is the default is ours: iCaRL has 2000, for all that is
-    learned in one place.
+    The number that is the default is ours: iCaRL has 2000, for all that is learned in
+    one place.
     """
 
     memory_samples: int = Field(200, ge=0)
@@ -23,13 +23,6 @@ class MemoryParams(Params):
     memory_per_class: int = Field(0, ge=0)
     """Samples of each class that a client keeps, at most, in the place of
     memory_samples: the memory grows with the classes; 0 for a total."""
-    memory_bytes: int = Field(0, ge=0)
-    """Bytes that these samples take as they are stored, at most, with all that is kept
-    of each; 0 for any number."""
-    memory_policy: MemoryPolicy = "balanced"
-    """Which samples stay: as many of each class, drawn at random (balanced), by herding
-    or with the probability of their leverage scores; or any of all, each with the same
-    probability (reservoir)."""
 
     @model_validator(mode="after")
     def _one_bound(self) -> Self:
@@ -41,16 +34,28 @@ class MemoryParams(Params):
             )
         return self
 
-    @property
-    def looks_at_features(self) -> bool:
-        """That the policy needs features of the samples."""
-        return self.memory_policy in ("herding", "leverage")
-
     def room(self, classes: int) -> int:
         """Count the samples that a client keeps of so many classes, at most."""
         if self.memory_per_class:
             return self.memory_per_class * classes
         return self.memory_samples
+
+
+class MemoryParams(RoomParams):
+    """What a client keeps of old tasks; the same for all methods of a comparison."""
+
+    memory_bytes: int = Field(0, ge=0)
+    """Bytes that these samples take as they are stored, at most, with all that is kept
+    of each; 0 for any number."""
+    memory_policy: MemoryPolicy = "balanced"
+    """Which samples stay: as many of each class, drawn at random (balanced), by herding
+    or with the probability of their leverage scores; or any of all, each with the same
+    probability (reservoir)."""
+
+    @property
+    def looks_at_features(self) -> bool:
+        """That the policy needs features of the samples."""
+        return self.memory_policy in ("herding", "leverage")
 
     @override
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:

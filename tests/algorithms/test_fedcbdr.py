@@ -243,6 +243,30 @@ def test_all_classes_have_as_many_over_all_clients():
     }
 
 
+def test_each_class_keeps_its_number_in_the_mean_over_clients():
+    """Two clients, 3 of each class in the mean: 6 in all, of one class there are 2."""
+    counts = {0: np.array([9, 3, 2, 0]), 4: np.array([0, 3, 0, 0])}
+    found = quotas(counts, 0, seed=0, per_class=3)
+    assert {client: part.tolist() for client, part in found.items()} == {
+        0: [6, 3, 2, 0],
+        4: [0, 3, 0, 0],
+    }
+    twice = {client: 10 * part for client, part in counts.items()}
+    assert sum(quotas(twice, 0, 0, per_class=3).values()).tolist() == [6, 6, 6, 0]
+
+
+def test_a_server_divides_what_its_parameters_say():
+    strategy = Server(FedCbdrParams(memory_per_class=2), ServerContext(seed=0))
+    state = {
+        "base": {},
+        "memory/grams/0": {"0": np.ones(1), "1": np.ones(1)},
+        "memory/counts/0": {"0": np.array([8, 0]), "1": np.array([8, 1])},
+    }
+    stage = TaskStage(1, 0, starts_task=True, ends_task=True)
+    sent = [strategy.configure_train(state, stage, c)["selection"] for c in (0, 1)]
+    assert [one["quotas"].tolist() for one in sent] == [[2, 0], [2, 1]]
+
+
 def test_the_seed_draws_which_classes_keep_a_sample_of_too_few():
     counts = {0: np.array([9, 9, 0, 9, 9, 9]), 1: np.array([0, 3, 0, 9, 9, 9])}
     drawn = Counter()

@@ -58,7 +58,10 @@ def test_the_protocol_is_what_its_page_says(root):
     assert (run.params.memory_per_class, run.params.memory_policy) == (20, "herding")
 
 
-@pytest.mark.parametrize("name", ["bic", "der", "icarl", "podnet", "replay", "ss-il"])
+KEEPING = "bic dde-icarl der fedcbdr glfc icarl podnet replay replay-reg ss-il"
+
+
+@pytest.mark.parametrize("name", KEEPING.split())
 def test_methods_with_a_memory_keep_the_same_number_of_each_class(name):
     params = read_preset(PRESET).params_for([name])
     short = {key.removeprefix("strategy."): value for key, value in params.items()}
