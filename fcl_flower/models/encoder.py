@@ -56,10 +56,10 @@ class Transformer(nn.Module):
         pixel_deviation: likewise.
     """
 
+    pooling = "mean"
     first = 0
     _frozen = False
     _half = False
-    pooling = "mean"
 
     def __init__(self, params: EncoderParams) -> None:
         super().__init__()
@@ -220,13 +220,12 @@ class Transformer(nn.Module):
             raise config_error("model.image_size", size, f"0, as {name!r} reads texts")
         try:
             patch = torch.tensor(config.patch_size).max().item()
-            if size % patch == 0:
-                _interpolate(self.encoder, size)
+            if size % patch:
+                expected = f"a multiple of {patch}, the pixels of a patch of {name!r}"
+                raise config_error("model.image_size", size, expected)
+            _interpolate(self.encoder, size)
         except (TypeError, AttributeError, RuntimeError, ValueError) as e:
             raise self._refused(name) from e
-        if size % patch:
-            expected = f"a multiple of {patch}, the pixels of a patch of {name!r}"
-            raise config_error("model.image_size", size, expected)
 
     def _refused(self, name: str) -> ConfigError:
         config: Any = self.encoder.config
