@@ -71,7 +71,7 @@ class DolfinParams(Params):
 
     energy: float = Field(0.9, gt=0, lt=1)
     """Share of the first task's inputs, by their squares, that later tasks must leave
-    alone, in (0, 1)."""
+    alone, in (0, 1). The default is ours."""
     energy_step: float = Field(0.0, ge=0, lt=1)
     """By how much ``energy`` grows with each later task, in [0, 1); above 1 it stays at
     1."""

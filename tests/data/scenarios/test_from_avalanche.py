@@ -67,8 +67,8 @@ def test_experiences_are_tasks_and_one_task_label_means_one_head():
     assert found.data.test.y.tolist() == [3, 3, 1, 1, 0, 0, 2, 2]
     assert isinstance(found.data, fcl.datasets.ImageDataset)
     assert found.data.train.x.shape == (12, 4, 5)
-    values = [round(v / 100 * 255) for v in (70, 71, 72, 20, 21, 22)]
-    assert found.data.train.x[:6, 0, 0].tolist() == values
+    values = [0.7, 0.71, 0.72, 0.2, 0.21, 0.22]
+    assert found.data.train.x[:6, 0, 0].tolist() == pytest.approx(values)
 
 
 def test_a_task_label_for_each_means_a_head_for_each_and_classes_of_its_own():
