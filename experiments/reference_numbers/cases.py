@@ -73,9 +73,11 @@ METHODS = {
     "analytic": {**PUBLIC, "strategy.min_samples": 5},
     "apd": DIGITS,
     "bic": GROWING,
+    "coda-prompt": {**IMAGES_ENCODED, "model": "prompted-vit"},
     "concept-matching": CONCEPTS,
     "dde-icarl": GROWING,
     "der": GROWING,
+    "dolfin": {**IMAGES_ENCODED, "model": "lora-vit", "model.layers": "keys-values"},
     "ewc": DIGITS,
     "fedavg": DIGITS,
     "fedavg-ft": DIGITS,
@@ -288,8 +290,8 @@ ROUNDS = {
 }
 
 NOT_ASYNCHRONOUS = {
-    *("concept-matching", "fedcbdr", "fedet", "fot", "glfc", "lander", "lorm"),
-    *("matched-ensemble", "target"),
+    *("coda-prompt", "concept-matching", "dolfin", "fedcbdr", "fedet", "fot", "glfc"),
+    *("lander", "lorm", "matched-ensemble", "target"),
 }
 DURATIONS = {"asynchronous": True, "simulated_durations": "1,1.75"}
 ASYNCHRONOUS = {
