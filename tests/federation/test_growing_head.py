@@ -99,28 +99,33 @@ def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
     tmp_path, caplog
 ):
     folder = tmp_path / "run"
-    run(growing(folder), spelled(tmp_path))
+    run(growing(folder, labels="keep"), spelled(tmp_path))
 
     assert read(folder).begun.class_holders == HOLDERS
     said = [r.getMessage() for r in caplog.records if "look alike" in r.getMessage()]
     assert said == [
         "client 1: classes 'Pneumonia' and 'pneumonia' look alike",
-        "client 1: classes 'healthy' and 'Healthy' look alike",
+        "client 1: classes 'Healthy' and 'healthy' look alike",
     ]
     page = parsed(folder / "report.html")
     assert table_of(page, "class-holders") == [["1.0", "1"], ["ill", "0"]]
     assert table_of(page, "look-alikes") == [
+        ["'Healthy', 'healthy'", "1; 0, 1"],
         ["'Pneumonia', 'pneumonia'", "0; 1"],
-        ["'healthy', 'Healthy'", "0, 1; 1"],
     ]
-    said = "'Pneumonia' and 'pneumonia'; 'healthy' and 'Healthy'."
+    said = "'Healthy' and 'healthy'; 'Pneumonia' and 'pneumonia'."
     assert f"Some classes look alike, yet are learned apart: {said}" in verdicts(page)
 
 
 def test_who_has_which_class_outlives_an_interruption(tmp_path):
     places, folder = spelled(tmp_path), tmp_path / "ended"
     with pytest.raises(PulledPlugError):
-        run_in_process(growing(folder), NODES[:2], places=places, tamper=pulled_in(3))
+        run_in_process(
+            growing(folder, labels="keep"),
+            NODES[:2],
+            places=places,
+            tamper=pulled_in(3),
+        )
     run(RunConfig.read(folder / "config.toml", "run").replace(resume=True), places)
     assert read(folder).begun.class_holders == HOLDERS
     # Resumed when nothing is left, it is asked for no more names.
@@ -132,7 +137,7 @@ def test_with_secure_aggregation_nobody_is_told_who_has_which(tmp_path, caplog):
     places = places_of(tmp_path, [[["c0", "c1"]]] * 3)
     path = tmp_path / "data-2" / "task-01" / "train.csv"
     path.write_text(path.read_text().replace("c1", "C1"))
-    given = {"tasks": 1, "clients": 3, "secure_aggregation": True}
+    given = {"tasks": 1, "clients": 3, "secure_aggregation": True, "labels": "keep"}
     run(growing(tmp_path / "run", **given), places)
     assert names_of(tmp_path / "run") == "c0,c1,C1"
     assert read(tmp_path / "run").begun.class_holders == {}
@@ -256,6 +261,9 @@ def test_classes_of_two_clients_that_look_alike(tmp_path, rule, names, failed):
     assert names_of(tmp_path / "run") == names
     rows = rounds_of(tmp_path / "run")
     assert rows[0]["failed"] == failed
+    # Merged names are held as the head spells them.
+    both = rule == "merge"
+    assert (read(tmp_path / "run").begun.class_holders["c0"] == [0, 1]) == both
     if failed:
         said = "classes: got 'C0', which looks like 'c0', expected one spelling"
         assert said in rows[0]["reasons"]["1"]
