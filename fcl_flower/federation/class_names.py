@@ -65,7 +65,7 @@ class ClassPlaces:
                     failures[client] = f"classes: got {said}"
                     continue
                 new = [name for name in new if name not in known]
-                own = [alike.get(plain(name), name) for name in own]
+                own = tuple(alike.get(plain(name), name) for name in own)
             if len(names) + len(new) > places:
                 failures[client] = (
                     f"classes: {len(names) + len(new)} of the federation, expected at "
