@@ -144,6 +144,8 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
         """Average the last hidden states as they are, shape (N, D)."""
+        if not len(x):  # the library's layers refuse it
+            return torch.zeros(0, self.features, device=x.device)
         return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
 
     def words(self, x: Tensor) -> Tensor:

@@ -208,6 +208,8 @@ class PromptedTransformer(Transformer):
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
         """Embed inputs by the encoder alone, shape (N, D), without prompts."""
+        if not len(x):
+            return torch.zeros(0, self.features, device=x.device)
         parts = (self.enter(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK))
         return torch.cat([self.pool(self.run(p, 0, len(self.blocks))) for p in parts])
 

@@ -257,6 +257,16 @@ def test_features_are_means_of_the_last_hidden_states_side_by_side(backbone, kin
     torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("kind", ["bert", "vit", "dinov2"])
+def test_of_no_inputs_there_are_no_features(backbone, kind):
+    nothing, body = inputs(kind)[:0], plain(backbone(kind))
+    assert body.embed(nothing).shape == (0, WIDTH)
+    frozen = FrozenTransformer(FrozenParams(encoder=backbone(kind)))
+    found = frozen.frozen_features(nothing)
+    assert found.shape == (0, frozen.features)
+    assert frozen(found).shape == found.shape
+
+
 def test_there_is_nothing_to_train_and_nothing_to_share_but_a_head(backbone):
     network = create_model(
         "frozen-transformer",

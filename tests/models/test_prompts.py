@@ -172,6 +172,7 @@ def test_without_prompts_the_encoder_is_as_it_was(backbone, kind):
     states, mask = last_states(plain(backbone(kind)), x)
 
     assert torch.equal(body.embed(x), plain(backbone(kind))(x))
+    assert body.embed(x[:0]).shape == (0, WIDTH)
     query = body.query(body.enter(x))
     expected = states[:, 0] if kind in IMAGES else mean(states, mask)
     torch.testing.assert_close(query, expected, atol=1e-5, rtol=0)
