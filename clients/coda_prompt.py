@@ -15,7 +15,7 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.models.prompts import PromptedTransformer
 from fcl_flower.training.distillation import predict_logits
@@ -69,18 +69,16 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         own = torch.unique(data.train.y)
         told = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
         classes = torch.unique(torch.cat([own, told]))
-        seen = torch.isin(data.valid.y, classes)
-        held = frozen_features(self.model, data.valid.x)
-        leaves = {*received[NOW], WEIGHT, BIAS}
+        trained = {*received[NOW], WEIGHT, BIAS}
         with self._older(known, finished_prompts(received)):
             # The optimizer starts anew, and knows no components but the current ones:
             # those of old tasks cannot move, whatever its weight decay is.
             done = fit_classes(
                 self.model,
-                {n: p for n, p in self.model.named_parameters() if n in leaves},
+                trained,
                 classes,
                 data.train,
-                Examples(held[seen], data.valid.y[seen]),
+                data.valid,
                 self.context,
                 stage,
                 self._penalty,

@@ -18,7 +18,7 @@ from clients.lorm import CHUNK, NEVER, close_unknown, lora_of, with_told
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import TaskData
 from fcl_flower.models.adapters import LoraTransformer, gram
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
@@ -82,18 +82,16 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         classes = with_told(data.train.y, received[TASK]["classes"])
-        seen = torch.isin(data.valid.y, classes)
-        held = frozen_features(self.model, data.valid.x)
         ups = [layer + UP for layer in self._layers]
         trained = {*ups, WEIGHT, BIAS}
         load(self.model, received[HEADS])
         with self._loaded({**state, **received}):
             done = fit_classes(
                 self.model,
-                {n: p for n, p in self.model.named_parameters() if n in trained},
+                trained,
                 classes,
                 data.train,
-                Examples(held[seen], data.valid.y[seen]),
+                data.valid,
                 self.context,
                 stage,
             )

@@ -15,7 +15,7 @@ from fcl_flower.algorithms.base import ClientContext, ClientLearner
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import TaskData
 from fcl_flower.models.adapters import LoraTransformer, squares
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
@@ -94,17 +94,15 @@ class Lorm(ClientLearner[LormParams]):
         load(self.model, {**received[ADAPTERS], **received[HEADS]})
         classes = self._contrasted(received, data.train.y)
         x = frozen_features(self.model, data.train.x)
-        seen = torch.isin(data.valid.y, classes)
-        held = frozen_features(self.model, data.valid.x)
         trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
         # The optimizer starts anew: what it has learned of one factor does not help
         # the other. Rows of other classes are not sent.
         done = fit_classes(
             self.model,
-            {n: p for n, p in self.model.named_parameters() if n in trained},
+            trained,
             classes,
             data.train,
-            Examples(held[seen], data.valid.y[seen]),
+            data.valid,
             self.context,
             stage,
         )

@@ -168,9 +168,8 @@ class FedEt(ClientLearner[FedEtParams]):
         self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
     ) -> dict[str, float]:
         model = self.model
-        held = Examples(frozen_features(model, valid.x), valid.y)
-        leaves = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        done = fit_classes(model, leaves, new, examples, held, self.context, stage)
+        trained = {n for n, p in model.named_parameters() if p.requires_grad}
+        done = fit_classes(model, trained, new, examples, valid, self.context, stage)
         return done.metrics()
 
     def _distilled_on(

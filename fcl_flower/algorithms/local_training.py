@@ -236,7 +236,7 @@ class LocalTraining(ClientLearner[P]):
 
 def fit_classes(
     model: MultiHeadModel,
-    leaves: dict[str, nn.Parameter],
+    trained: Collection[str],
     classes: Tensor,
     examples: Examples,
     valid: Examples,
@@ -244,10 +244,10 @@ def fit_classes(
     stage: TaskStage,
     penalty: Callable[[], Tensor | float] = lambda: 0.0,
 ) -> FitResult:
-    """Train ``leaves`` by the cross-entropy among some classes of a single head.
+    """Train parameters by the cross-entropy among some classes of a single head.
 
-    All labels are among ``classes``, which ascend. Those to validate are what the
-    frozen part of the model makes of them. The optimizer starts anew. ``penalty`` is
+    Labels are among ``classes``, which ascend; those to validate that are not are left
+    out. ``trained`` names the parameters. The optimizer starts anew. ``penalty`` is
     added to the loss of every batch.
     """
 
@@ -262,11 +262,13 @@ def fit_classes(
         return score(lambda x: model(x, 0)[:, classes], held, balanced=balanced)
 
     inputs = training_inputs(model, examples.x, context, stage.round)
-    held = Examples(valid.x, torch.searchsorted(classes, valid.y))
+    seen = torch.isin(valid.y, classes)
+    x, y = frozen_features(model, valid.x)[seen], valid.y[seen]
+    held = Examples(x, torch.searchsorted(classes, y))
     targets = torch.searchsorted(classes, examples.y)
     weights = context.training.class_weights(targets, len(classes))
     job = Fit(
-        parameters=leaves,
+        parameters={n: p for n, p in model.named_parameters() if n in trained},
         objective=objective,
         examples=Examples(inputs.x, targets),
         training=context.training,
