@@ -8,13 +8,13 @@ import torch
 from encoders import CLASSES, RANK, WIDTH, inputs, plain
 from fakes import exact
 from torch import nn
+from worded_tasks import stage, task, texts
 
 from clients.dolfin import Dolfin
 from clients.lorm import NEVER
 from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.adapters import LoraParams
 from fcl_flower.models.build import create_model
@@ -30,10 +30,6 @@ LAYERS = [
 ]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def stage(number=1, ends=False):
-    return TaskStage(number, 0, starts_task=number == 1, ends_task=ends)
 
 
 def network(folder, name="lora-transformer", layers="keys-values", blocks=2):
@@ -64,21 +60,6 @@ def server(learner):
 def begun(found, **params):
     made = Server(DolfinParams(**params), ServerContext(0))
     return made, made.init(snapshot(found.model, found.model.shared_names()))
-
-
-def texts(*labels, count=12, seed=0):
-    """Return texts that say their label by three words among two of no meaning."""
-    rng = np.random.default_rng(seed)
-    y = np.repeat(labels, count)
-    x = rng.integers(15, 40, size=(len(y), 5))
-    x[:, :3] = 5 + y[:, None]
-    x[::3, 4:] = 0
-    return Examples(torch.from_numpy(x), torch.from_numpy(y))
-
-
-def task(*labels, **how):
-    train, valid, test = (texts(*labels, seed=seed, **how) for seed in range(3))
-    return TaskData(train, valid, test, CLASSES)
 
 
 def asked(found, made, state, now, data, own=None):

@@ -6,12 +6,12 @@ import torch
 from encoders import CLASSES, lora_model, plain
 from fakes import exact
 from torch import nn
+from worded_tasks import stage, task, taught, texts
 
 from clients.lorm import NEVER, Lorm
 from fcl_flower.algorithms.base import ClientContext, ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
-from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Training
@@ -27,10 +27,6 @@ LAYERS = [
 ]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def stage(number=1, ends=False):
-    return TaskStage(number, 0, starts_task=number == 1, ends_task=ends)
 
 
 @pytest.fixture
@@ -49,33 +45,6 @@ def server(learner):
     model = learner().model
     made = Server(LormParams(), ServerContext(0))
     return made, made.init(snapshot(model, model.shared_names()))
-
-
-def texts(*labels, count=12, seed=0):
-    """Return texts that say their label by three words among two of no meaning."""
-    rng = np.random.default_rng(seed)
-    y = np.repeat(labels, count)
-    x = rng.integers(15, 40, size=(len(y), 5))
-    x[:, :3] = 5 + y[:, None]
-    x[::3, 4:] = 0
-    return Examples(torch.from_numpy(x), torch.from_numpy(y))
-
-
-def task(*labels, **how):
-    train, valid, test = (texts(*labels, seed=seed, **how) for seed in range(3))
-    return TaskData(train, valid, test, CLASSES)
-
-
-def taught(found, made, state, own=None, rounds=1, data=None, ends=True):
-    """Return server and client state after a client has learned a task alone."""
-    own = own or {}
-    for number in range(1, rounds + 1):
-        now = stage(number, ends and number == rounds)
-        received = made.configure_train(state, now, 0)
-        own, update = found.train(own, received, now, data)
-        made.check_update(state, update)
-        state = made.aggregate_train(state, now, {0: update})
-    return state, own
 
 
 # ---------------------------------------------------------------- training
