@@ -48,6 +48,7 @@ format: $(INSTALLED) ## bring the code into the one format
 
 docs: $(DOCS_INSTALLED) ## build the manual as a site in build/site; broken links are errors
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/sentences.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what these commands made, but for the results in runs/

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the models of the configuration.
+"""Write docs/reference/configuration.md from the models of the configuration.
 
 python docs/generate.py            # after a setting was changed
 python docs/generate.py --check    # is the page as the code would have it?
@@ -15,7 +15,7 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
-PAGE = Path(__file__).parent / "configuration.md"
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
 
 HEAD = """\
 # Configuration

@@ -5,7 +5,7 @@
 #   examples/real_federation.sh FOLDER
 #
 # Environment: ROUNDS (1), PORT (9092) and CONTROL_PORT (9093). On several machines each
-# block runs where its client is; docs/deployment.md says what to copy.
+# block runs where its client is; docs/howto/deploy.md says what to copy.
 set -euo pipefail
 folder=$(mkdir -p "${1:?the folder for keys, state and results}" && cd "$1" && pwd)
 rounds=${ROUNDS:-1} port=${PORT:-9092} control=${CONTROL_PORT:-9093}

@@ -363,7 +363,7 @@ class FederationSection(Section):
     )
     """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
     as the difference to what the other side has, adapters and finished networks as they
-    are, and the rest exactly (docs/wire.md)."""
+    are, and the rest exactly (docs/explain/wire.md)."""
     wire_compression: Literal["none", "zstd"] = "none"
     """Compression of tensors on the wire, without loss."""
     error_feedback: bool = True
@@ -371,7 +371,7 @@ class FederationSection(Section):
     differences are rounded at random."""
     secure_aggregation: bool = False
     """Show the server the sum of the updates alone, where the strategy needs no more
-    (docs/protections.md)."""
+    (docs/explain/protections.md)."""
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""

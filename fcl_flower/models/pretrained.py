@@ -37,7 +37,7 @@ FOCUS = "focus"
 
 _FOCUS_SHAPE = (3, 518, 518)
 _FOCUS_DEFAULTS: Final = {"depth": 9, "image_size": 112, "pooling": "both"}
-"""Settings of `FOCUS` where the user gives none: docs/models.md says why."""
+"""Settings of `FOCUS` where the user gives none: docs/howto/models.md says why."""
 
 _PREPROCESSOR = "preprocessor_config.json"
 

@@ -110,7 +110,7 @@ CANDIDATES = "candidates"
 FORMAT = (
     "a study's file: seeds = [1, 2], [run] with what all runs share, such as "
     "scenario.clients = 4, and a [[variant]] for each row, such as "
-    'strategy.name = "fedavg" (docs/studies.md)'
+    'strategy.name = "fedavg" (docs/howto/studies.md)'
 )
 
 

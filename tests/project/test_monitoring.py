@@ -63,7 +63,11 @@ def test_what_is_asked_for_is_exported_with_a_run_and_without(
 
 
 def test_the_runbook_explains_what_is_exported_and_nothing_else(with_run):
-    text = (ROOT / "docs" / "operate.md").read_text().partition("\n## Monitoring\n")[2]
+    text = (
+        (ROOT / "docs" / "howto/operate.md")
+        .read_text()
+        .partition("\n## Monitoring\n")[2]
+    )
     rows = re.findall(r"^\| (`fcl_.*?) \|", text, re.MULTILINE)
     explained = set(re.findall(r"`(fcl_\w+)", " ".join(rows)))
 
@@ -94,7 +98,7 @@ def test_an_alert_says_how_bad_it_is_and_where_it_is_explained(rule):
 
 
 def test_the_runbook_has_no_alert_that_there_is_not():
-    text = (ROOT / "docs" / "operate.md").read_text()
+    text = (ROOT / "docs" / "howto/operate.md").read_text()
     explained = re.findall(r"^#+ (Fcl\w+)$", text, re.MULTILINE)
 
     assert sorted(explained) == sorted(rule["alert"] for rule in RULES)

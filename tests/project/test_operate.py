@@ -9,7 +9,7 @@ import pytest
 from fcl_flower.core import failures
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "operate.md").read_text()
+TEXT = (ROOT / "docs" / "howto/operate.md").read_text()
 TABLES = TEXT.partition("\n## Messages\n")[2].partition("\n## ")[0]
 MESSAGES = re.findall(r"^\| `(.*?)` \|", TABLES, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The tables of docs/protections.md are those of the code."""
+"""The tables of docs/explain/protections.md are those of the code."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from fcl_flower.algorithms.base import SumsUpdates
 from fcl_flower.algorithms.registry import algorithm, algorithms
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "protections.md").read_text()
+PAGE = (ROOT / "docs" / "explain/protections.md").read_text()
 LEAKAGE = ROOT / "experiments" / "leakage"
 
 
@@ -59,7 +59,7 @@ def test_what_a_strategy_shows_is_told_once(name):
 
 
 def test_the_privacy_units_of_every_strategy_are_told_once():
-    page = (ROOT / "docs" / "privacy.md").read_text()
+    page = (ROOT / "docs" / "howto/privacy.md").read_text()
     section = re.search(r"^## Strategies\n(.*?)^Others refuse", page, re.M | re.S)[1]
     lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -1,4 +1,4 @@
-"""docs/security.md says what the code does, and names tests that there are."""
+"""docs/explain/security.md says what the code does, and names tests that there are."""
 
 import importlib.util
 import re
@@ -8,7 +8,7 @@ from fcl_flower.flower import transport
 from fcl_flower.runtime.http import Bounds
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "explain/security.md").read_text()
 ATTACKS = ROOT / "experiments" / "attacks"
 
 

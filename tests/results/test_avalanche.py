@@ -1,6 +1,7 @@
 """Measures against those of Avalanche, whose plugins see the same predictions.
 
-Where two definitions differ, the test says by how much; `docs/measures.md` says why.
+Where two definitions differ, the test says by how much; `docs/reference/measures.md`
+says why.
 Needs ``pip install avalanche-lib`` beside the rest, and is skipped without it.
 """
 
