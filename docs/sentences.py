@@ -32,9 +32,9 @@ def pages() -> list[Path]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a page in Markdown.
+    r"""Yield the sentences of a page in Markdown.
 
-    >>> list(sentences("# A title\\n\\nIt runs `fcl run`. See [this page](x.md).\\n"))
+    >>> list(sentences("# A title\n\nIt runs `fcl run`. See [this page](x.md).\n"))
     ['It runs CODE.', 'See this page.']
     """
     text = re.sub(r"^ *```.*?^ *```", "\n\n", text, flags=re.MULTILINE | re.DOTALL)
