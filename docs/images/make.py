@@ -141,14 +141,14 @@ def gain(axes: Axes, look: dict[str, str]) -> None:
         axes.text(-1.5, at - 0.2, method, ha="right", color=look["faint"], **small)
         points = f"{federated - alone:+.1f}".replace("+0.0", "0.0")
         color = look["faint" if points == "0.0" else "gain"]
-        axes.text(114, at, points, ha="right", color=color, weight="bold", **middle)
+        axes.text(116, at, points, ha="right", color=color, weight="bold", **middle)
     for x, text, color in (
         (0, "with the other clients", "gain"),
-        (37, "alone", "faint"),
+        (52, "alone", "faint"),
     ):
         axes.text(x, 0.6, text, color=look[color], fontsize=9)
-    axes.text(114, 0.6, "points", color=look["faint"], ha="right", fontsize=9)
-    axes.set(xlim=(-46, 114), ylim=(-4.5, 0.9), yticks=[], xticks=[])
+    axes.text(116, 0.6, "points", color=look["faint"], ha="right", fontsize=9)
+    axes.set(xlim=(-60, 116), ylim=(-4.5, 0.9), yticks=[], xticks=[])
     axes.set_xlabel("accuracy in percent, mean over clients, tasks and seeds")
 
 
@@ -194,7 +194,7 @@ def make(folder: Path) -> None:
                 "axes.axisbelow": True,
             }
             with mpl.rc_context(style):
-                figure = Figure(figsize=(7.6, 4.1), layout="constrained")
+                figure = Figure(figsize=(5.9, 4.1), layout="constrained")
                 axes = figure.add_subplot()
                 draw(axes, look)
                 plain(axes, look)
