@@ -18,13 +18,13 @@ _LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
 
 def repository_pages() -> dict[str, str]:
     """Return the page of each file outside ``docs/``, both relative to their roots."""
-    studies = sorted((ROOT / "experiments").glob("*/README.md"))
     pages = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
     pages["docker/README.md"] = "docker.md"
-    return pages | {
-        path.relative_to(ROOT).as_posix(): f"experiments/{path.parent.name}.md"
-        for path in studies
-    }
+    for name, end in (("README.md", ""), ("HISTORY.md", "-details")):
+        for path in sorted((ROOT / "experiments").glob(f"*/{name}")):
+            source = path.relative_to(ROOT).as_posix()
+            pages[source] = f"experiments/{path.parent.name}{end}.md"
+    return pages
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -27,7 +27,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *MANUAL,
-    *sorted((ROOT / "experiments").glob("*/README.md")),
+    *sorted((ROOT / "experiments").glob("*/*.md")),
     ROOT / "docker" / "README.md",
 ]
 

@@ -46,7 +46,9 @@ def test_the_table_of_attacks_is_that_of_the_runs_that_were_kept():
     spec = importlib.util.spec_from_file_location("attacks", ATTACKS / "study.py")
     study = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(study)
-    pages = {name: (ATTACKS / f"{name}.md").read_text() for name in ("README", "HISTORY")}
+    pages = {
+        name: (ATTACKS / f"{name}.md").read_text() for name in ("README", "HISTORY")
+    }
 
     runs = study.read(ATTACKS / "results.jsonl")
 
