@@ -1,7 +1,8 @@
 """MkDocs hook: files that lie elsewhere in the repository are pages of the site too.
 
 In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so
-that it works when the sources are read; here it becomes a link to the page.
+that it works when the sources are read; here it becomes a link to the page. A chart
+that has a dark variant is followed by it, and the site shows one of the two.
 """
 
 import re
@@ -14,16 +15,20 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
+_CHART = re.compile(r"(!\[[^\]]*\]\(\S*?images/([\w-]+))\.svg\)")
 
 
 def repository_pages() -> dict[str, str]:
     """Return the page of each file outside ``docs/``, both relative to their roots."""
     pages = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
     pages["docker/README.md"] = "docker.md"
-    for name, end in (("README.md", ""), ("HISTORY.md", "-details")):
-        for path in sorted((ROOT / "experiments").glob(f"*/{name}")):
-            source = path.relative_to(ROOT).as_posix()
-            pages[source] = f"experiments/{path.parent.name}{end}.md"
+    for path in sorted((ROOT / "experiments").glob("*/*")):
+        study = f"experiments/{path.parent.name}"
+        names = {"README.md": f"{study}.md", "HISTORY.md": f"{study}-history.md"}
+        if path.suffix == ".svg":
+            names[path.name] = f"{study}-{path.name}"
+        if path.name in names:
+            pages[path.relative_to(ROOT).as_posix()] = names[path.name]
     return pages
 
 
@@ -37,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-    """Turn links between files of the repository into links between pages."""
+    """Turn links between files into links between pages, and charts into pairs."""
     pages = repository_pages()
     source_of = {target: source for source, target in pages.items()}
     here = page.file.src_uri
@@ -50,4 +55,10 @@ def on_page_markdown(
             return match[0]
         return f"{match[1]}{relpath(target, join(here, '..'))}{match[3]}"
 
-    return _LINK.sub(replaced, markdown)
+    def paired(match: re.Match[str]) -> str:
+        if not (ROOT / "docs" / "images" / f"{match[2]}-dark.svg").exists():
+            return match[0]
+        light = f"{match[1]}.svg#only-light)"
+        return f"{light}{match[1]}-dark.svg#only-dark)"
+
+    return _CHART.sub(paired, _LINK.sub(replaced, markdown))
