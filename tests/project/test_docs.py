@@ -31,7 +31,8 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *MANUAL,
-    *sorted((ROOT / "experiments").glob("*/*.md")),
+    *sorted((ROOT / "experiments").glob("*/README.md")),
+    *sorted((ROOT / "experiments").glob("*/HISTORY.md")),
     ROOT / "docker" / "README.md",
 ]
 
