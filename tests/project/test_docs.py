@@ -15,10 +15,14 @@ import pytest
 import fcl_flower as fcl
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
+from fcl_flower.config import run_config
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.exports import manifest
+from fcl_flower.federation import checkpoint, client, clients, versions
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.registry import MODELS
+from fcl_flower.results import journal
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -184,7 +188,7 @@ def known_keys():
 
 
 @pytest.mark.parametrize(
-    "path", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=shown
+    "path", [page for page in PAGES if page.name != "own-method.md"], ids=shown
 )
 def test_settings_that_a_page_names_are_there(path):
     sections = "|".join(RunConfig.model_fields)
@@ -219,6 +223,17 @@ def test_the_page_on_configuration_is_what_the_models_say():
     )
 
     assert made.returncode == 0, made.stderr
+
+
+def test_the_page_on_stability_has_the_numbers_of_protocol_and_formats():
+    page = page_of("project/stability")
+    formats = [
+        *(run_config.FORMAT, journal.FORMAT, checkpoint.FORMAT),
+        *(client.SPEC_FORMAT, versions.FORMAT, manifest.FORMAT),
+    ]
+
+    assert f"protocol {clients.PROTOCOL}." in page
+    assert re.findall(r"^\|.*\| (\d+) \|$", page, re.M) == list(map(str, formats))
 
 
 # ---------------------------------------------------------------- links
