@@ -97,15 +97,17 @@ def cell(study: str, table: str, row: str, column: str) -> float:
 
 
 def percent(study: str, table: str, row: str, column: str) -> float:
-    """Return a share between 0 and 1 of a table, in percent to one decimal.
+    """Return an accuracy of a table, in percent to one decimal.
+
+    Tables that scripts write have shares up to 1, others have percent above 1.
 
     Raises:
-        ValueError: if it is no such share.
+        ValueError: if it is neither.
     """
-    share = cell(study, table, row, column)
-    if not 0 <= share <= 1:
-        raise ValueError(f"{study}, {row!r}: got {share}, expected between 0 and 1")
-    return round(100 * share, 1)
+    found = cell(study, table, row, column)
+    if not 0 <= found <= 100:
+        raise ValueError(f"{study}, {row!r}: got {found}, expected between 0 and 100")
+    return round(100 * found if found <= 1 else found, 1)
 
 
 def accuracies(pair: Pair) -> tuple[float, float]:
