@@ -1,7 +1,8 @@
 """MkDocs hook: files that lie elsewhere in the repository are pages of the site too.
 
 In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so
-that it works when the sources are read; here it becomes a link to the page.
+that it works when the sources are read; here it becomes a link to the page. A picture
+with a dark variant follows the reader's system there, and the site's own switch here.
 """
 
 import re
@@ -14,6 +15,10 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
+    r'\s*<img src="([^"]+)" alt="([^"]+)">\s*</picture>'
+)
 
 
 def repository_pages() -> dict[str, str]:
@@ -37,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-    """Turn links between files of the repository into links between pages."""
+    """Turn links between files into links between pages, and pictures into two."""
     pages = repository_pages()
     source_of = {target: source for source, target in pages.items()}
     here = page.file.src_uri
@@ -50,4 +55,5 @@ def on_page_markdown(
             return match[0]
         return f"{match[1]}{relpath(target, join(here, '..'))}{match[3]}"
 
-    return _LINK.sub(replaced, markdown)
+    switched = _PICTURE.sub(r"![\3](\2#only-light)![\3](\1#only-dark)", markdown)
+    return _LINK.sub(replaced, switched)

@@ -164,8 +164,9 @@ done
 # ---- a task, and one that comes later
 
 run server fcl run --server "127.0.0.1:$control" --certs certs --scenario local-data \
-    --model mlp --set model.num_features=4 --classes-per-task 2 --clients "$hospitals" --tasks 1 \
-    --rounds 1 --epochs 10 --batch-size 10 --output results
+    --set data.columns=age,pressure,pulse,weight --model mlp --set model.num_features=4 \
+    --classes-per-task 2 --clients "$hospitals" --tasks 1 --rounds 1 --epochs 10 --batch-size 10 \
+    --output results
 
 for number in "${numbers[@]}"; do # renamed, so that only a whole task counts
     mv "hospital-$number/later/task-02" "hospital-$number/data/task-02"
