@@ -2,7 +2,8 @@
 
 In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so
 that it works when the sources are read; here it becomes a link to the page. A chart
-that has a dark variant is followed by it, and the site shows one of the two.
+that has a dark variant is followed by it, and the site shows one of the two; so does it
+of a ``<picture>``, of which a code host shows the one for the reader's system.
 """
 
 import re
@@ -15,6 +16,10 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"(\]\()([^)#\s]+)([^)\s]*\))")
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
+    r'\s*<img src="([^"]+)"[^>]* alt="([^"]+)">\s*</picture>'
+)
 _CHART = re.compile(r"(!\[[^\]]*\]\(\S*?images/([\w-]+))\.svg\)")
 
 
@@ -61,4 +66,5 @@ def on_page_markdown(
         light = f"{match[1]}.svg#only-light)"
         return f"{light}{match[1]}-dark.svg#only-dark)"
 
-    return _CHART.sub(paired, _LINK.sub(replaced, markdown))
+    switched = _PICTURE.sub(r"![\3](\2#only-light)![\3](\1#only-dark)", markdown)
+    return _CHART.sub(paired, _LINK.sub(replaced, switched))

@@ -254,6 +254,22 @@ def test_links_lead_to_files_and_headings_that_exist(path):
     assert not broken
 
 
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_pictures_of_a_page_are_there_and_small(path):
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', path.read_text()):
+        assert (path.parent / name).stat().st_size < 150_000
+
+
+def test_dark_drawings_are_made_of_the_light_ones():
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs" / "images" / "dark.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert made.returncode == 0, made.stdout
+
+
 # ---------------------------------------------------------------- commands
 
 
