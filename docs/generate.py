@@ -1,50 +1,102 @@
-"""Write docs/reference/configuration.md from the models of the configuration.
+"""Write the pages of docs/reference that follow from the code.
 
 python docs/generate.py            # after a setting was changed
-python docs/generate.py --check    # is the page as the code would have it?
+python docs/generate.py --check    # are the pages as the code has them?
 """
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import compatibility
+
 from fcl_flower.algorithms.registry import algorithms
-from fcl_flower.config.parsing import Setting, describe, toml
+from fcl_flower.config.parsing import Params, Setting, describe, toml
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
-PAGE = Path(__file__).parent / "reference" / "configuration.md"
+FOLDER = Path(__file__).parent / "reference"
 
-HEAD = """\
+_MADE = "<!-- Made by docs/generate.py; do not edit. -->"
+
+SETTINGS = f"""\
 # Configuration
 
-<!-- Made by docs/generate.py; do not edit. -->
+{_MADE}
 
-A run has a value for every setting below; where a default is 0 or empty, its meaning
-says what is taken. Settings are given
+This page lists every setting of a run, section by section. Where a default is 0 or
+empty, the meaning says what the run takes. You give settings in one of four ways:
 
-- on the command line, as `--set SECTION.KEY=VALUE`, and the most frequent as flags
-  (`fcl simulate --help`); parameters of the strategy without a section, as
-  `--set lambda1=0.001`;
-- in Python, as `fcl.simulate("fedweit", clients=4, lr_patience=0)`: the strategy's name
-  is the first argument, its parameters are `strategy={"lambda1": 0.001}`, and
-  `strategy="ewc"` is refused; all else by the last word of the key, with `scenario` and
-  `model` for their names, `dataset`,
-  `data_root`, `rounds` and `asynchronous` for `data.datasets`, `data.root`,
-  `federation.rounds_per_task` and `asynchronous.enabled`; by `"section.key"`; or by a
-  mapping for a section, as `scenario={"name": "concepts", "window": 64}`;
-- in a file, as a table for each section;
-- for plain Flower, as `flwr run . --run-config 'training.epochs=2'`.
+- On the command line, as `--set SECTION.KEY=VALUE`. `fcl simulate --help` lists the
+  settings that are also flags.
+- In Python, by the last word of the key: `fcl.simulate("fedavg", lr_patience=0)`.
+- In a file, as a table for each section.
+- For plain Flower, as `flwr run . --run-config 'training.epochs=2'`.
 
-`fcl list NAME` shows the same for one section, strategy, scenario or model.
+Two more pages list the parameters [of strategies](parameters-strategies.md) and [of
+scenarios and models](parameters-data-models.md). `fcl list NAME` shows one section,
+strategy, scenario or model in the terminal.
+
+Six names differ in Python:
+
+| in Python | key |
+| --- | --- |
+| `scenario`, `model` | `scenario.name`, `model.name` |
+| `dataset`, `data_root` | `data.datasets`, `data.root` |
+| `rounds` | `federation.rounds_per_task` |
+| `asynchronous` | `asynchronous.enabled` |
+
+Python also takes a full key, as in `**{{"data.root": "DIR"}}`. A mapping gives a whole
+section: `scenario={{"name": "concepts", "window": 64}}`.
+"""
+
+OF_STRATEGIES = f"""\
+# Parameters of strategies
+
+{_MADE}
+
+This page lists the parameters of each strategy. On the command line you give one
+without its section, as `--set lambda1=0.001`. In Python the first argument names the
+strategy, and a mapping gives its parameters:
+`fcl.simulate("fedweit", strategy={{"lambda1": 0.001}})`.
+
+The [strategies](strategies.md) say what each one does.
+"""
+
+OF_OTHERS = f"""\
+# Parameters of scenarios and models
+
+{_MADE}
+
+This page lists the parameters that one scenario or one model has beside the settings of
+its [section](configuration.md). You give them as `--set scenario.window=64`.
+
+[Scenarios](../howto/scenarios.md) and [Models](../howto/models.md) say what each one
+is.
 """
 
 
-def page() -> str:
-    """Return the text of the page."""
-    return "\n".join([HEAD, *_sections(), *_parameters()])
+def pages() -> dict[str, str]:
+    """Return the text of each page by its name."""
+    strategies = [(name, one.params_type) for name, one in algorithms().items()]
+    scenarios = [(name, one.params) for name, one in SCENARIOS.items()]
+    models = [(name, one.params) for name, one in MODELS.items()]
+    others = [
+        "## Scenarios\n",
+        *_parameters("scenario", scenarios, "###"),
+        "## Models\n",
+        *_parameters("model", models, "###"),
+    ]
+    return {
+        "configuration.md": "\n".join([SETTINGS, *_sections()]),
+        "parameters-strategies.md": "\n".join(
+            [OF_STRATEGIES, *_parameters("strategy", strategies, "##")]
+        ),
+        "parameters-data-models.md": "\n".join([OF_OTHERS, *others]),
+        "compatibility.md": compatibility.page(),
+    }
 
 
 def _sections() -> Iterator[str]:
@@ -57,52 +109,46 @@ def _sections() -> Iterator[str]:
         yield ""
 
 
-def _parameters() -> Iterator[str]:
-    for title, section, found in (
-        (
-            "strategies",
-            "strategy",
-            [(n, a.params_type) for n, a in algorithms().items()],
-        ),
-        ("scenarios", "scenario", [(n, s.params) for n, s in SCENARIOS.items()]),
-        ("models", "model", [(n, m.params) for n, m in MODELS.items()]),
-    ):
-        yield f"## Parameters of {title}\n"
-        by_kind: dict[type, list[str]] = {}
-        for name, kind in found:
-            by_kind.setdefault(kind, []).append(name)
-        for kind, names in by_kind.items():
-            bases = [base for base in by_kind if base in kind.__mro__[1:]]
-            known = {
-                one.key: one
-                for base in bases
-                if describe(base)
-                for one in describe(base)
-            }
-            settings = [one for one in describe(kind) if known.get(one.key) != one]
-            yield f"### {', '.join(names)}\n"
-            yield from _presets(names if section == "strategy" else [])
-            if not describe(kind):
-                yield "None.\n"
-                continue
-            if known:
-                parents = [n for b in bases if describe(b) for n in by_kind[b]]
-                named = ", ".join(f"`{name}`" for name in parents)
-                but = ", and:" if settings else "."
-                yield f"Those of {named}{but}\n"
-            if not settings:
-                continue
-            yield from _table(section, settings)
-            yield ""
+def _parameters(
+    section: str, found: Iterable[tuple[str, type[Params]]], level: str
+) -> Iterator[str]:
+    """Yield a heading and a table for each entry; what others have is a link."""
+    first: dict[type[Params], str] = {}
+    for name, kind in found:
+        first.setdefault(kind, name)
+    for name, kind in found:
+        yield f"{level} {name}\n"
+        if section == "strategy":
+            yield from _presets(name)
+        settings = describe(kind)
+        if not settings:
+            yield "None.\n"
+        elif first[kind] != name:
+            yield f"The same as [`{first[kind]}`](#{first[kind]}).\n"
+        else:
+            yield from _own(section, kind, first)
 
 
-def _presets(names: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each strategy that has defaults of its own."""
-    for name in names:
-        defaults = algorithms()[name].defaults
-        if defaults:
-            given = ", ".join(f"`{key} = {toml(v)}`" for key, v in defaults.items())
-            yield f"Unless other values are given, `{name}` has {given}.\n"
+def _own(
+    section: str, kind: type[Params], first: Mapping[type[Params], str]
+) -> Iterator[str]:
+    bases = [base for base in first if base in kind.__mro__[1:] and describe(base)]
+    known = {one.key: one for base in bases for one in describe(base)}
+    settings = [one for one in describe(kind) if known.get(one.key) != one]
+    if bases:
+        named = " and ".join(f"[`{first[base]}`](#{first[base]})" for base in bases)
+        yield f"All of {named}{', and:' if settings else '.'}\n"
+    if settings:
+        yield from _table(section, settings)
+        yield ""
+
+
+def _presets(name: str) -> Iterator[str]:
+    """Yield a sentence for a strategy that has defaults of its own."""
+    defaults = algorithms()[name].defaults
+    if defaults:
+        given = ", ".join(f"`{key} = {toml(v)}`" for key, v in defaults.items())
+        yield f"Unless you give other values, `{name}` takes {given}.\n"
 
 
 def _table(section: str, settings: Iterable[Setting]) -> Iterator[str]:
@@ -116,13 +162,18 @@ def _table(section: str, settings: Iterable[Setting]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Write the pages, or compare them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        PAGE.write_text(page())
-    elif PAGE.read_text() != page():
-        sys.exit(f"{PAGE.name} is stale: run python docs/generate.py")
+    check, stale = parser.parse_args().check, []
+    for name, text in pages().items():
+        page = FOLDER / name
+        if not check:
+            page.write_text(text)
+        elif not page.is_file() or page.read_text() != text:
+            stale.append(name)
+    if stale:
+        sys.exit(f"{', '.join(stale)}: stale, run python docs/generate.py")
 
 
 if __name__ == "__main__":

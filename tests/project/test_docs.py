@@ -148,20 +148,31 @@ def test_python_on_the_first_pages_runs(tmp_path, monkeypatch):
     assert names["result"].average_accuracy > 0.5
 
 
-def test_parameters_stand_under_the_strategy_that_has_them():
-    sections = re.split(r"^## ", strategies(), flags=re.MULTILINE)[1:]
-    checked = 0
-    for section in sections:
-        name = re.match(r".*`([\w-]+)`\n", section)
-        listed = re.search(r"\*Parameters\*:(.*?)(?:\.\s|\.$)", section, re.DOTALL)
-        if name is None or listed is None:
-            continue
-        known = algorithms()[name[1]].params_type.model_fields.keys()
-        named = set(re.findall(r"`(\w+)`", listed[1]))
-        assert named <= known
-        checked += 1
+def cards():
+    """Return the card of each strategy by name, whatever the level of its heading."""
+    sections = re.split(r"^##+ ", strategies(), flags=re.MULTILINE)[1:]
+    named = [(re.match(r".*: `([\w-]+)`\n", section), section) for section in sections]
+    return {name[1]: section for name, section in named if name}
 
-    assert checked == strategies().count("*Parameters*:") > 0
+
+def test_every_strategy_has_a_card_with_the_same_fields():
+    fields = ["Needs", "Fits", "Does not fit", "Sends", "Paper", "Differs"]
+
+    assert cards().keys() == algorithms().keys()
+    assert strategies().count("*Parameters*:") == len(cards())
+    for name, card in cards().items():
+        found = re.findall(r"^- \*+([\w ]+)\*+:", card, re.MULTILINE)
+        assert found == [*fields, "Parameters"], name
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+def test_the_parameters_of_a_card_are_those_of_its_strategy(name):
+    listed = re.search(r"\*Parameters\*:(.*?)(?:\.\s|\.$)", cards()[name], re.DOTALL)
+    known = algorithms()[name].params_type.model_fields.keys()
+
+    assert set(re.findall(r"`(\w+)`", listed[1])) <= known
+    link = f"(parameters-strategies.md#{name})"
+    assert (link in listed[1]) == bool(known)
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
@@ -215,7 +226,7 @@ def test_parameters_on_command_lines_are_there(path):
 
 
 @pytest.mark.process
-def test_the_page_on_configuration_is_what_the_models_say():
+def test_the_generated_pages_are_what_the_code_says():
     made = subprocess.run(
         [sys.executable, ROOT / "docs" / "generate.py", "--check"],
         capture_output=True,
