@@ -3,7 +3,9 @@
 Here scikit-learn's table of wines, 13 measurements of three cultivars; images of shape
 (N, H, W) or (N, H, W, 3) and series of shape (N, channels, steps) go the same way.
 
-    python examples/custom_dataset.py --rounds 5
+    python examples/custom_dataset.py
+
+You see the progress of one run, then the accuracy of two clients that learn all three.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """A model of your own: a body from inputs to features; heads are added to it.
 
-python examples/custom_model.py --rounds 3
+    python examples/custom_model.py
+
+You see the progress of one run of FedWeIT on digits, then its average accuracy.
 """
 
 import argparse

@@ -2,11 +2,12 @@
 
     python examples/foreign_server_app.py
 
-The server is yours: it decides on the initial weights and the number of rounds, looks
-at the global model after each round, and gets a Flower `Result`. The clients are this
-project's ClientApp, `fcl_flower.federation.client_app:app`, which reads the same run
-configuration. Here both run in one process; in a Flower project the two apps stand in
-``pyproject.toml`` and ``flwr run`` starts them.
+You see a line of log a round, then the test accuracy and the norm of the weights by
+round. The server is yours: it decides on the initial weights and the number of rounds,
+looks at the global model after each round, and gets a Flower `Result`. The clients are
+this project's ClientApp, `fcl_flower.federation.client_app:app`, which reads the same
+run configuration. Here both run in one process; in a Flower project the two apps stand
+in ``pyproject.toml`` and ``flwr run`` starts them.
 """
 
 from tempfile import mkdtemp

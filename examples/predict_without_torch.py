@@ -3,7 +3,7 @@
     python predict_without_torch.py MODEL.onnx INPUT...
 
 MODEL.onnx is of ``fcl export-model --format onnx``. Inputs are pictures, or CSV files
-for a model of tables. Each line names an input, its class and the class's probability.
+for a model of tables. You see a line an input: its name, its class and the probability.
 It needs the packages onnxruntime and numpy, and pillow for pictures.
 """
 

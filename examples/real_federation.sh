@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A real federation on this machine: a server and two clients with TLS and keys, and a
-# run of FedAvg on digits. Needs the extra `deploy`.
+# run of FedAvg on digits. You see the certificates, the progress of the run and where
+# its report is. Needs the extra `deploy`.
 #
 #   examples/real_federation.sh FOLDER
 #

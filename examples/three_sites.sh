@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Two hospitals and a server, from certificates to predictions: each hospital has tables
 # that never leave it, a second task comes after the run, and the model is used where it
-# was trained. Needs the extra `deploy`.
+# was trained. You see each command after the name of its site, the progress of both
+# runs, the versions of a hospital's model, and its answers for twenty new patients.
+# Needs the extra `deploy`; docs/tutorials/twelve-machines.md explains each step.
 #
 #   examples/three_sites.sh FOLDER
 #
+# HOSPITALS=12 in the environment makes it twelve hospitals.
 # As root on Linux each of the three is in a network namespace with an address of its own,
 # elsewhere all are on localhost. Environment: NAMESPACES (yes; no puts all on localhost),
 # and for localhost PORT (9092) and CONTROL_PORT (9093).
@@ -13,7 +16,9 @@ folder=$(mkdir -p "${1:?a new folder for keys, tables and results}" && cd "$1" &
 [[ -z $(ls -A "$folder") ]] || { echo "$folder is not empty" >&2; exit 2; }
 port=${PORT:-9092} control=${CONTROL_PORT:-9093}
 prefix=fclsites # begins the name of each namespace; the script's process id comes next
-sites=(server hospital-0 hospital-1)
+hospitals=${HOSPITALS:-2}
+mapfile -t numbers < <(seq 0 $((hospitals - 1)))
+sites=(server "${numbers[@]/#/hospital-}")
 place=localhost reason=
 exec 3>&1 # the screen, for what runs with a log of its own
 
@@ -58,7 +63,7 @@ if [[ $place == namespaces ]]; then
     "${inside[@]}" addr add "$host/24" dev bridge
     "${inside[@]}" link set bridge up
     "${inside[@]}" link set lo up
-    for number in 0 1; do
+    for number in "${numbers[@]}"; do
         there=$prefix-$$-hospital-$number
         ip netns add "$there"
         "${inside[@]}" link add "hospital-$number" type veth peer name eth0 netns "$there"
@@ -91,8 +96,9 @@ run() { # run a program at a site to its end; a signal ends it, too
 
 cd "$folder"
 mkdir "${sites[@]}"
-python - <<'END'
+python - "$hospitals" <<'END'
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -111,12 +117,14 @@ def write(path, samples, labels=None):
 
 
 rng = np.random.default_rng(0)
-for hospital in range(2):
+hospitals = int(sys.argv[1])
+for hospital in range(hospitals):
     for task, shift in SHIFTS.items():
         ill = rng.permutation(180) % 2 == 1
         signs = np.where(ill, 1.0, -1.0)[:, None]
         samples = rng.normal(size=(180, 4)) + signs * shift
-        samples[:, 0] += hospital  # patients of the second one are older
+        # Patients of the last one are the oldest.
+        samples[:, 0] += hospital / max(hospitals - 1, 1)
         labels = np.where(ill, "ill", "healthy")
         place = Path(f"hospital-{hospital}")
         # The second task lies elsewhere until it comes.
@@ -129,8 +137,8 @@ END
 
 # ---- certificates; a hospital gets the authority and its own key
 
-run server fcl certs certs --host "$host" --clients 2
-for number in 0 1; do
+run server fcl certs certs --host "$host" --clients "$hospitals"
+for number in "${numbers[@]}"; do
     mkdir -p "hospital-$number/certs/clients"
     cp server/certs/ca.crt "hospital-$number/certs"
     mv "server/certs/clients/client-$number.key" "hospital-$number/certs/clients"
@@ -143,12 +151,12 @@ at server fcl server --certs certs --state state --port "$port" \
 server=$!
 
 # A client is let in once its key is registered.
-until grep -q "registered client-1" server.log; do
+until grep -q "registered client-$((hospitals - 1))" server.log; do
     kill -0 "$server" || { cat server.log; exit 1; }
     sleep 0.2
 done
 
-for number in 0 1; do
+for number in "${numbers[@]}"; do
     at "hospital-$number" fcl client --server "$host:$port" --certs certs \
         --number "$number" --data data --state state >"hospital-$number.log" 2>&1 &
 done
@@ -156,10 +164,11 @@ done
 # ---- a task, and one that comes later
 
 run server fcl run --server "127.0.0.1:$control" --certs certs --scenario local-data \
-    --model mlp --set model.num_features=4 --classes-per-task 2 --clients 2 --tasks 1 \
-    --rounds 1 --epochs 10 --batch-size 10 --output results
+    --set data.columns=age,pressure,pulse,weight --model mlp --set model.num_features=4 \
+    --classes-per-task 2 --clients "$hospitals" --tasks 1 --rounds 1 --epochs 10 --batch-size 10 \
+    --output results
 
-for number in 0 1; do # renamed, so that only a whole task counts
+for number in "${numbers[@]}"; do # renamed, so that only a whole task counts
     mv "hospital-$number/later/task-02" "hospital-$number/data/task-02"
 done
 run server fcl run --server "127.0.0.1:$control" --certs certs --resume results --tasks 2
@@ -168,7 +177,7 @@ run server fcl run --server "127.0.0.1:$control" --certs certs --resume results 
 
 run hospital-0 fcl models state
 run hospital-0 fcl predict --state state --task 1 patients-task-02.csv
-for number in 0 1; do
+for number in "${numbers[@]}"; do
     for task in 0 1; do
         name=task-0$((task + 1))
         run "hospital-$number" fcl predict --state state --task "$task" \

@@ -5,7 +5,7 @@ Run from the root; a finished run is not repeated, and ``--jobs N`` do it side b
     python experiments/fedweit_defaults/study.py grid --data-root DIR      # hours
     python experiments/fedweit_defaults/study.py gradients --data-root DIR
     python experiments/fedweit_defaults/study.py settings --data-root DIR  # prints
-    python experiments/fedweit_defaults/study.py --page   # README.md's tables and chart
+    python experiments/fedweit_defaults/study.py --page   # the pages' tables and chart
 
 ``grid`` runs half decades of ``lambda1`` on data that had no part in the choice, with
 seeds 1 to 3. ``settings`` runs what was chosen by, with seeds 7 and 8.
@@ -33,7 +33,8 @@ from fcl_flower.training.tensors import snapshot
 from strategies.fedweit.maths import decomposed
 
 HERE = Path(__file__).parent
-README = HERE / "README.md"
+PAGES = {"grid": HERE / "README.md", "size": HERE / "HISTORY.md"}
+"""Where each table stands."""
 Row = dict[str, Any]
 Settings = Mapping[str, Any]
 
@@ -251,7 +252,7 @@ def shown(rows: Sequence[Row]) -> str:
 
 def grid_table() -> Iterator[str]:
     """Hold the default against the best of the grid, itself alone and its rival."""
-    yield "| setting | default | alone | a network a task | best of the grid | 1e-3 |"
+    yield "| setting | default | alone | network per task | best of the grid | 1e-3 |"
     yield "| --- | --- | --- | --- | --- | --- |"
     cells = by_cell(finished("grid"))
     for setting in HELD_OUT:
@@ -349,15 +350,15 @@ def draw() -> None:
 
 
 def page() -> None:
-    """Write the tables of README.md, and its chart."""
-    text = README.read_text()
+    """Write the tables of the pages, and the chart."""
     tables = {"grid": grid_table, "size": size_table}
     for name, lines in tables.items():
+        text = PAGES[name].read_text()
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = text.partition(begin)
         table = "\n".join(lines())
-        text = f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"
-    README.write_text(text)
+        after = rest.partition(end)[2]
+        PAGES[name].write_text(f"{before}{begin}{table}\n{end}{after}")
     draw()
 
 

@@ -102,7 +102,7 @@ def finished() -> list[Row]:
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the table, of what is there."""
-    names = ("strategy", "variant", "seeds", "accuracy", *_EPSILONS.values())
+    names = ("strategy", "variant", "seeds", "accuracy, %", *_EPSILONS.values())
     yield f"| {' | '.join(names)} |"
     yield f"|{' --- |' * len(names)}"
     for strategy, variant in product(STRATEGIES, VARIANTS):
@@ -113,14 +113,14 @@ def table(rows: list[Row]) -> Iterator[str]:
         ]
         if not found:
             continue
-        accuracies = [row["accuracy"] for row in found]
+        accuracies = [100 * row["accuracy"] for row in found]
         spread = statistics.stdev(accuracies) if len(found) > 1 else 0.0
         seeds = ", ".join(str(row["seed"]) for row in found)
         epsilons = [
             "" if found[0][key] is None else f"{max(row[key] for row in found):.3g}"
             for key in _EPSILONS
         ]
-        accuracy = f"{statistics.mean(accuracies):.3f} ± {spread:.3f}"
+        accuracy = f"{statistics.mean(accuracies):.1f} ± {spread:.1f}"
         cells = [strategy, variant, seeds, accuracy, *epsilons]
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 

@@ -53,9 +53,11 @@ def run_node(address: str, command: Sequence[str]) -> None:
     leave_out()
     from flwr.supernode import start_client_internal as flower
 
+    from fcl_flower.flower.looks import looking_often
     from fcl_flower.flower.stopped_runs import leaving_nothing
 
-    flower._pull_and_store_message = leaving_nothing(flower._pull_and_store_message)
+    step = leaving_nothing(flower._pull_and_store_message)
+    flower._pull_and_store_message = looking_often(step)
     sys.argv = list(command)
     if address:
         # Nobody else on this machine may take the client's messages up. A pipe, as the

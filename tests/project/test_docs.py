@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -14,10 +15,14 @@ import pytest
 import fcl_flower as fcl
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.cli.main import cli
+from fcl_flower.config import run_config
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
+from fcl_flower.exports import manifest
+from fcl_flower.federation import checkpoint, client, clients, versions
 from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.registry import MODELS
+from fcl_flower.results import journal
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -28,6 +33,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *MANUAL,
     *sorted((ROOT / "experiments").glob("*/README.md")),
+    *sorted((ROOT / "experiments").glob("*/HISTORY.md")),
     ROOT / "docker" / "README.md",
 ]
 
@@ -70,36 +76,46 @@ def test_every_strategy_stands_in_the_manual(name):
     assert f"`{name}`" in strategies()
 
 
-def test_the_readmes_numbers_are_those_of_the_study():
-    """Each row's title is one of the study, and so is that of its run alone."""
-    alone = {
-        "exact heads on fixed filters": "exact heads on fixed filters, alone",
-        "single-task": "single-task, alone",
-        "FedWeIT": "FedWeIT, alone",
-        "FedAvg of a linear head with restricted softmax": "linear heads, alone",
-        "matched ensemble with int8": "matched ensemble, alone",
-        "FedAvg": "one network alone",
+def test_the_readmes_numbers_are_those_of_the_studies():
+    script = runpy.run_path(str(ROOT / "docs" / "images" / "make.py"))
+    sent = {
+        "Texts, new classes": ("analytic", "cost", "`analytic`", "up"),
     }
-    study = (ROOT / "experiments" / "overlapped_cifar100" / "README.md").read_text()
-    table = study.partition("<!-- five -->")[2].partition("<!-- /five -->")[0]
-    rows = [[c.strip() for c in row.strip("|").split("|")] for row in table.split("\n")]
-    measured = {
-        cells[0]: dict(zip(rows[1], cells, strict=True)) for cells in rows[3:-1]
-    }
+    expected = {}
+    for (setting, _), pair in script["GAINS"].items():
+        study, table, federated, alone, columns = pair
+        both = script["percent"](study, table, federated, columns[0])
+        lonely = script["percent"](study, table, alone, columns[1])
+        up = script["cell"](*sent.get(setting, (study, table, federated, "up")))
+        expected[setting.lower()] = [both, lonely, round(both - lonely, 1), up]
     results = README.read_text().partition("## Results")[2].partition("\n## ")[0]
     shown = [line for line in results.splitlines() if line.startswith("| ")][2:]
 
     found = {}
     for line in shown:
-        title, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
-        found[re.split(r" \(|, ", title)[0]] = numbers
-    assert found.keys() == alone.keys()
-    for title, (accuracy, by_itself, forgetting, sent) in found.items():
-        lonely = measured[alone[title]]
-        whole = measured.get(title, lonely)
-        assert accuracy == ("" if whole is lonely else whole["accuracy"])
-        assert by_itself == lonely["accuracy"]
-        assert (forgetting, sent) == (whole["forgetting"], whole["up"])
+        setting, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found[setting] = [
+            float(re.findall(r"[+-]?[0-9]+\.[0-9]", c)[-1]) for c in cells
+        ]
+    assert found == expected
+
+
+def test_charts_show_what_the_tables_of_the_studies_say(tmp_path):
+    script = runpy.run_path(str(ROOT / "docs" / "images" / "make.py"))
+    script["make"](tmp_path)
+
+    def texts(folder):
+        charts = sorted(folder.glob("*.svg"))
+        return {c.name: re.findall(r">([^<]+)</text>", c.read_text()) for c in charts}
+
+    drawn = texts(tmp_path)
+    found = texts(ROOT / "docs" / "images")
+    found = {name: chart for name, chart in found.items() if name in drawn}
+    assert found == drawn, "python docs/images/make.py draws them anew"
+    assert script["cell"]("overlapped_cifar100", "five", "FedAvg", "up") == 449.1
+    assert "exact heads 61.0 (alone 57.9)" in found["bytes.svg"]
+    with pytest.raises(LookupError, match="no row 'none'"):
+        script["cell"]("overlapped_cifar100", "five", "none", "up")
 
 
 # ---------------------------------------------------------------- names
@@ -185,7 +201,7 @@ def known_keys():
 
 
 @pytest.mark.parametrize(
-    "path", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=shown
+    "path", [page for page in PAGES if page.name != "own-method.md"], ids=shown
 )
 def test_settings_that_a_page_names_are_there(path):
     sections = "|".join(RunConfig.model_fields)
@@ -199,7 +215,9 @@ def test_settings_that_a_page_names_are_there(path):
     assert not unknown
 
 
-@pytest.mark.parametrize("path", PAGES, ids=shown)
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if page.name != "own-method.md"], ids=shown
+)
 def test_parameters_on_command_lines_are_there(path):
     every = {key.removeprefix("strategy.") for key in known_keys()}
     pairs = [
@@ -222,6 +240,17 @@ def test_the_generated_pages_are_what_the_code_says():
     assert made.returncode == 0, made.stderr
 
 
+def test_the_page_on_stability_has_the_numbers_of_protocol_and_formats():
+    page = page_of("project/stability")
+    formats = [
+        *(run_config.FORMAT, journal.FORMAT, checkpoint.FORMAT),
+        *(client.SPEC_FORMAT, versions.FORMAT, manifest.FORMAT),
+    ]
+
+    assert f"protocol {clients.PROTOCOL}." in page
+    assert re.findall(r"^\|.*\| (\d+) \|$", page, re.M) == list(map(str, formats))
+
+
 # ---------------------------------------------------------------- links
 
 
@@ -238,6 +267,23 @@ def test_links_lead_to_files_and_headings_that_exist(path):
             broken.append(target)
 
     assert not broken
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_pictures_of_a_page_are_there_and_small(path):
+    for name in re.findall(r'(?:src|srcset)="([^"]+)"', path.read_text()):
+        assert (path.parent / name).stat().st_size < 150_000
+
+
+@pytest.mark.process
+def test_dark_drawings_are_made_of_the_light_ones():
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs" / "images" / "dark.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert made.returncode == 0, made.stdout
 
 
 # ---------------------------------------------------------------- commands

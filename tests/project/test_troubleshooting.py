@@ -1,4 +1,4 @@
-"""The runbook says what the code says: each message that it explains is one."""
+"""Each message that the page on troubleshooting explains is one of the code's."""
 
 import ast
 import re
@@ -9,8 +9,8 @@ import pytest
 from fcl_flower.core import failures
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "howto/operate.md").read_text()
-TABLES = TEXT.partition("\n## Messages\n")[2].partition("\n## ")[0]
+TEXT = (ROOT / "docs" / "howto" / "troubleshooting.md").read_text()
+TABLES = TEXT.partition("| message | cause | remedy |")[2]
 MESSAGES = re.findall(r"^\| `(.*?)` \|", TABLES, re.MULTILINE)
 
 
