@@ -79,6 +79,7 @@ METHODS = {
     "der": GROWING,
     "dolfin": {**IMAGES_ENCODED, "model": "lora-vit", "model.layers": "keys-values"},
     "ewc": DIGITS,
+    "fed-lora": {**IMAGES_ENCODED, "model": "lora-vit"},
     "fedavg": DIGITS,
     "fedavg-ft": DIGITS,
     "fedcbdr": GROWING,
@@ -139,6 +140,10 @@ VARIANTS = {
     "der reservoir full": of("der", **params(memory_samples=20)),
     "der without labels": of("der", **params(beta=0.0)),
     "ewc decay": of("ewc", tasks=3, **params(decay=0.5, fisher_examples=20)),
+    **{
+        f"fed-lora {rule}": of("fed-lora", **params(aggregation=rule))
+        for rule in ("mean", "frozen", "residual")
+    },
     "fedavg-ft concepts": Case({"strategy": "fedavg-ft", **CONCEPTS}),
     "fedet mean": of("fedet", **params(consolidation="mean", router="prototype")),
     "fedet network": of("fedet", **params(router="network", distil_on="memory")),
@@ -290,8 +295,8 @@ ROUNDS = {
 }
 
 NOT_ASYNCHRONOUS = {
-    *("coda-prompt", "concept-matching", "dolfin", "fedcbdr", "fedet", "fot", "glfc"),
-    *("lander", "lorm", "matched-ensemble", "target"),
+    *("coda-prompt", "concept-matching", "dolfin", "fed-lora", "fedcbdr", "fedet"),
+    *("fot", "glfc", "lander", "lorm", "matched-ensemble", "target"),
 }
 DURATIONS = {"asynchronous": True, "simulated_durations": "1,1.75"}
 ASYNCHRONOUS = {

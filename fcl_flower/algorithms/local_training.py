@@ -92,7 +92,7 @@ class LocalTraining(ClientLearner[P]):
         load(self.model, received["base"])
         heads, optimizer, metrics = self.fit(turn, examples)
         kept = {"heads": heads, "optimizer": {} if stage.ends_task else optimizer}
-        base = snapshot(self.model, self.model.shared_names())
+        base = snapshot(self.model, self.shared(received))
         update = Update({"base": base}, len(examples.y), metrics)
         return self.finish(turn, {**state, **kept}, update)
 
@@ -152,6 +152,10 @@ class LocalTraining(ClientLearner[P]):
         """Choose epochs, batch size and rate of a round: those of the run."""
         return self.context.training
 
+    def shared(self, received: Payload) -> tuple[str, ...]:
+        """List what is trained and sent in a round: all that the model shares."""
+        return self.model.shared_names()
+
     # ---- what stays
 
     def inputs(self, x: Tensor) -> Tensor:
@@ -160,11 +164,11 @@ class LocalTraining(ClientLearner[P]):
 
     def fit(self, turn: Turn, examples: Examples) -> Fitted:
         """Train the model that is loaded."""
-        model, (state, _, stage, data) = self.model, turn
+        model, (state, received, stage, data) = self.model, turn
         heads = state.get("heads", {})
         load(model, heads)
         own_head = set(model.head_names(stage.task))
-        names = own_head.union(model.shared_names())
+        names = own_head.union(self.shared(received))
         trained = {n: p for n, p in model.named_parameters() if n in names}
         inputs = training_inputs(model, examples.x, self.context, stage.round)
         if self.context.privacy.unit == "example":

@@ -6,7 +6,7 @@ Enhancers: Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., I
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import cast
 
 import torch
@@ -157,13 +157,13 @@ class Lora(Adapter):
     Attributes:
         down: A, shape (rank, inputs), uniform within one over the root of the inputs.
         up: B, shape (outputs, rank).
-        fixed: matrices (k, inputs) and (outputs, k) of any k, whose product is added
-            to ``B A``; None for none.
+        fixed: matrices that act one after the other on what enters, beside ``B A``: one
+            (outputs, inputs), or (k, inputs) and (outputs, k) of any k; () for none.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
-        self.fixed: tuple[Tensor, Tensor] | None = None
+        self.fixed: tuple[Tensor, ...] = ()
         width = inputs**-0.5
         self.down = nn.Parameter(torch.empty(rank, inputs).uniform_(-width, width))
         self.up = nn.Parameter(torch.zeros(outputs, rank))
@@ -172,18 +172,16 @@ class Lora(Adapter):
     def weight(self) -> Tensor:
         """The change dW itself, shape (outputs, inputs)."""
         change = self.up @ self.down
-        if self.fixed is None:
+        if not self.fixed:
             return change
-        down, up = self.fixed
-        return change + up @ down
+        return change + reduce(lambda found, matrix: matrix @ found, self.fixed)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
         change = linear(linear(x, self.down), self.up)
-        if self.fixed is None:
+        if not self.fixed:
             return change
-        down, up = self.fixed
-        return change + linear(linear(x, down), up)
+        return change + reduce(linear, self.fixed, x)
 
     @override
     def adapt(self, x: Tensor, output: Tensor) -> Tensor:
@@ -278,18 +276,18 @@ class LoraTransformer(AdaptedTransformer):
             layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
             with torch.no_grad():
                 change.up.zero_()
-            change.fixed, change.idle = None, True
+            change.fixed, change.idle = (), True
 
     @contextmanager
-    def beside(self, fixed: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    def beside(self, fixed: Sequence[tuple[Tensor, ...]]) -> Iterator[None]:
         """Let fixed changes, one a layer, act as long as the context is open."""
-        for change, factors in zip(self.changes, fixed, strict=True):
-            change.fixed = factors
+        for change, matrices in zip(self.changes, fixed, strict=True):
+            change.fixed = matrices
         try:
             yield
         finally:
             for change in self.changes:
-                change.fixed = None
+                change.fixed = ()
 
     @contextmanager
     def observed(

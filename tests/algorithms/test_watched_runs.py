@@ -111,7 +111,7 @@ def test_all_that_trains_does_so_in_the_chosen_precision(method, seen):
 
 
 def test_the_first_batch_trains_what_was_loaded_for_evaluation(method, seen):
-    if method in ("analytic", "coda-prompt", "dolfin", "lorm"):
+    if method in ("analytic", "coda-prompt", "dolfin", "fed-lora", "lorm"):
         pytest.skip("trains nothing of the body as a whole")
 
     assert seen.modes[0]
@@ -230,7 +230,7 @@ def test_on_another_device_with_nothing_kept_all_is_the_same(
     assert all(row["failed"] == [] for row in rounds_of(there.folder))
     same = {"client_accuracy", "bytes_up", "bytes_down"}
     # An encoder, as it is loaded, draws on `meta` for nothing.
-    if name in ("coda-prompt", "dolfin", "lorm", "idbr"):
+    if name in ("coda-prompt", "dolfin", "fed-lora", "lorm", "idbr"):
         same -= {"client_accuracy"}
     here, found = summary_of(plain.folder), summary_of(there.folder)
     assert {key: here[key] for key in same} == {key: found[key] for key in same}

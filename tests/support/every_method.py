@@ -20,9 +20,12 @@ def suited(name, folder):
     if name == "fedet":
         # Without public data nothing could tell groups of classes apart.
         found["strategy.groups"] = 1
-    if name in ("dolfin", "lorm"):
+    if name in ("dolfin", "fed-lora", "lorm"):
         encoder = saved(folder / "encoder", "vit", image_size=8, num_channels=1)
         found |= {"model": "lora-vit", "model.encoder": encoder}
+    if name == "fed-lora":
+        # It learns one factor a round, beside features of random weights.
+        found |= {"learning_rate": 0.02, "epochs": 2}
     if name == "coda-prompt":
         encoder = saved(folder / "encoder", "dinov2", image_size=8, num_channels=1)
         found |= {"model": "prompted-vit", "model.encoder": encoder}

@@ -300,7 +300,7 @@ def test_merged_weights_predict_as_the_factors_do(backbone, kind):
 
     head = state["heads"]
     merged = found.predictor(own, received, 0)
-    assert all(change.idle and change.fixed is None for change in merged.body.changes)
+    assert all(change.idle and change.fixed == () for change in merged.body.changes)
     torch.testing.assert_close(merged(x), logits, atol=1e-4, rtol=1e-4)
     weights = merged.body.encoder_state()
     body = plain(backbone(kind))
@@ -313,7 +313,7 @@ def test_merged_weights_predict_as_the_factors_do(backbone, kind):
     np.testing.assert_allclose(logits[:, known], expected[:, known], atol=1e-4)
     assert (logits[:, 2] == NEVER).all()
     assert merged(x)[:, 2].tolist() == [NEVER] * 2
-    assert all(change.fixed is None for change in found.model.body.changes)
+    assert all(change.fixed == () for change in found.model.body.changes)
 
 
 def test_a_client_that_never_took_part_predicts_alike(learner, server):

@@ -209,7 +209,7 @@ def test_predictions_are_of_the_merged_changes_of_all_tasks(learner, server, bac
     known = [0, 1, 3, 4]
     np.testing.assert_allclose(logits[:, known], expected[:, known], atol=1e-4)
     assert (logits[:, 2] == NEVER).all()
-    assert all(change.fixed is None for change in found.model.body.changes)
+    assert all(change.fixed == () for change in found.model.body.changes)
 
 
 def test_a_client_that_never_took_part_predicts_alike(learner, server):

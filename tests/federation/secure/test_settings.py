@@ -11,7 +11,7 @@ from fcl_flower.setup.resolve import resolve
 from strategies.fedavg import FedAvg, Params
 
 FEDAVG = "strategies.fedavg:FedAvg"
-SUMMED = {"analytic", "bic", "fedprox-apd", "target", "lander"}
+SUMMED = {"analytic", "bic", "fed-lora", "fedprox-apd", "target", "lander"}
 SUMMED |= {name for name, one in algorithms().items() if one.server == FEDAVG}
 
 

@@ -1,0 +1,76 @@
+"""Federated LoRA, client side: what is received as base is trained, all else stays.
+
+The rules are told in `strategies.fed_lora`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.adapters import LoraTransformer
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.tensors import load, to_torch
+from strategies.fed_lora import ADAPTED, FIXED, FedLoraParams, adapted, residual_of
+
+
+class FedLora(LocalTraining[FedLoraParams]):
+    """Train LoRA beside fixed changes of the frozen weights.
+
+    A factor that never comes is the one that the model was made with, from the run's
+    seed.
+    """
+
+    update_is_model = False  # it lacks what is fixed
+
+    def __init__(
+        self, params: FedLoraParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        """Find the layers that have a change of low rank."""
+        super().__init__(params, model, context)
+        self._body = model.body_of(LoraTransformer, ADAPTED)
+        self._layers = adapted(model.shared_names())
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        with self._beside(received):
+            return super().train(state, received, stage, data)
+
+    @override
+    def shared(self, received: Payload) -> tuple[str, ...]:
+        names = super().shared(received)
+        return tuple(name for name in names if name in received["base"])
+
+    @override
+    def predict(
+        self, state: Payload, received: Payload, task: int, x: Tensor
+    ) -> Tensor:
+        with self._beside(received):
+            return super().predict(state, received, task, x)
+
+    @override
+    def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
+        load(self.model, {**received["base"], **state.get("heads", {})})
+        with self._beside(received):
+            network = self.model.network(task)
+        cast(LoraTransformer, network.body).merge()
+        return network
+
+    @contextmanager
+    def _beside(self, received: Payload) -> Iterator[None]:
+        load(self.model, received.get(FIXED, {}))
+        device = self.context.device
+        fixed = [
+            tuple(to_torch(matrix, device) for matrix in residual_of(received, layer))
+            for layer in self._layers
+        ]
+        with self._body.beside(fixed):
+            yield
