@@ -7,10 +7,9 @@
 #
 #   examples/three_sites.sh FOLDER
 #
-# HOSPITALS=12 in the environment makes it twelve hospitals.
-# As root on Linux each of the three is in a network namespace with an address of its own,
-# elsewhere all are on localhost. Environment: NAMESPACES (yes; no puts all on localhost),
-# and for localhost PORT (9092) and CONTROL_PORT (9093).
+# As root on Linux each site is in a network namespace with an address of its own,
+# elsewhere all are on localhost. Environment: HOSPITALS (2, their number), NAMESPACES
+# (yes; no puts all on localhost), and for localhost PORT (9092) and CONTROL_PORT (9093).
 set -euo pipefail
 folder=$(mkdir -p "${1:?a new folder for keys, tables and results}" && cd "$1" && pwd)
 [[ -z $(ls -A "$folder") ]] || { echo "$folder is not empty" >&2; exit 2; }
