@@ -25,10 +25,14 @@ def finished_run(folder: Path) -> Built:
     """Build the objects of a finished simulation, on the CPU.
 
     Raises:
-        ConfigError: the run has not finished, or has kept no clients' states.
+        ConfigError: the run has not finished, or has kept no clients' states, or its
+            server's state was removed.
     """
     if not (folder / "summary.json").is_file():
         raise config_error("folder", str(folder), "one with a finished run")
+    if not (folder / CHECKPOINT).is_dir():
+        expected = f"one with its {CHECKPOINT}/, which clients predict with"
+        raise config_error("folder", str(folder), expected)
     config = RunConfig.read(folder / "config.toml", "folder")
     if not (folder / CLIENTS).is_dir():
         expected = "true for the simulation, as clients' states are removed otherwise"

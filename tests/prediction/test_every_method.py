@@ -1,6 +1,7 @@
 """A loaded model against what the learner said in the run's last evaluation."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -100,6 +101,16 @@ def test_numbers_that_were_rounded_on_their_way_predict_the_same(
     run_in_process(config, tmp_path)
     for (client, task), wanted in last_evaluation.items():
         predicts(fcl.load(tmp_path, client=client), client, task, wanted)
+
+
+def test_a_run_without_its_checkpoint_is_refused(tmp_path):
+    config = fcl.RunConfig.from_settings(
+        **watched.SETTINGS, strategy="fedavg", keep_clients=True
+    )
+    run_in_process(config, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(fcl.ConfigError, match="one with its checkpoint/"):
+        fcl.load(tmp_path, client=0)
 
 
 @pytest.mark.parametrize("normalise", ["0.3/0.5", "data"])

@@ -276,6 +276,7 @@ def test_pictures_of_a_page_are_there_and_small(path):
 
 
 @pytest.mark.process
+@pytest.mark.process
 def test_dark_drawings_are_made_of_the_light_ones():
     images = ROOT / "docs" / "images"
     made = runpy.run_path(str(images / "dark.py"))
