@@ -3,20 +3,17 @@
 Both sides use it: a client for its private state, the server for its checkpoint.
 """
 
-import io
 import json
 import struct
 import sys
-import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Collection, Mapping
 from logging import WARNING
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Final, NamedTuple, NotRequired, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from flwr.app import ConfigRecord, Context
 from typing_extensions import override
@@ -24,9 +21,16 @@ from typing_extensions import override
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.files import make_private_folder, replacing, sync_folder
 from fcl_flower.core.formats import KEY, check_format
-from fcl_flower.core.types import AnyArray, Arrays, Payload
+from fcl_flower.core.types import Arrays, Payload, group_kind
 from fcl_flower.federation import messages
-from fcl_flower.federation.codec import Encoded, decode, encode
+from fcl_flower.federation.stored import (
+    Entry,
+    File,
+    StoredArrays,
+    copy_group,
+    encode_group,
+    size_of,
+)
 from fcl_flower.flower.identity import log
 
 MANIFEST = "manifest-"
@@ -51,25 +55,9 @@ class Saved(NamedTuple):
     beside: Mapping[str, Payload] = MappingProxyType({})
 
 
-class _Entry(TypedDict):
-    """Where a group lies: without tensors nowhere, in the first format in a whole file.
-
-    Attributes:
-        start: of the group in the file.
-        of: bytes of all groups that were written into that file.
-        tensors: name, dtype, shape, form and bytes of each.
-    """
-
-    file: str
-    start: NotRequired[int]
-    of: NotRequired[int]
-    checksum: int
-    tensors: list[tuple[str, str, list[int], str, int]]
-
-
 class _Manifest(TypedDict):
     round: int
-    groups: dict[str, _Entry]
+    groups: dict[str, Entry]
 
 
 class StateStore(ABC):
@@ -112,6 +100,14 @@ class StateStore(ABC):
             for group, arrays in groups.items()
         }
         self._save({**state, **kept}, server_round)
+
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        """Let go of groups of some kinds, where they can be read again.
+
+        ``state`` was loaded or saved last; it is returned with others for these groups,
+        whose tensors are read whenever they are looked at.
+        """
+        return state
 
     @abstractmethod
     def last(self, group: str) -> Arrays:
@@ -186,7 +182,7 @@ class FolderStateStore(StateStore):
         """
         self._folder = folder
         self._durable = durable
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._loaded: dict[str, Arrays] = {}
 
     @override
@@ -194,7 +190,7 @@ class FolderStateStore(StateStore):
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
-                file = _File(path)
+                file = File(path)
                 found = _manifest(file)
                 if found["round"] >= before:
                     continue
@@ -209,7 +205,7 @@ class FolderStateStore(StateStore):
             raise damage
         return None
 
-    def _stored(self, found: _Manifest, own: "_File") -> dict[str, Arrays]:
+    def _stored(self, found: _Manifest, own: File) -> dict[str, Arrays]:
         files, loaded = {own.path.name: own}, dict[str, Arrays]()
         for group, entry in found["groups"].items():
             name = entry["file"]
@@ -217,10 +213,10 @@ class FolderStateStore(StateStore):
                 loaded[group] = {}
                 continue
             if name not in files:
-                files[name] = _File(self._folder / name)
-            loaded[group] = stored = _StoredArrays(files[name], entry)
+                files[name] = File(self._folder / name)
+            loaded[group] = stored = StoredArrays(files[name], entry)
             if self._durable:
-                _ = stored.arrays  # reads it
+                stored.check()
         return loaded
 
     @override
@@ -238,13 +234,29 @@ class FolderStateStore(StateStore):
         self._drop_old_versions(number, old, server_round)
 
     @override
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        files, found = dict[str, File](), dict[str, Arrays]()
+        for group, arrays in state.items():
+            entry = self._entries[group]
+            if group_kind(group) not in kinds or not entry["tensors"]:
+                continue
+            if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
+                continue
+            name = entry["file"]
+            if name not in files:
+                files[name] = File(self._folder / name)
+            found[group] = StoredArrays(files[name], entry, held=False)
+        self._loaded |= found
+        return {**state, **found}
+
+    @override
     def last(self, group: str) -> Arrays:
         for path in reversed(self._manifests()):
             try:
-                entry = _manifest(_File(path))["groups"].get(group)
+                entry = _manifest(File(path))["groups"].get(group)
                 if entry is None or not entry["tensors"]:
                     return {}
-                return dict(_StoredArrays(_File(self._folder / entry["file"]), entry))
+                return dict(StoredArrays(File(self._folder / entry["file"]), entry))
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
         return {}
@@ -252,7 +264,7 @@ class FolderStateStore(StateStore):
     def drop_earlier(self) -> None:
         """Remove all versions but the last saved, and what only they hold."""
         last = self._manifests()[-1]
-        number, found = _number(last) + 1, _manifest(_File(last))
+        number, found = _number(last) + 1, _manifest(File(last))
         given_up = {entry["file"] for entry in self._entries.values()}
         self._write(number, self._loaded, found["round"], self._entries, given_up)
         self._drop_old_versions(number, [], 0)
@@ -268,7 +280,7 @@ class FolderStateStore(StateStore):
         kept = {f"{MANIFEST}{number}"} | _files(self._entries)
         for path in reversed(old):
             try:
-                manifest = _manifest(_File(path))
+                manifest = _manifest(File(path))
             except WireError:
                 continue
             if manifest["round"] < server_round:  # the last one that is
@@ -284,11 +296,11 @@ class FolderStateStore(StateStore):
         number: int,
         groups: Payload,
         server_round: int,
-        unchanged: Mapping[str, _Entry],
+        unchanged: Mapping[str, Entry],
         given_up: Collection[str],
     ) -> None:
-        name, entries = f"{MANIFEST}{number}", dict[str, _Entry]()
-        written: dict[int, _Entry] = {}
+        name, entries = f"{MANIFEST}{number}", dict[str, Entry]()
+        written: dict[int, Entry] = {}
         path = self._folder / name
         with replacing(path, private=True, durable=self._durable) as file:
             file.write(_MAGIC)
@@ -299,9 +311,9 @@ class FolderStateStore(StateStore):
                     continue
                 if id(arrays) not in written:  # a group may have two names
                     written[id(arrays)] = (
-                        _encode(file, arrays)
+                        encode_group(file, arrays)
                         if known is None
-                        else _copy(file, self._folder / known["file"], known)
+                        else copy_group(file, File(self._folder / known["file"]), known)
                     )
                     written[id(arrays)] |= {"file": name, "start": start}
                 entries[group] = written[id(arrays)]
@@ -316,93 +328,21 @@ class FolderStateStore(StateStore):
         self._entries, self._loaded = entries, dict(groups)
 
 
-def _encode(file: IO[bytes], arrays: Arrays) -> _Entry:
-    checksum, tensors = 0, []
-    for name, tensor in arrays.items():
-        made = encode(tensor, copy=False)
-        checksum = zlib.crc32(made.data, checksum)
-        file.write(made.data)
-        about = name, made.dtype, list(made.shape), made.form, len(made.data)
-        tensors.append(about)
-    return {"file": "", "checksum": checksum, "tensors": tensors}
-
-
-def _copy(file: IO[bytes], source: Path, entry: _Entry) -> _Entry:
-    # Unchecked: whatever has happened to it is found when it is read.
-    file.write(_File(source).read(entry.get("start", 0), _size(entry)))
-    return {**entry}
-
-
-def _size(entry: _Entry) -> int:
-    return sum(size for *_, size in entry["tensors"])
-
-
-def _files(entries: Mapping[str, _Entry]) -> set[str]:
+def _files(entries: Mapping[str, Entry]) -> set[str]:
     return {entry["file"] for entry in entries.values() if entry["tensors"]}
 
 
-def _wasteful(entries: Mapping[str, _Entry]) -> set[str]:
+def _wasteful(entries: Mapping[str, Entry]) -> set[str]:
     """Name the files of which less than half is in use by these groups."""
     groups = {(e["file"], e.get("start", 0)): e for e in entries.values()}
     used = Counter[str]()
     for entry in groups.values():
-        used[entry["file"]] += _size(entry)
+        used[entry["file"]] += size_of(entry)
     return {
         entry["file"]
         for entry in groups.values()
         if 2 * used[entry["file"]] < entry.get("of", 0)
     }
-
-
-class _File:
-    """A file that is open for as long as somebody may read it, also without a name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            # Not in a `with`: until nobody has it any more.
-            self._file = path.open("rb")
-        except FileNotFoundError:
-            raise WireError(f"state: {path} is missing") from None
-        weakref.finalize(self, self._file.close)
-        self.size = self._file.seek(0, io.SEEK_END)
-
-    def read(self, start: int, size: int) -> bytes:
-        """Read so many bytes, or as many as there are."""
-        self._file.seek(start)
-        return self._file.read(size)
-
-
-class _StoredArrays(Mapping[str, AnyArray]):
-    def __init__(self, file: _File, entry: _Entry) -> None:
-        self._file = file
-        self._entry = entry
-
-    @override
-    def __getitem__(self, name: str) -> AnyArray:
-        return self.arrays[name]
-
-    @override
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    @override
-    def __len__(self) -> int:
-        return len(self._entry["tensors"])
-
-    @cached_property
-    def arrays(self) -> dict[str, AnyArray]:
-        found = self._file.read(self._entry.get("start", 0), _size(self._entry))
-        content = memoryview(found)
-        if zlib.crc32(content) != self._entry["checksum"]:
-            raise WireError(f"state: {self._file.path} is damaged")
-        arrays: dict[str, AnyArray] = {}
-        start = 0
-        for name, dtype, shape, form, size in self._entry["tensors"]:
-            data = content[start : start + size]
-            arrays[name] = decode(Encoded(dtype, tuple(shape), form, data))
-            start += size
-        return arrays
 
 
 def _number(path: Path) -> int:
@@ -411,7 +351,7 @@ def _number(path: Path) -> int:
     return int(number) if name == MANIFEST[:-1] and number.isdecimal() else 0
 
 
-def _manifest(file: _File) -> _Manifest:
+def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) == _MAGIC:
         end = file.size - _END.size
         length, checksum = _END.unpack(file.read(end, _END.size))

@@ -13,8 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation import checkpoint
+from fcl_flower.federation import stored
 from fcl_flower.federation.checkpoint import ContextStateStore, FolderStateStore
+from fcl_flower.federation.messages import MessageEncoder
 
 DTYPES = st.sampled_from(
     ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"]
@@ -224,9 +225,9 @@ def test_the_versions_before_can_be_dropped(tmp_path):
 def test_a_group_without_a_reader_is_not_decoded(tmp_path, monkeypatch):
     saved = two_files(tmp_path)
     read = []
-    plain = checkpoint.decode
+    plain = stored.decode
     monkeypatch.setattr(
-        checkpoint, "decode", lambda encoded: read.append(encoded) or plain(encoded)
+        stored, "decode", lambda encoded: read.append(encoded) or plain(encoded)
     )
     memory = FolderStateStore(tmp_path, durable=False)
     loaded = memory.load(9).state
@@ -281,6 +282,51 @@ def test_a_group_without_tensors_is_kept(tmp_path, durable):
     memory.save({**found, "base": {}}, 3)
     found = FolderStateStore(tmp_path, durable=durable).load(9).state
     assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}, "base": {}})
+
+
+# ---- on the disk
+
+
+def test_groups_on_the_disk_are_read_and_sent_as_they_were(tmp_path):
+    noise = np.random.default_rng(3).normal(size=(30, 40))
+    rounded = np.rint(3 * noise).astype(np.float32) / 3
+    adapters = {f"adapters/{n}/0": {"w": rounded + n, "v": rounded} for n in range(3)}
+    memory = FolderStateStore(tmp_path)
+    whole = {**state(), **adapters}
+    memory.save(whole, 1)
+
+    found = memory.on_disk(whole, ("adapters",))
+
+    assert found["base"] is whole["base"]
+    assert exact(found) == exact(whole)
+    group = found["adapters/1/0"]
+    assert group["w"] is not group["w"], "held by nobody"
+    encoders = [MessageEncoder() for _ in range(2)]
+    sent, plain = (
+        dict(encoder.arrays(saved["adapters/1/0"]))
+        for encoder, saved in zip(encoders, (found, whole), strict=True)
+    )
+    assert {n: (a.stype, bytes(a.data)) for n, a in sent.items()} == {
+        n: (a.stype, bytes(a.data)) for n, a in plain.items()
+    }
+    assert encoders[0].arrays(group)["w"] is sent["w"], "encoded once for all"
+
+
+def test_groups_on_the_disk_are_not_written_again_and_move_with_their_file(tmp_path):
+    few, many = {"w": np.ones(10)}, {"w": np.arange(1000.0)}
+    memory = FolderStateStore(tmp_path)
+    now = {"adapters/0": few, "base": many}
+    for number in range(1, 4):
+        memory.save(now, number)
+        now = memory.on_disk(now, ("adapters",))
+        now["base"] = {"w": np.full(1000, float(number))}
+    assert names(tmp_path) == ["manifest-2", "manifest-3"], "one of 1 had few in use"
+    before = now["adapters/0"]
+    assert memory.on_disk(now, ("adapters",))["adapters/0"] is before
+    assert exact({"adapters/0": before}) == exact({"adapters/0": few})
+    again = FolderStateStore(tmp_path)
+    loaded = again.on_disk(again.load().state, ("adapters",))
+    assert exact({"adapters/0": loaded["adapters/0"]}) == exact({"adapters/0": few})
 
 
 # ---- two versions
