@@ -49,10 +49,11 @@ def colours_of(values: Values) -> tuple[Values, Codes] | None:
             return None
     codes = np.minimum(np.searchsorted(found, bits), len(found) - 1)
     if not np.array_equal(found[codes], bits):  # the sample lacks some
-        found, codes = np.unique(bits, return_inverse=True)
-    if len(found) > COLOURS:
-        return None
-    return found.view(np.float32), codes.reshape(-1).astype(np.uint8)
+        found = np.unique(bits)
+        if len(found) > COLOURS:
+            return None
+        codes = np.searchsorted(found, bits)
+    return found.view(np.float32), codes.astype(np.uint8)
 
 
 def code_bits(colours: int) -> int:
