@@ -229,7 +229,7 @@ def damaging(one: LocalFederation, folder: str, moment: str) -> dict[str, Any]:
     until(reached.exists, one, "run")
     before = len(rounds(one))
     files = sorted(
-        (one.folder / folder).rglob("*.bin"), key=lambda p: p.stat().st_mtime
+        (one.folder / folder).rglob("manifest-*"), key=lambda p: p.stat().st_mtime
     )
     content = bytearray(files[-1].read_bytes())
     content[len(content) // 2] ^= 1

@@ -63,6 +63,8 @@ class Group:
             this nor a `model` stay exact.
         shared: other clients receive it as it was sent.
         predicts: clients need it to predict, where they receive more in order to train.
+        on_disk: few of many are looked at in a round, so that the server has them on
+            the disk, and reads a tensor whenever it is looked at.
     """
 
     mean: bool = False
@@ -70,6 +72,7 @@ class Group:
     rounded: bool = False
     shared: bool = False
     predicts: bool = False
+    on_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,8 @@ class ServerStrategy(ABC, Generic[P]):
 
     @classmethod
     def kinds(
-        cls, role: Literal["mean", "model", "rounded", "shared", "predicts"]
+        cls,
+        role: Literal["mean", "model", "rounded", "shared", "predicts", "on_disk"],
     ) -> tuple[str, ...]:
         """List the kinds of groups that have a role."""
         return tuple(kind for kind, group in cls.groups.items() if getattr(group, role))

@@ -24,28 +24,38 @@ def make_private_folder(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+@contextlib.contextmanager
+def replacing(
+    path: Path, *, private: bool = False, durable: bool = False
+) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the place of another when the context ends well.
+
+    A reader sees the old content or the new.
+
+    Args:
+        path: in a folder that is there.
+        private: the file is its owner's alone.
+        durable: a power cut, too, leaves the one or the other; see `sync_folder`.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    with open(temporary, "wb", opener=opener if private else None) as file:
+        yield file
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def replace_file(
     path: Path,
     *content: str | bytes | memoryview,
     private: bool = False,
     durable: bool = False,
 ) -> None:
-    """Replace a file in one step: a reader sees the old content or the new.
-
-    Args:
-        path: in a folder that is there.
-        content: in its parts; text is written as UTF-8.
-        private: the file is its owner's alone.
-        durable: a power cut, too, leaves the one or the other; see `sync_folder`.
-    """
-    temporary = path.with_name(f"{path.name}.new")
-    with open(temporary, "wb", opener=opener if private else None) as file:
+    """Replace a file by its content in parts, as `replacing`; text becomes UTF-8."""
+    with replacing(path, private=private, durable=durable) as file:
         for part in content:
             file.write(part.encode() if isinstance(part, str) else part)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -131,6 +131,8 @@ class Schedule:
 
     def participants(self, server_round: int) -> tuple[int, ...]:
         """Draw the participants of a round, ascending; at least one."""
+        if not (self.joined or self.sat_out):
+            return _sample(self.clients, self.fraction, self.seed, server_round)
         # Who joins later comes behind all others, so that earlier draws stay.
         joined = [c for c in range(self.clients) if self.has_joined(c, server_round)]
         if self.sat_out:

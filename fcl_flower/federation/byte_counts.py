@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from flwr.app import Array, RecordDict
 
-from fcl_flower.core.types import AnyArray, Payload, SparseArray, group_kind
+from fcl_flower.core.types import AnyArray, Arrays, Payload, SparseArray, group_kind
 from fcl_flower.flower.transport import CHUNK_BYTES
 
 META = "meta"
@@ -114,25 +114,26 @@ def nominal_bytes(payload: Payload) -> int:
 
 
 class NominalBytes:
-    """Counts nominal bytes; a tensor that goes to many clients is looked at once.
+    """Counts nominal bytes; a group that goes to many clients is looked at once.
 
-    Keep one for one round only: it holds the tensors that it has seen.
+    Keep one for one round only: it holds the groups that it has seen.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[AnyArray, int]] = {}
+        self._seen: dict[int, tuple[Arrays, int]] = {}
 
     def of(self, payload: Payload) -> int:
         """Count the nominal bytes of a payload; see `nominal_bytes`."""
-        return NOMINAL_BYTES * sum(
-            self._nonzero(tensor)
-            for arrays in payload.values()
-            for tensor in arrays.values()
-        )
+        return NOMINAL_BYTES * sum(map(self._nonzero, payload.values()))
 
-    def _nonzero(self, tensor: AnyArray) -> int:
-        if id(tensor) not in self._seen:
-            values = tensor.values if isinstance(tensor, SparseArray) else tensor
-            # NumPy compares many floats at a time, and counts them one by one.
-            self._seen[id(tensor)] = tensor, int(np.count_nonzero(values != 0))
-        return self._seen[id(tensor)][1]
+    def _nonzero(self, arrays: Arrays) -> int:
+        if id(arrays) not in self._seen:
+            found = sum(map(_nonzero, arrays.values()))
+            self._seen[id(arrays)] = arrays, found
+        return self._seen[id(arrays)][1]
+
+
+def _nonzero(tensor: AnyArray) -> int:
+    values = tensor.values if isinstance(tensor, SparseArray) else tensor
+    # NumPy compares many floats at a time, and counts them one by one.
+    return int(np.count_nonzero(values != 0))

@@ -4,11 +4,12 @@ Both sides use it: a client for its private state, the server for its checkpoint
 """
 
 import json
+import struct
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections import Counter
+from collections.abc import Collection, Mapping
 from logging import WARNING
 from pathlib import Path
 from types import MappingProxyType
@@ -18,16 +19,27 @@ from flwr.app import ConfigRecord, Context
 from typing_extensions import override
 
 from fcl_flower.core.errors import ContractError, WireError
-from fcl_flower.core.files import make_private_folder, replace_file, sync_folder
+from fcl_flower.core.files import make_private_folder, replacing, sync_folder
 from fcl_flower.core.formats import KEY, check_format
-from fcl_flower.core.types import AnyArray, Arrays, Payload
+from fcl_flower.core.types import Arrays, Payload, group_kind
 from fcl_flower.federation import messages
-from fcl_flower.federation.codec import Bytes, Encoded, decode, encode
+from fcl_flower.federation.stored import (
+    Entry,
+    File,
+    StoredArrays,
+    copy_group,
+    encode_group,
+    size_of,
+)
 from fcl_flower.flower.identity import log
 
 MANIFEST = "manifest-"
-FORMAT: Final = 1
-"""Of a manifest and of the files that it names."""
+FORMAT: Final = 2
+"""Of a manifest and of the files that it names. In the first each group was a file."""
+_MAGIC: Final = b"fcl-flower state\n"
+"""What a file begins with, since the second format."""
+_END: Final = struct.Struct("<QI")
+"""What it ends with: the bytes of the manifest before this, and their checksum."""
 VERSIONS = 2
 """How many are kept: a round that is repeated starts from the state before it."""
 BESIDE: Final = ("asked", "copies")
@@ -43,15 +55,9 @@ class Saved(NamedTuple):
     beside: Mapping[str, Payload] = MappingProxyType({})
 
 
-class _Entry(TypedDict):
-    file: str
-    checksum: int
-    tensors: list[tuple[str, str, list[int], str, int]]
-
-
 class _Manifest(TypedDict):
     round: int
-    groups: dict[str, _Entry]
+    groups: dict[str, Entry]
 
 
 class StateStore(ABC):
@@ -94,6 +100,14 @@ class StateStore(ABC):
             for group, arrays in groups.items()
         }
         self._save({**state, **kept}, server_round)
+
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        """Let go of groups of some kinds, where they can be read again.
+
+        ``state`` was loaded or saved last; it is returned with others for these groups,
+        whose tensors are read whenever they are looked at.
+        """
+        return state
 
     @abstractmethod
     def last(self, group: str) -> Arrays:
@@ -146,25 +160,29 @@ class ContextStateStore(StateStore):
 
 
 class FolderStateStore(StateStore):
-    """A folder with a file for each group and a manifest for each of two versions.
+    """A folder with a file for each of two versions, and for what is older in them.
+
+    A file has the groups that had changed, and then a manifest: where each group of the
+    version lies, there or in an earlier file. An earlier file of which less than half
+    is in use is given up: what is in use is copied.
 
     Its owner alone can read it. A crash at any moment leaves the old state or the new
     one, never a mixture; a damaged file is found by its checksum, and the version
-    before it is taken instead. A group is not written again when it is the very object
+    before it is taken instead. A group is not encoded again when it is the very object
     that was loaded, and unless ``durable`` not read before it is looked into: a client
-    with many old tasks touches the files of those that it works on. A group without
-    tensors is a line of the manifest, and has no file.
+    with many old tasks touches those that it works on. A group without tensors is a
+    line of the manifest.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         """Keep states in ``folder``, one client's own, which need not exist yet.
 
         ``durable`` forces each file to the disk, so that even a power cut loses
-        nothing, and checks every file when loading; a simulation does without.
+        nothing, and checks every group when loading; a simulation does without.
         """
         self._folder = folder
         self._durable = durable
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._loaded: dict[str, Arrays] = {}
 
     @override
@@ -172,157 +190,179 @@ class FolderStateStore(StateStore):
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
-                found = _open_manifest(path)
+                file = File(path)
+                found = _manifest(file)
                 if found["round"] >= before:
                     continue
-                stored = {
-                    group: _StoredArrays(self._folder / entry["file"], entry)
-                    for group, entry in found["groups"].items()
-                    if entry["tensors"]
-                }
-                if self._durable:
-                    for arrays in stored.values():
-                        _ = arrays.arrays  # reads the file
-                loaded: dict[str, Arrays] = {
-                    group: stored.get(group, {}) for group in found["groups"]
-                }
+                self._loaded = self._stored(found, file)
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
                 damage = damage or error
                 continue
-            self._entries, self._loaded = found["groups"], loaded
-            return found["round"], loaded
+            self._entries = found["groups"]
+            return found["round"], self._loaded
         if damage is not None:
             raise damage
         return None
 
+    def _stored(self, found: _Manifest, own: File) -> dict[str, Arrays]:
+        files, loaded = {own.path.name: own}, dict[str, Arrays]()
+        for group, entry in found["groups"].items():
+            name = entry["file"]
+            if not entry["tensors"]:
+                loaded[group] = {}
+                continue
+            if name not in files:
+                files[name] = File(self._folder / name)
+            loaded[group] = stored = StoredArrays(files[name], entry)
+            if self._durable:
+                stored.check()
+        return loaded
+
     @override
     def _save(self, groups: Payload, server_round: int) -> None:
-        make_private_folder(self._folder)
         old = self._manifests()
+        if not old:
+            make_private_folder(self._folder)
         number = _number(old[-1]) + 1 if old else 1
-        entries = {
+        unchanged = {
             group: self._entries[group]
+            for group, arrays in groups.items()
             if self._loaded.get(group) is arrays
-            else self._write(f"{number}-{place}.bin", arrays)
-            for place, (group, arrays) in enumerate(groups.items())
         }
-        self._name_durably()  # once for all files, before the manifest names them
-        text = json.dumps({KEY: FORMAT, "round": server_round, "groups": entries})
-        self._replace(
-            f"{MANIFEST}{number}", f"{zlib.crc32(text.encode())}\n{text}\n".encode()
-        )
-        self._name_durably()
-        self._entries, self._loaded = entries, dict(groups)
-        self._drop_old_versions(
-            old, server_round, {entry["file"] for entry in entries.values()}
-        )
+        self._write(number, groups, server_round, unchanged, _wasteful(unchanged))
+        self._drop_old_versions(number, old, server_round)
+
+    @override
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        files, found = dict[str, File](), dict[str, Arrays]()
+        for group, arrays in state.items():
+            entry = self._entries[group]
+            if group_kind(group) not in kinds or not entry["tensors"]:
+                continue
+            if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
+                continue
+            name = entry["file"]
+            if name not in files:
+                files[name] = File(self._folder / name)
+            found[group] = StoredArrays(files[name], entry, held=False)
+        self._loaded |= found
+        return {**state, **found}
 
     @override
     def last(self, group: str) -> Arrays:
         for path in reversed(self._manifests()):
             try:
-                entry = _open_manifest(path)["groups"].get(group)
+                entry = _manifest(File(path))["groups"].get(group)
                 if entry is None or not entry["tensors"]:
                     return {}
-                return dict(_StoredArrays(self._folder / entry["file"], entry))
+                return dict(StoredArrays(File(self._folder / entry["file"]), entry))
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
         return {}
 
     def drop_earlier(self) -> None:
-        """Remove all versions but the last, and what only they hold."""
-        *old, last = self._manifests()
-        kept = {entry["file"] for entry in _open_manifest(last)["groups"].values()}
-        self._drop_old_versions(old, 0, kept)
+        """Remove all versions but the last saved, and what only they hold."""
+        last = self._manifests()[-1]
+        number, found = _number(last) + 1, _manifest(File(last))
+        given_up = {entry["file"] for entry in self._entries.values()}
+        self._write(number, self._loaded, found["round"], self._entries, given_up)
+        self._drop_old_versions(number, [], 0)
 
     def _manifests(self) -> list[Path]:
-        names = self._folder.glob(f"{MANIFEST}*")
-        whole = [path for path in names if path.name[len(MANIFEST) :].isdecimal()]
-        return sorted(whole, key=_number)
+        # One before these may be there for what it has of the groups of a later one.
+        found = filter(_number, self._folder.glob(f"{MANIFEST}*"))
+        return sorted(found, key=_number)[-VERSIONS:]
 
     def _drop_old_versions(
-        self, old: list[Path], server_round: int, files: set[str]
+        self, number: int, old: list[Path], server_round: int
     ) -> None:
-        kept: list[Path] = []
+        kept = {f"{MANIFEST}{number}"} | _files(self._entries)
         for path in reversed(old):
             try:
-                manifest = _open_manifest(path)
+                manifest = _manifest(File(path))
             except WireError:
                 continue
-            if manifest["round"] < server_round and len(kept) < VERSIONS - 1:
-                kept.append(path)
-                files |= {entry["file"] for entry in manifest["groups"].values()}
-        dead = set(old).difference(kept)
+            if manifest["round"] < server_round:  # the last one that is
+                kept |= {path.name} | _files(manifest["groups"])
+                break
         for path in self._folder.iterdir():
-            stray = path.suffix in {".bin", ".new"} and path.name not in files
-            if stray or path in dead:
+            ours = path.suffix in {".bin", ".new"} or _number(path)
+            if ours and path.name not in kept:
                 path.unlink()
 
-    def _write(self, file: str, arrays: Arrays) -> _Entry:
-        encoded = {name: encode(tensor, copy=False) for name, tensor in arrays.items()}
-        content = [one.data for one in encoded.values()]
-        if encoded:
-            self._replace(file, *content)
-        tensors = [
-            (name, e.dtype, list(e.shape), e.form, len(e.data))
-            for name, e in encoded.items()
-        ]
-        checksum = 0
-        for data in content:
-            checksum = zlib.crc32(data, checksum)
-        return {"file": file, "checksum": checksum, "tensors": tensors}
-
-    def _replace(self, name: str, *content: Bytes) -> None:
+    def _write(
+        self,
+        number: int,
+        groups: Payload,
+        server_round: int,
+        unchanged: Mapping[str, Entry],
+        given_up: Collection[str],
+    ) -> None:
+        name, entries = f"{MANIFEST}{number}", dict[str, Entry]()
+        written: dict[int, Entry] = {}
         path = self._folder / name
-        replace_file(path, *content, private=True, durable=self._durable)
-
-    def _name_durably(self) -> None:
+        with replacing(path, private=True, durable=self._durable) as file:
+            file.write(_MAGIC)
+            for group, arrays in groups.items():
+                known, start = unchanged.get(group), file.tell()
+                if known is not None and known["file"] not in given_up:
+                    entries[group] = known
+                    continue
+                if id(arrays) not in written:  # a group may have two names
+                    written[id(arrays)] = (
+                        encode_group(file, arrays)
+                        if known is None
+                        else copy_group(file, File(self._folder / known["file"]), known)
+                    )
+                    written[id(arrays)] |= {"file": name, "start": start}
+                entries[group] = written[id(arrays)]
+            for entry in written.values():
+                entry["of"] = file.tell() - len(_MAGIC)
+            found = {KEY: FORMAT, "round": server_round, "groups": entries}
+            text = json.dumps(found).encode()
+            file.write(text)
+            file.write(_END.pack(len(text), zlib.crc32(text)))
         if self._durable:
             sync_folder(self._folder)
+        self._entries, self._loaded = entries, dict(groups)
 
 
-class _StoredArrays(Mapping[str, AnyArray]):
-    def __init__(self, path: Path, entry: _Entry) -> None:
-        if not path.exists():
-            raise WireError(f"state: {path} is missing")
-        self._path = path
-        self._entry = entry
-
-    @override
-    def __getitem__(self, name: str) -> AnyArray:
-        return self.arrays[name]
-
-    @override
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    @override
-    def __len__(self) -> int:
-        return len(self._entry["tensors"])
-
-    @cached_property
-    def arrays(self) -> dict[str, AnyArray]:
-        content = memoryview(self._path.read_bytes())
-        if zlib.crc32(content) != self._entry["checksum"]:
-            raise WireError(f"state: {self._path} is damaged")
-        arrays: dict[str, AnyArray] = {}
-        start = 0
-        for name, dtype, shape, form, size in self._entry["tensors"]:
-            data = content[start : start + size]
-            arrays[name] = decode(Encoded(dtype, tuple(shape), form, data))
-            start += size
-        return arrays
+def _files(entries: Mapping[str, Entry]) -> set[str]:
+    return {entry["file"] for entry in entries.values() if entry["tensors"]}
 
 
-def _number(manifest: Path) -> int:
-    return int(manifest.name[len(MANIFEST) :])
+def _wasteful(entries: Mapping[str, Entry]) -> set[str]:
+    """Name the files of which less than half is in use by these groups."""
+    groups = {(e["file"], e.get("start", 0)): e for e in entries.values()}
+    used = Counter[str]()
+    for entry in groups.values():
+        used[entry["file"]] += size_of(entry)
+    return {
+        entry["file"]
+        for entry in groups.values()
+        if 2 * used[entry["file"]] < entry.get("of", 0)
+    }
 
 
-def _open_manifest(path: Path) -> _Manifest:
-    checksum, _, text = path.read_bytes().partition(b"\n")
-    if checksum != str(zlib.crc32(text.removesuffix(b"\n"))).encode():
-        raise WireError(f"state: {path} is damaged")
+def _number(path: Path) -> int:
+    """Read the number of a manifest, from 1; 0 of any other file."""
+    name, _, number = path.name.rpartition("-")
+    return int(number) if name == MANIFEST[:-1] and number.isdecimal() else 0
+
+
+def _manifest(file: File) -> _Manifest:
+    if file.read(0, len(_MAGIC)) == _MAGIC:
+        end = file.size - _END.size
+        length, checksum = _END.unpack(file.read(end, _END.size))
+        length = min(length, end)  # if it is damaged, any number
+        text = file.read(end - length, length)
+    else:
+        told, _, text = file.read(0, file.size).partition(b"\n")
+        text = text.removesuffix(b"\n")
+        checksum = int(told) if told.isdigit() else -1
+    if zlib.crc32(text) != checksum:
+        raise WireError(f"state: {file.path} is damaged")
     found: _Manifest = json.loads(text)
-    check_format(path, found.get(KEY, 1), FORMAT)
+    check_format(file.path, found.get(KEY, 1), FORMAT)
     return found

@@ -205,20 +205,20 @@ def encode(
         raise ContractError(
             f"a tensor of dtype {dtype} cannot travel, only {', '.join(_DTYPES)}"
         )
-    whole = _encode(tensor, precision, compress=compress, seed=seed, copy=copy)
+    whole = _encode(tensor, dtype, precision, compress=compress, seed=seed, copy=copy)
     forms = [whole, *_with_palettes(tensor, compress=compress)]
     return min(forms, key=lambda form: len(form.data))
 
 
 def _encode(
     tensor: AnyArray,
+    dtype: str,
     precision: WireDtype,
     *,
     compress: bool,
     seed: int | None,
     copy: bool,
 ) -> Encoded:
-    dtype = tensor.dtype.name
     kind = "fcl.sparse" if isinstance(tensor, SparseArray) else "fcl.dense"
     values = tensor.values if isinstance(tensor, SparseArray) else tensor.reshape(-1)
     native = values.astype(_DTYPES[dtype], copy=False)

@@ -37,6 +37,7 @@ from fcl_flower.federation.codec import (
     is_matrix,
     spec,
 )
+from fcl_flower.federation.stored import StoredArrays
 
 STAGE = "fcl.stage"
 METRICS = "fcl.metrics"
@@ -89,10 +90,13 @@ class MessageEncoder:
         """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
         self._wire = wire
         self._seen: dict[tuple[int, WireDtype], tuple[Tensor, FlowerArray]] = {}
+        self._stored: dict[int, tuple[StoredArrays, Tensors]] = {}
 
     def arrays(self, arrays: Tensors, group: str = "") -> ArrayRecord:
         """Encode one group of tensors."""
         precision = self._wire.precision(group)
+        if isinstance(arrays, StoredArrays):
+            arrays = self._read(arrays, precision)
         record = ArrayRecord()  # which copies what its constructor is given
         for name, tensor in arrays.items():
             record[name] = self._array(tensor, precision)
@@ -132,6 +136,14 @@ class MessageEncoder:
         if evaluation is not None:
             records[SCORES] = encode_evaluation(evaluation)
         return records
+
+    def _read(self, arrays: StoredArrays, precision: WireDtype) -> Tensors:
+        # Once for all clients, and as it lies on the disk if that is how it travels.
+        if id(arrays) not in self._stored:
+            exact = precision == "float32" and not self._wire.compress
+            found: Tensors = arrays.encoded() if exact else dict(arrays)
+            self._stored[id(arrays)] = arrays, found
+        return self._stored[id(arrays)][1]
 
     def _array(self, tensor: Tensor, precision: WireDtype) -> FlowerArray:
         key = id(tensor), precision

@@ -21,8 +21,8 @@ LEAST: Final = 256
 """The fewest values that get one: fewer bytes are not worth the search."""
 HEAD: Final = 1 + 4 * COLOURS
 """The most bytes of a palette without codes."""
-_SAMPLE = 4096
-"""Values that are looked at first: those of most tensors show at once that they
+_SAMPLES: Final = (512, 4096)
+"""How many values are looked at first: those of most tensors show at once that they
 differ."""
 
 Bytes = bytes | memoryview
@@ -41,15 +41,19 @@ def colours_of(values: Values) -> tuple[Values, Codes] | None:
         is below `LEAST`.
     """
     bits = values.view(np.uint32)
-    step = max(1, len(bits) // _SAMPLE)
-    if len(bits) < LEAST or len(found := np.unique(bits[::step])) > COLOURS:
+    if len(bits) < LEAST:
         return None
+    for count in _SAMPLES:
+        found = np.unique(bits[:: max(1, len(bits) // count)])
+        if len(found) > COLOURS:
+            return None
     codes = np.minimum(np.searchsorted(found, bits), len(found) - 1)
     if not np.array_equal(found[codes], bits):  # the sample lacks some
-        found, codes = np.unique(bits, return_inverse=True)
-    if len(found) > COLOURS:
-        return None
-    return found.view(np.float32), codes.reshape(-1).astype(np.uint8)
+        found = np.unique(bits)
+        if len(found) > COLOURS:
+            return None
+        codes = np.searchsorted(found, bits)
+    return found.view(np.float32), codes.astype(np.uint8)
 
 
 def code_bits(colours: int) -> int:

@@ -249,7 +249,8 @@ class UpdateBuffer:
         """Make one for what a strategy averages."""
         # What holds updates against each other looks at each many times.
         whole = strategy.aggregation.compares
-        return cls(folder, () if whole else strategy.kinds("mean"))
+        means = () if whole else strategy.kinds("mean")
+        return cls(folder, (*means, *strategy.kinds("on_disk")))
 
     def store(self, update: Update) -> Update:
         """Move groups of an update to the file, where they are many bytes.

@@ -98,7 +98,7 @@ class Server:
         saved = self._store.load()
         if saved is None:
             return False
-        self._done, self._state = saved.round, saved.state
+        self._done, self._state = saved.round, self._on_disk(saved.state)
         self._publisher.restore(saved.round, saved.beside.get("copies", {}))
         if pending := saved.beside.get("asked"):
             self.pending = PendingRequests.from_payload(pending)
@@ -339,12 +339,16 @@ class Server:
         if pending is not None:
             beside["asked"] = pending.to_payload()
         self._store.save(self._state, self._done, beside)
+        self._state = self._on_disk(self._state)
         if stage.ends_task:
             self._on_task_end(stage, self._state)
         self._stages.note(stages)
         self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()
         self._publisher.close_round()
+
+    def _on_disk(self, state: Payload) -> Payload:
+        return self._store.on_disk(state, self._strategy.kinds("on_disk"))
 
     def replan(self, rounds_by_task: tuple[int, ...]) -> None:
         """Record that the first tasks have so many rounds, after the last round."""

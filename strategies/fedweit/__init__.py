@@ -180,7 +180,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     robust_aggregation = True
     groups: ClassVar[Mapping[str, Group]] = {
         "base": Group(mean=True, model=True),
-        "adapters": Group(rounded=True, shared=True),
+        "adapters": Group(rounded=True, shared=True, on_disk=True),
     }
 
     def __init__(self, params: P, context: ServerContext) -> None:

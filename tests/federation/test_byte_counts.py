@@ -131,12 +131,13 @@ def test_names_beyond_ascii_count_as_flower_writes_them():
     assert byte_counts.traffic(records).total() == stored_by_flower(records)
 
 
-def test_a_tensor_for_many_clients_is_looked_at_once_and_counts_each_time():
+def test_a_group_for_many_clients_is_looked_at_once_and_counts_each_time():
     tensor, other = np.array([1.0, 0.0, 2.0]), np.array([1.0, 0.0, 0.0])
+    group = {"w": tensor}
     counts = byte_counts.NominalBytes()
 
-    found = [counts.of({"base": {"w": t}}) for t in (tensor, other, tensor.copy())]
+    found = [counts.of({"base": g}) for g in (group, {"w": other}, dict(group))]
     tensor[1] = 5
 
     assert found == [8, 4, 8]
-    assert counts.of({"base": {"w": tensor, "v": other}}) == 8 + 4
+    assert counts.of({"base": group, "heads": {"v": other}}) == 8 + 4

@@ -13,10 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation.checkpoint import (
-    ContextStateStore,
-    FolderStateStore,
-)
+from fcl_flower.federation import stored
+from fcl_flower.federation.checkpoint import ContextStateStore, FolderStateStore
+from fcl_flower.federation.messages import MessageEncoder
 
 DTYPES = st.sampled_from(
     ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"]
@@ -57,6 +56,20 @@ def state():
 
 def later():
     return {**state(), "base": {"w": np.ones((2, 3), np.float32)}}
+
+
+def two_files(folder):
+    """Save a state of which a later file has one group, an earlier one the rest."""
+    old = {f"old/{task}": {"w": np.full(64, task + 0.5)} for task in range(3)}
+    FolderStateStore(folder).save({**state(), **old}, 1)
+    memory = FolderStateStore(folder, durable=False)
+    memory.save({**memory.load(9).state, "base": later()["base"]}, 1)
+    assert names(folder) == ["manifest-1", "manifest-2"]
+    return {**later(), **old}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 @given(payload=PAYLOADS)
@@ -103,20 +116,15 @@ def test_a_context_may_hold_more_in_dense_form_than_a_peer_may_send():
 
 
 @pytest.mark.parametrize("looked_into", [True, False])
-@pytest.mark.parametrize("step", [1, 2])
-def test_a_crash_between_two_files_leaves_the_old_state_whole(
-    tmp_path, monkeypatch, step, looked_into
+def test_a_crash_before_a_file_has_its_name_leaves_the_old_state_whole(
+    tmp_path, monkeypatch, looked_into
 ):
     FolderStateStore(tmp_path, durable=False).save(state(), 1)
     memory = FolderStateStore(tmp_path, durable=False)
     kept = memory.load(9).state if looked_into else state()
-    replace, calls = Path.replace, []
 
     def crash(self, target):
-        calls.append(target)
-        if len(calls) == step:
-            raise OSError("power cut")
-        return replace(self, target)
+        raise OSError("power cut")
 
     monkeypatch.setattr(Path, "replace", crash)
     with pytest.raises(OSError, match="power cut"):
@@ -135,28 +143,25 @@ def test_a_crash_while_writing_leaves_the_old_state_whole(tmp_path):
     assert not (tmp_path / "0123.bin.new").exists()
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "removed", "emptied"])
-def test_a_damaged_file_is_refused_by_name(tmp_path, damage):
-    FolderStateStore(tmp_path).save(state(), 1)
-    for path in sorted(tmp_path.iterdir()):
-        if damage == "removed" and path.name == "manifest-1":
-            continue
-        whole = path.read_bytes()
-        if damage == "removed":
-            path.unlink()
-        elif damage == "flipped":
-            middle = len(whole) // 2
-            flipped = bytes([whole[middle] ^ 1])
-            path.write_bytes(whole[:middle] + flipped + whole[middle + 1 :])
-        else:
-            path.write_bytes(whole[:-2] if damage == "truncated" else b"")
-        with pytest.raises(WireError, match=path.name):
-            exact(FolderStateStore(tmp_path).load(9).state)
-        path.write_bytes(whole)
-    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(state())
+@pytest.mark.parametrize("damage", ["flipped", "removed", "emptied"])
+def test_a_damaged_file_that_a_version_has_groups_in_is_refused_by_name(
+    tmp_path, damage
+):
+    saved = two_files(tmp_path)
+    path = tmp_path / "manifest-1"
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "flipped":
+        path.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+    elif damage == "emptied":
+        path.write_bytes(b"")
+    with pytest.raises(WireError, match="manifest-1"):
+        exact(FolderStateStore(tmp_path).load(9).state)
+    path.write_bytes(whole[:-2])  # a manifest that this version does not need
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(saved)
 
 
-def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
+def test_no_byte_of_a_file_can_change_unseen(tmp_path):
     FolderStateStore(tmp_path).save(state(), 1)
     path = tmp_path / "manifest-1"
     whole = path.read_bytes()
@@ -169,84 +174,105 @@ def test_no_byte_of_the_manifest_can_change_unseen(tmp_path):
 
 
 def test_a_group_that_did_not_change_is_not_written_again(tmp_path):
-    FolderStateStore(tmp_path, durable=False).save(state(), 1)
-    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
+    saved = two_files(tmp_path)
+    first = (tmp_path / "manifest-1").stat()
     memory = FolderStateStore(tmp_path, durable=False)
-    loaded = memory.load(9).state
-    memory.save({**loaded, "base": {"w": np.zeros((2, 3), np.float32)}}, 1)
-    memory.save({**loaded, "base": {"w": np.ones((2, 3), np.float32)}}, 1)
-    after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in bins(tmp_path)}
-    assert len(before.keys() & after.keys()) == 2
-    assert all(after[name] == before[name] for name in before.keys() & after.keys())
-    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
+    memory.save({**memory.load(9).state, "base": state()["base"]}, 2)
+    memory.save({**memory.load(9).state, "base": later()["base"]}, 3)
+    assert names(tmp_path) == ["manifest-1", "manifest-3", "manifest-4"]
+    assert (tmp_path / "manifest-1").stat() == first
+    assert (tmp_path / "manifest-4").stat().st_size < first.st_size
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(saved)
+    assert FolderStateStore(tmp_path).load(2) is None, "the first is no version now"
 
 
-def test_stale_files_vanish(tmp_path):
+def test_what_little_is_left_of_a_file_is_copied(tmp_path):
+    large, small = {"w": np.ones(100)}, {"w": np.arange(3.0)}
     memory = FolderStateStore(tmp_path, durable=False)
-    memory.save(state(), 1)
-    assert len(bins(tmp_path)) == 3
-    memory.save({"base": state()["base"]}, 1)
-    assert len(bins(tmp_path)) == 1
-    assert len(list(tmp_path.iterdir())) == 2
+    memory.save({"large": large, "small": small}, 1)
+    for number in (2, 3):
+        memory = FolderStateStore(tmp_path, durable=False)
+        loaded = memory.load(number).state
+        memory.save({**loaded, "large": {"w": np.full(100, float(number))}}, number)
+    assert names(tmp_path) == ["manifest-2", "manifest-3"]
+    # Its file has no name any more, but who has loaded it can still read it.
+    assert exact({"small": loaded["small"]}) == exact({"small": small})
+    found = FolderStateStore(tmp_path).load(9).state
+    assert exact(found) == exact({"large": {"w": np.full(100, 3.0)}, "small": small})
 
 
-def test_a_group_without_a_reader_is_not_read(tmp_path, monkeypatch):
-    FolderStateStore(tmp_path).save(state(), 1)
+def test_a_group_of_two_names_lies_there_once(tmp_path):
+    group = {"w": np.arange(1000.0)}
+    FolderStateStore(tmp_path).save({"base": group, "anchor": group}, 1)
+    assert (tmp_path / "manifest-1").stat().st_size < 1.1 * 8000
+    found = FolderStateStore(tmp_path).load(9).state
+    assert exact(found) == exact({"base": group, "anchor": group})
+
+
+def test_the_versions_before_can_be_dropped(tmp_path):
+    saved = two_files(tmp_path)
+    memory = FolderStateStore(tmp_path)
+    left = {g: a for g, a in memory.load(9).state.items() if g != "old/1"}
+    memory.save(left, 1)
+    memory.drop_earlier()
+    assert names(tmp_path) == ["manifest-4"]
+    del saved["old/1"]
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(saved)
+    assert np.full(64, 1.5).tobytes() not in (tmp_path / "manifest-4").read_bytes()
+    assert np.full(64, 2.5).tobytes() in (tmp_path / "manifest-4").read_bytes()
+
+
+def test_a_group_without_a_reader_is_not_decoded(tmp_path, monkeypatch):
+    saved = two_files(tmp_path)
     read = []
-    plain = Path.read_bytes
+    plain = stored.decode
     monkeypatch.setattr(
-        Path, "read_bytes", lambda path: read.append(path.suffix) or plain(path)
+        stored, "decode", lambda encoded: read.append(encoded) or plain(encoded)
     )
     memory = FolderStateStore(tmp_path, durable=False)
     loaded = memory.load(9).state
     memory.save({**loaded, "base": later()["base"]}, 1)
-    assert set(read) == {""}, "manifests alone"
-    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
+    assert not read
+    assert exact(FolderStateStore(tmp_path).load(9).state) == exact(saved)
 
 
 def test_a_file_left_by_a_crash_is_never_taken_for_a_new_one(tmp_path):
     FolderStateStore(tmp_path).save(state(), 1)
-    (tmp_path / "2-0.bin").write_bytes(b"from a save that never reached its manifest")
+    (tmp_path / "manifest-2.new").write_bytes(b"from a save that never had its name")
     memory = FolderStateStore(tmp_path)
     memory.save({**memory.load(9).state, "base": later()["base"]}, 1)
     assert exact(FolderStateStore(tmp_path).load(9).state) == exact(later())
+    assert not (tmp_path / "manifest-2.new").exists()
 
 
-def test_a_durable_state_reaches_the_disk_before_the_manifest_names_it(
-    tmp_path, monkeypatch
-):
+def test_a_durable_state_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     events = []
     replace, fsync = Path.replace, os.fsync
 
     def noted_replace(self, target):
-        events.append(f"name {Path(target).suffix or Path(target).name}")
+        events.append(f"name {Path(target).name}")
         return replace(self, target)
 
     def noted_fsync(handle):
         path = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        events.append("sync folder" if path.is_dir() else f"sync {path.suffixes[0]}")
+        events.append("sync folder" if path.is_dir() else f"sync {path.name}")
         return fsync(handle)
 
     monkeypatch.setattr(Path, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
     two = {"base": {"w": np.ones(2)}, "heads": {"w": np.ones(3)}}
     FolderStateStore(tmp_path, durable=True).save(two, 1)
-    assert events == [
-        *("sync .bin", "name .bin") * 2,
-        "sync folder",
-        *("sync .new", "name manifest-1", "sync folder"),
-    ]
+    assert events == ["sync manifest-1.new", "name manifest-1", "sync folder"]
     events.clear()
     FolderStateStore(tmp_path, durable=False).save({"base": {"w": np.ones(2)}}, 1)
-    assert events == ["name .bin", "name manifest-2"]
+    assert events == ["name manifest-2"]
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_group_without_tensors_is_kept_and_has_no_file(tmp_path, durable):
+def test_a_group_without_tensors_is_kept(tmp_path, durable):
     first = {"base": {"w": np.ones(2)}, "heads": {}, "optimizer": {}}
     FolderStateStore(tmp_path, durable=durable).save(first, 1)
 
-    assert len(bins(tmp_path)) == 1
     memory = FolderStateStore(tmp_path, durable=durable)
     loaded = memory.load(9).state
     assert exact(loaded) == exact(first)
@@ -258,8 +284,49 @@ def test_a_group_without_tensors_is_kept_and_has_no_file(tmp_path, durable):
     assert exact(found) == exact({**first, "heads": {"h": np.zeros(1)}, "base": {}})
 
 
-def bins(folder):
-    return sorted(folder.glob("*.bin"))
+# ---- on the disk
+
+
+def test_groups_on_the_disk_are_read_and_sent_as_they_were(tmp_path):
+    noise = np.random.default_rng(3).normal(size=(30, 40))
+    rounded = np.rint(3 * noise).astype(np.float32) / 3
+    adapters = {f"adapters/{n}/0": {"w": rounded + n, "v": rounded} for n in range(3)}
+    memory = FolderStateStore(tmp_path)
+    whole = {**state(), **adapters}
+    memory.save(whole, 1)
+
+    found = memory.on_disk(whole, ("adapters",))
+
+    assert found["base"] is whole["base"]
+    assert exact(found) == exact(whole)
+    group = found["adapters/1/0"]
+    assert group["w"] is not group["w"], "held by nobody"
+    encoders = [MessageEncoder() for _ in range(2)]
+    sent, plain = (
+        dict(encoder.arrays(saved["adapters/1/0"]))
+        for encoder, saved in zip(encoders, (found, whole), strict=True)
+    )
+    assert {n: (a.stype, bytes(a.data)) for n, a in sent.items()} == {
+        n: (a.stype, bytes(a.data)) for n, a in plain.items()
+    }
+    assert encoders[0].arrays(group)["w"] is sent["w"], "encoded once for all"
+
+
+def test_groups_on_the_disk_are_not_written_again_and_move_with_their_file(tmp_path):
+    few, many = {"w": np.ones(10)}, {"w": np.arange(1000.0)}
+    memory = FolderStateStore(tmp_path)
+    now = {"adapters/0": few, "base": many}
+    for number in range(1, 4):
+        memory.save(now, number)
+        now = memory.on_disk(now, ("adapters",))
+        now["base"] = {"w": np.full(1000, float(number))}
+    assert names(tmp_path) == ["manifest-2", "manifest-3"], "one of 1 had few in use"
+    before = now["adapters/0"]
+    assert memory.on_disk(now, ("adapters",))["adapters/0"] is before
+    assert exact({"adapters/0": before}) == exact({"adapters/0": few})
+    again = FolderStateStore(tmp_path)
+    loaded = again.on_disk(again.load().state, ("adapters",))
+    assert exact({"adapters/0": loaded["adapters/0"]}) == exact({"adapters/0": few})
 
 
 # ---- two versions
@@ -302,8 +369,9 @@ def test_a_damaged_group_gives_way_to_the_one_before_it(tmp_path, caplog):
     store = FolderStateStore(tmp_path)
     store.save(state(), 1)
     store.save(later(), 2)
-    newest = tmp_path / "2-0.bin"
-    newest.write_bytes(b"x" + newest.read_bytes()[1:])
+    newest = tmp_path / "manifest-2"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
 
     found = FolderStateStore(tmp_path).last("base")
 
@@ -311,12 +379,11 @@ def test_a_damaged_group_gives_way_to_the_one_before_it(tmp_path, caplog):
     assert "is damaged; trying the version before" in caplog.text
 
 
-@pytest.mark.parametrize("damaged", ["manifest-2", "2-0.bin"])
-def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, caplog, damaged):
+def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, caplog):
     memory = FolderStateStore(tmp_path)
     memory.save(told(1), 1)
     memory.save(told(2), 2)
-    (tmp_path / damaged).write_bytes(b"rubbish")
+    (tmp_path / "manifest-2").write_bytes(b"rubbish")
     found = FolderStateStore(tmp_path).load(9)
     assert (found.round, exact(found.state)) == (1, exact(told(1)))
     again = FolderStateStore(tmp_path)

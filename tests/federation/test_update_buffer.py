@@ -75,6 +75,7 @@ def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory)
     def open_files():
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()
     before = open_files()
     holder = UpdateBuffer(tmp_path, ("base",))
     kept = [holder.store(update(payload())) for _ in range(3)]

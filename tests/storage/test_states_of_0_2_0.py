@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import zlib
 from pathlib import Path
 
@@ -134,10 +135,6 @@ def raised(text, number):
     return changed
 
 
-def with_checksum(text):
-    return f"{zlib.crc32(text.removesuffix(chr(10)).encode())}\n{text}"
-
-
 def newer(folder, kind, number):
     """Run, and say of one of the files that it has a format; return how it is read."""
     run("fedavg", folder)
@@ -154,8 +151,11 @@ def newer(folder, kind, number):
         return path, lambda: record.read(folder)
     if kind == "manifest":
         path = folder / "checkpoint" / "manifest-4"
-        text = path.read_text().split("\n", 1)[1]
-        path.write_text(with_checksum(raised(text, number)))
+        content = path.read_bytes()
+        start = content.index(b'{"format"')
+        text = raised(content[start:-12].decode(), number).encode()
+        end = struct.pack("<QI", len(text), zlib.crc32(text))
+        path.write_bytes(content[:start] + text + end)
         return path, lambda: FolderStateStore(folder / "checkpoint").load()
     client = of_client(folder / "client-0")
     keep_spec(*client, resolve(RunConfig.from_settings(dataset="digits", clients=2)))
