@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-MARKED := process or ray or deploy or browser or fuzz or encoder
+MARKED := process or ray or deploy or browser or fuzz or encoder or gpu
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 
 .DEFAULT_GOAL := help
@@ -48,7 +48,7 @@ format: $(INSTALLED) ## bring the code into the one format
 
 docs: $(DOCS_INSTALLED) ## build the manual as a site in build/site; broken links are errors
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python docs/sentences.py
+	$(BIN)/python docs/sentences.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what these commands made, but for the results in runs/
