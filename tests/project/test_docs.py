@@ -208,7 +208,7 @@ def test_settings_that_a_page_names_are_there(path):
     named = re.findall(
         rf"(?:`|--set |\[?\b|^)((?:{sections})\.[a-z_0-9]+)(?=[`= ])", path.read_text()
     )
-    files = {".py", ".md", ".json"}
+    files = {".py", ".md", ".json", ".sh"}
 
     unknown = {key for key in named if Path(key).suffix not in files} - known_keys()
 
