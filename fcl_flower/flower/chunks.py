@@ -36,6 +36,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 
 LARGE = 2**20
 """Bytes from which on a piece waits in a file."""
+FIRST_RETRY = 0.1
+"""Seconds until a piece is asked for again that is not there yet; then twice as many
+each time. Flower (1.41) begins with one second, by which a piece is long there."""
 
 
 class Spool:
@@ -90,7 +93,9 @@ def pulled(
             return content
         return spool.store(_body(content))
 
-    found: dict[str, Any] = pull_objects(object_ids, cast(Any, stored))
+    found: dict[str, Any] = pull_objects(
+        object_ids, cast(Any, stored), initial_backoff=FIRST_RETRY
+    )
     return found
 
 

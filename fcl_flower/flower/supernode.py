@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -53,11 +54,14 @@ def run_node(address: str, command: Sequence[str]) -> None:
     leave_out()
     from flwr.supernode import start_client_internal as flower
 
+    from fcl_flower.flower.chunks import FIRST_RETRY
     from fcl_flower.flower.looks import looking_often
     from fcl_flower.flower.stopped_runs import leaving_nothing
 
     step = leaving_nothing(flower._pull_and_store_message)
     flower._pull_and_store_message = looking_often(step)
+    pull = partial(flower.pull_objects, initial_backoff=FIRST_RETRY)  # type: ignore[attr-defined]
+    flower.pull_objects = pull  # type: ignore[attr-defined]
     sys.argv = list(command)
     if address:
         # Nobody else on this machine may take the client's messages up. A pipe, as the
