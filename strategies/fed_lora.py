@@ -53,7 +53,7 @@ ALGORITHM = Algorithm(
     paper="Singhal et al., ACL 2025",
     defaults={"data.datasets": "stdlib-docs"},
     models=("lora-transformer", "lora-vit"),
-    privacy_units=("client",),
+    privacy_units=("client", "example"),
 )
 
 

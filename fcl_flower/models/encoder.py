@@ -119,6 +119,8 @@ class Transformer(nn.Module):
     def hidden(self, features: Tensor) -> Hidden:
         """Read `frozen_features`, (batch, tokens, D + 1); common padding is cut."""
         mask = features[..., -1]
+        if _sizes_are_fixed(mask):
+            return Hidden(features[..., :-1], mask)
         longest = int(mask.sum(1).max()) if len(features) else 0
         return Hidden(features[:, :longest, :-1], mask[:, :longest])
 
@@ -173,7 +175,7 @@ class Transformer(nn.Module):
         if not self.text:
             values = cast(Tensor, embeddings(x))
             return Hidden(values, torch.ones(values.shape[:2], device=x.device))
-        if not torch.compiler.is_compiling():  # of a graph the data decide no size
+        if not _sizes_are_fixed(x):
             longest = int((x > 0).sum(1).max()) if len(x) else 0
             x = x[:, :longest]
         return Hidden(cast(Tensor, embeddings(self._numbers(x))), (x > 0).float())
@@ -276,6 +278,12 @@ def _interpolate(encoder: Any, size: int) -> None:  # noqa: ANN401 - of many typ
     patches.num_patches = count
     parts.image_size = patches.image_size = (size, size)
     encoder.config.image_size = size
+
+
+def _sizes_are_fixed(x: Tensor) -> bool:
+    """Tell whether data may decide no size: in a graph, or below `torch.func.vmap`."""
+    below: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return below or torch.compiler.is_compiling()
 
 
 def token_mean(values: Tensor, mask: Tensor) -> Tensor:

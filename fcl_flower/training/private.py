@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import BudgetError
@@ -105,11 +106,12 @@ def fit_dp_sgd(
             rows = torch.from_numpy(drawn).to(examples.y.device)
             leaves = {name: p.detach() for name, p in parameters.items()}
             # An empty batch has no gradients, but its noise all the same.
-            gradients = (
-                by_example(leaves, see(examples.x[rows]), examples.y[rows])
-                if len(drawn)
-                else {name: p.new_zeros(0, *p.shape) for name, p in leaves.items()}
-            )
+            with sdpa_kernel(SDPBackend.MATH):  # `vmap` has rules for its parts alone
+                gradients = (
+                    by_example(leaves, see(examples.x[rows]), examples.y[rows])
+                    if len(drawn)
+                    else {name: p.new_zeros(0, *p.shape) for name, p in leaves.items()}
+                )
             summed = clipped_sum(gradients, privacy.clip)
             optimizer.zero_grad()
             extra = penalty()

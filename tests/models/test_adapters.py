@@ -17,6 +17,7 @@ from encoders import (
     model,
     plain,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fcl_flower.algorithms.base import ClientContext, Params
 from fcl_flower.algorithms.local_training import LocalTraining
@@ -316,6 +317,31 @@ def test_prepared_inputs_give_the_same_features_and_gradients(
         )
     alone = body.frozen_features(x)[1:]
     torch.testing.assert_close(body(alone), body(x[1:]), atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "vit", "dinov2"])
+def test_torch_func_finds_the_gradients_of_single_examples(
+    backbone, kind, made, prepared
+):
+    body = made(backbone(kind), blocks=1, learned=True).train()
+    x = inputs(kind)
+    x = body.frozen_features(x) if prepared else x
+    leaves = {n: p.detach() for n, p in body.named_parameters() if p.requires_grad}
+
+    def total(leaves, one):
+        features = torch.func.functional_call(body, leaves, (one[None],))
+        return features[:, ::3].sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found = torch.func.vmap(torch.func.grad(total), in_dims=(None, 0))(leaves, x)
+
+    for row, one in enumerate(x):
+        body.zero_grad()
+        body(one[None])[:, ::3].sum().backward()
+        for name in leaves:
+            expected = body.get_parameter(name).grad
+            torch.testing.assert_close(found[name][row], expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("blocks", range(BLOCKS + 1))
