@@ -20,7 +20,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal
 from supernodes import SECRET, question, shipped, supernode
 
-from fcl_flower.flower import stopped_runs
+from fcl_flower.flower import looks, stopped_runs
 from fcl_flower.flower.commands import client_program
 from fcl_flower.flower.executor import Executor
 from fcl_flower.flower.worker import OURS
@@ -156,15 +156,18 @@ def test_a_supernode_is_run_so(tmp_path):
     script.write_text(
         "import sys\n"
         "from flwr.supernode import start_client_internal as found\n"
-        "print(found._pull_and_store_message.__module__, sys.argv[1:], __name__)\n"
+        "from inspect import getclosurevars\n"
+        "step = found._pull_and_store_message\n"
+        "inner = getclosurevars(step).nonlocals['step']\n"
+        "print(step.__module__, inner.__module__, sys.argv[1:], __name__)\n"
         "sys.exit(4)\n"
     )
     command = client_program([str(script), "--insecure"], resident=False)
 
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
 
-    # The step is a function of ours, and no longer one of Flower's.
-    ours = stopped_runs.__name__
-    assert done.stdout.split(maxsplit=1) == [ours, "['--insecure'] __main__\n"]
+    # The step is a function of ours around another of ours, which is around Flower's.
+    ours = [looks.__name__, stopped_runs.__name__]
+    assert done.stdout.split(maxsplit=2) == [*ours, "['--insecure'] __main__\n"]
     assert done.returncode == 4
     assert command[0] == sys.executable
