@@ -63,6 +63,20 @@ def saved(folder, kind, **changes):
     return str(folder)
 
 
+def reading_digits(folder, strategy, model="lora-vit", kind="vit", **sizes):
+    """Return settings of a run on a tiny encoder that reads digits.
+
+    ``sizes`` are parameters of the model; one block learns.
+    """
+    encoder = saved(folder, kind, image_size=8, num_channels=1)
+    given = {"encoder": encoder, "num_blocks": 1, **sizes}
+    return {
+        **{"strategy": strategy, "model": model},
+        **{f"model.{name}": value for name, value in given.items()},
+        **{"dataset": "digits", "clients": 3, "rounds": 2},
+    }
+
+
 def saved_tokenizer(folder, words, longest=12):
     """Write a tokenizer of whole words, numbered in this order; return the folder.
 

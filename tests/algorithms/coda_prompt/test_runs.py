@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from encoders import saved
+from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
@@ -13,18 +13,13 @@ from fcl_flower.federation import messages
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KEYS = "body.pools.0.keys"
-SIZES = {"components": 2, "prompt_length": 2, "num_blocks": 1}
+SIZES = {"components": 2, "prompt_length": 2}
 
 
 @pytest.fixture(scope="module", params=["vit", "dinov2"])
 def settings(request, tmp_path_factory):
-    """Return settings of a run on a tiny encoder that reads digits."""
-    folder = tmp_path_factory.mktemp("encoder")
-    encoder = saved(folder, request.param, image_size=8, num_channels=1)
-    sizes = {f"model.{name}": value for name, value in SIZES.items()}
-    model = {"model": "prompted-vit", "model.encoder": encoder, **sizes}
-    data = {"dataset": "digits", "clients": 3, "rounds": 2}
-    return {"strategy": "coda-prompt", **model, **data}
+    folder, kind = tmp_path_factory.mktemp("encoder"), request.param
+    return reading_digits(folder, "coda-prompt", "prompted-vit", kind, **SIZES)
 
 
 def test_some_clients_at_a_time_are_enough(tmp_path, settings):

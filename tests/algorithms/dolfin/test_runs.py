@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from encoders import saved
+from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
@@ -18,17 +18,9 @@ QUERY, PAIR = "query.survey", "body.adapters.0"
 
 
 @pytest.fixture(scope="module", params=["vit", "dinov2"])
-def encoder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    return saved(folder, request.param, image_size=8, num_channels=1)
-
-
-@pytest.fixture(scope="module")
-def settings(encoder):
-    """Return settings of a run on a tiny encoder that reads digits."""
-    model = {"model": "lora-vit", "model.encoder": encoder, "model.num_blocks": 1}
-    data = {"dataset": "digits", "clients": 3, "rounds": 2}
-    return {"strategy": "dolfin", **model, **data}
+def settings(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    return reading_digits(folder, "dolfin", kind=request.param)
 
 
 def test_some_clients_at_a_time_are_enough(tmp_path, settings):

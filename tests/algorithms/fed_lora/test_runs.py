@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from encoders import saved
+from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
@@ -23,12 +23,7 @@ UP = "body.adapters.0.up"
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Return settings of a run on a tiny encoder that reads digits."""
-    folder = tmp_path_factory.mktemp("encoder")
-    encoder = saved(folder, "vit", image_size=8, num_channels=1)
-    model = {"model": "lora-vit", "model.encoder": encoder, "model.num_blocks": 1}
-    data = {"dataset": "digits", "clients": 3, "rounds": 2}
-    return {"strategy": "fed-lora", **model, **data}
+    return reading_digits(tmp_path_factory.mktemp("encoder"), "fed-lora")
 
 
 def by(rule):
@@ -44,6 +39,18 @@ def test_the_mean_gives_the_numbers_of_fedavg(tmp_path, settings):
     for way in ("up", "down"):
         sent = [found["bytes_by_kind"][way]["base"] for found in (one, other)]
         assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("rule", ["alternating", "residual"])
+def test_privacy_of_an_example_moves_what_is_trained(tmp_path, settings, rule):
+    """Each client answers: single examples have gradients behind attention, too."""
+    private = {"unit": "example", "noise_multiplier": 1.0}
+    config = tiny(tmp_path, **settings, **by(rule), **private, head="single")
+
+    run_in_process(config)
+
+    assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
+    assert summary_of(tmp_path)["privacy"]["epsilon"] > 0
 
 
 def test_each_rule_sends_what_it_says(tmp_path, settings):

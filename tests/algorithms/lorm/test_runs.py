@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from encoders import saved
+from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
 from flwr.app import Message
 from mutants import array_of, with_array
@@ -15,12 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Return settings of a run on a tiny encoder that reads digits."""
-    folder = tmp_path_factory.mktemp("encoder")
-    encoder = saved(folder, "vit", image_size=8, num_channels=1)
-    model = {"model": "lora-vit", "model.encoder": encoder, "model.num_blocks": 1}
-    data = {"dataset": "digits", "clients": 3, "rounds": 2}
-    return {"strategy": "lorm", **model, **data}
+    return reading_digits(tmp_path_factory.mktemp("encoder"), "lorm")
 
 
 def test_some_clients_at_a_time_are_enough(tmp_path, settings):
