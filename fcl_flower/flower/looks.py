@@ -33,20 +33,18 @@ def looking_often(
         now: the time in seconds.
         sleep: waits for so many seconds.
     """
-    waits_since = now() - LONGEST / SHARE
-    found_one = False
+    answered: float | None = now() - LONGEST / SHARE
 
     def looked(**given: object) -> int | None:
-        nonlocal waits_since, found_one
-        if found_one:  # Flower calls again when that message has been answered
-            waits_since = now()
+        nonlocal answered
+        if answered is None:  # Flower calls again when its message has been answered
+            answered = now()
         while (run := step(**given)) is None:
-            found_one = False
-            pause = max(SHORTEST, SHARE * (now() - waits_since))
+            pause = max(SHORTEST, SHARE * (now() - answered))
             if pause >= LONGEST:
                 return None
             sleep(pause)
-        found_one = True
+        answered = None
         return run
 
     return looked
