@@ -83,10 +83,9 @@ def test_the_readmes_numbers_are_those_of_the_studies():
     }
     expected = {}
     for (setting, _), pair in script["GAINS"].items():
-        study, table, federated, alone, columns = pair
-        both = script["percent"](study, table, federated, columns[0])
-        lonely = script["percent"](study, table, alone, columns[1])
-        up = script["cell"](*sent.get(setting, (study, table, federated, "up")))
+        both, lonely = script["accuracies"](pair)
+        with_up = sent.get(setting, (*pair[:3], "up"))
+        up = script["cell"](*with_up)
         expected[setting.lower()] = [both, lonely, round(both - lonely, 1), up]
     results = README.read_text().partition("## Results")[2].partition("\n## ")[0]
     shown = [line for line in results.splitlines() if line.startswith("| ")][2:]
