@@ -218,7 +218,7 @@ class LayerInputs:
 
     def at_block(self, block: nn.Module, inputs: tuple[Tensor | None, ...]) -> None:
         """Note which of a block's tokens are none: those that attention leaves out."""
-        mask = inputs[1]
+        mask = inputs[1] if inputs[1:] else None  # blocks of images take none
         self._kept = None if mask is None else (mask[:, 0, 0] == 0)
 
     def at_layer(

@@ -187,7 +187,8 @@ class Transformer(nn.Module):
         mask = ((1 - hidden.mask) * least)[:, None, None] if self.text else None
         with torch.autocast(values.device.type, torch.bfloat16, enabled=self._half):
             for block in self.blocks[start:stop]:
-                found = block(values, mask)
+                # Layers of images take no mask in some versions of the library.
+                found = block(values, mask) if self.text else block(values)
                 values = found[0] if isinstance(found, tuple) else found
         return Hidden(values.float(), hidden.mask)
 
