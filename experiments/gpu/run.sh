@@ -22,13 +22,13 @@ output=$(cd "$output" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=${PYTHON:-python3}
 # The machine's own torch stays; what it lacks comes from files, as it may be offline.
+site=""
 if [ -n "$wheels" ]; then
-    "$python" -m venv --system-site-packages "$output/venv"
-    "$output/venv/bin/pip" install -q --no-index --find-links "$wheels" "fcl-flower[dev,vision]"
-    python=$output/venv/bin/python
+    site=$output/site
+    "$python" -m pip install -q --no-index --no-deps --upgrade --target "$site" "$wheels"/*.whl
 fi
 cd "$root"
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" FCL_TEST_DEVICE="$device" OMP_NUM_THREADS=1
+export PYTHONPATH="$root${site:+:$site}${PYTHONPATH:+:$PYTHONPATH}" FCL_TEST_DEVICE="$device" OMP_NUM_THREADS=1
 chosen="gpu"
 tests=150
 if [ -n "$quick" ]; then
