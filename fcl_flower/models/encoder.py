@@ -184,11 +184,11 @@ class Transformer(nn.Module):
         """Run the blocks from ``start`` up to ``stop``."""
         values = hidden.values
         least = torch.finfo(values.dtype).min
-        mask = ((1 - hidden.mask) * least)[:, None, None] if self.text else None
+        # Layers of images take no mask in some versions of the library.
+        masks = (((1 - hidden.mask) * least)[:, None, None],) if self.text else ()
         with torch.autocast(values.device.type, torch.bfloat16, enabled=self._half):
             for block in self.blocks[start:stop]:
-                # Layers of images take no mask in some versions of the library.
-                found = block(values, mask) if self.text else block(values)
+                found = block(values, *masks)
                 values = found[0] if isinstance(found, tuple) else found
         return Hidden(values.float(), hidden.mask)
 

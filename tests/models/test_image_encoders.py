@@ -86,6 +86,18 @@ def test_encoders_of_images_read_no_texts(name):
 # ---------------------------------------------------------------- depth, pooling
 
 
+@pytest.mark.parametrize("kind", IMAGES)
+def test_blocks_of_images_are_given_hidden_states_alone(backbone, kind):
+    """In some versions of the library they take no more."""
+    transformer, given = body(backbone(kind)), []
+    for block in transformer.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: given.append(len(inputs)))
+
+    transformer(inputs(kind))
+
+    assert given == [1] * BLOCKS
+
+
 @pytest.mark.parametrize("kind", ["vit", "deit", "dinov2", "bert", "distilbert"])
 def test_blocks_behind_the_depth_are_left_out(backbone, kind):
     x, whole = inputs(kind), AutoModel.from_pretrained(backbone(kind)).eval()
