@@ -22,13 +22,13 @@ output=$(cd "$output" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=${PYTHON:-python3}
 # The machine's own torch stays; what it lacks comes from files, as it may be offline.
-site=""
 if [ -n "$wheels" ]; then
-    site=$output/site
-    "$python" -m pip install -q --no-index --no-deps --upgrade --target "$site" "$wheels"/*.whl
+    "$python" -m pip install -q --no-index --no-deps --upgrade --target "$output/site" \
+        "$wheels"/*.whl
+    export PYTHONPATH="$output/site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 cd "$root"
-export PYTHONPATH="$root${site:+:$site}${PYTHONPATH:+:$PYTHONPATH}" FCL_TEST_DEVICE="$device" OMP_NUM_THREADS=1
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" FCL_TEST_DEVICE="$device" OMP_NUM_THREADS=1
 chosen="gpu"
 tests=150
 if [ -n "$quick" ]; then
