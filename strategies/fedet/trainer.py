@@ -173,7 +173,8 @@ class Router:
             return x.new_zeros(len(x), self._groups, dtype=torch.float32)
         if self._network is not None:
             network = self._network.to(x.device)
-            return torch.cat([network(part) for part in x.split(_CHUNK)])
+            chunks = range(0, len(x), _CHUNK)
+            return torch.cat([network(x[at : at + _CHUNK]) for at in chunks])
         names = ("weights", "offsets", "groups")
         weights, offsets, groups = (
             to_torch(self._arrays[name], str(x.device)) for name in names
