@@ -226,8 +226,8 @@ def certify(folder, begins, ends):
             (-9, -2),
             1,
             "the certificate of the server at {} has expired at {}, and the clock of "
-            "this machine shows {}: make another where ca.key is, with fcl certs FOLDER "
-            "--renew, take it to the server, and start fcl server again",
+            "this machine shows {}: make another where ca.key is, with fcl certs "
+            "FOLDER --renew, take it to the server, and start fcl server again",
         ),
     ],
     ids=["not yet valid", "expired"],
