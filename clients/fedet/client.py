@@ -126,10 +126,11 @@ class FedEt(ClientLearner[FedEtParams]):
         if not known.any():
             return logits
         routed = assign_group(self._router(kept).scores(x), known.any(1))
+        entered = frozen_features(self.model, x)
         for j in torch.unique(routed).tolist():
             mine = torch.nonzero(routed == j)[:, 0]
             load(self.model, kept[f"enhancers/{j}"])
-            answers = predict_logits(self.model, x[mine])
+            answers = predict_logits(self.model, entered[mine])
             logits[mine] = answers.masked_fill(~known[j], NEVER)
         return logits
 

@@ -219,8 +219,10 @@ def _out_of_time(server: _Server, code: int) -> tuple[str, str]:
     assert server.authority is not None  # it has refused the certificate
     whose, here = f"the certificate of the server at {server.name}", now()
     clock = f"the clock of this machine shows {as_local(here)}"
-    late = "make another on the server's machine with fcl certs FOLDER --renew, and "
-    late += "start fcl server again"
+    late = (
+        "make another where ca.key is, with fcl certs FOLDER --renew, take it to the "
+    )
+    late += "server, and start fcl server again"
     from cryptography import x509
 
     try:
@@ -265,7 +267,9 @@ def _obstacle(error: Exception, server: _Server) -> Obstacle:
                 f"the server at {name} has a certificate of another authority than "
                 f"{authority}, or is an impostor"
             )
-            remedy = "copy ca.crt from the server's folder of certificates"
+            remedy = (
+                "ask the server's owner for its ca.crt, by another way than this server"
+            )
         case OSError() if server.proxy and not isinstance(
             error, ssl.SSLError | ConnectionResetError
         ):

@@ -159,8 +159,8 @@ class _Expiry:
             over = "has ended" if self._ends < time else "ends"
             self._report(
                 f"the server's certificate {over} at {as_local(self._ends)}, and no "
-                "client is let in after that: fcl certs FOLDER --renew makes another, "
-                "for which fcl server is started again"
+                "client is let in after that: make another where ca.key is, with fcl "
+                "certs FOLDER --renew, and start fcl server again with it"
             )
 
 

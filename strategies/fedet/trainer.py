@@ -27,6 +27,7 @@ from fcl_flower.models.build import seeded
 from fcl_flower.models.convolutional import EfficientNet
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.training.feature_cache import FEATURES
 from fcl_flower.training.loop import Fit, Training, fit
 from fcl_flower.training.server_trainer import ServerTrainer
 from fcl_flower.training.tensors import arrays_of, load, to_torch
@@ -170,19 +171,17 @@ class Router:
         """Rate how well each group suits each sample, shape (N, groups)."""
         if not self._arrays or not len(x):
             return x.new_zeros(len(x), self._groups, dtype=torch.float32)
-        parts = [self._scored(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
-        return torch.cat(parts)
-
-    def _scored(self, x: Tensor) -> Tensor:
         if self._network is not None:
-            found: Tensor = self._network.to(x.device)(x)
-            return found
+            network = self._network.to(x.device)
+            chunks = range(0, len(x), _CHUNK)
+            return torch.cat([network(x[at : at + _CHUNK]) for at in chunks])
         names = ("weights", "offsets", "groups")
         weights, offsets, groups = (
             to_torch(self._arrays[name], str(x.device)) for name in names
         )
-        features = nn.functional.normalize(self._model.embed(x))
-        of_classes = features @ weights.T + offsets
+        model = self._model
+        embedded = FEATURES.features(model.body, x, model.embed, frozen=True)
+        of_classes = nn.functional.normalize(embedded) @ weights.T + offsets
         best = of_classes.new_full((len(x), self._groups), -torch.inf)
         return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")
 

@@ -65,7 +65,7 @@ def test_what_is_asked_for_is_exported_with_a_run_and_without(
 
 def test_the_page_explains_what_is_exported_and_nothing_else(with_run):
     text = PAGE.read_text()
-    rows = re.findall(r"^\| (`fcl_.*?) \|", text, re.MULTILINE)
+    rows = re.findall(r"^- (`fcl_.*?): ", text, re.MULTILINE)
     explained = set(re.findall(r"`(fcl_\w+)", " ".join(rows)))
 
     assert explained == {name for name in with_run if not name.endswith("_created")}

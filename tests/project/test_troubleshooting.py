@@ -10,7 +10,7 @@ from fcl_flower.core import failures
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "howto" / "troubleshooting.md").read_text()
-TABLES = TEXT.partition("| message | cause | remedy |")[2]
+TABLES = TEXT.partition("| message | cause, and what to do |")[2]
 MESSAGES = re.findall(r"^\| `(.*?)` \|", TABLES, re.MULTILINE)
 
 

@@ -81,7 +81,7 @@ ONLY_TLS = (
 )
 OTHER_AUTHORITY = (
     "the server at {server} has a certificate of another authority than {ca}, or is an "
-    "impostor: copy ca.crt from the server's folder of certificates"
+    "impostor: ask the server's owner for its ca.crt, by another way than this server"
 )
 OTHER_NAME = (
     "the certificate of the server at {server} is not for '127.0.0.2': use a name that "
@@ -226,8 +226,8 @@ def certify(folder, begins, ends):
             (-9, -2),
             1,
             "the certificate of the server at {} has expired at {}, and the clock of "
-            "this machine shows {}: make another on the server's machine with fcl "
-            "certs FOLDER --renew, and start fcl server again",
+            "this machine shows {}: make another where ca.key is, with fcl certs "
+            "FOLDER --renew, take it to the server, and start fcl server again",
         ),
     ],
     ids=["not yet valid", "expired"],

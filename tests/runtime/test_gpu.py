@@ -16,7 +16,11 @@ from fakes import rounds_of, run_in_process, tiny
 from resuming import check_resumed, small
 
 from fcl_flower.algorithms.registry import algorithms
+from fcl_flower.models import words
 from fcl_flower.setup.resolve import resolve
+
+# CUDA reads it once, at the first product of matrices.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 DEVICE = os.environ.get("FCL_TEST_DEVICE", "cuda")
 pytestmark = [
@@ -36,7 +40,9 @@ def losses(folder, run=run_in_process, **settings):
 
 
 @pytest.mark.parametrize("name", sorted(algorithms()))
-def test_a_round_of_every_method_is_that_of_the_processor(tmp_path, name):
+def test_a_round_of_every_method_is_that_of_the_processor(tmp_path, monkeypatch, name):
+    # A device draws dropout with numbers of its own.
+    monkeypatch.setattr(words, "DROPOUT", 0.0)
     size = {"scenario": "overlapped", "tasks": 1, "max_train_per_class": 24}
     given = {**size, **smallest(name, tmp_path)}
 
@@ -54,6 +60,15 @@ def test_bfloat16_learns_about_the_same(tmp_path):
     assert found == pytest.approx(losses(tmp_path / "whole", **given), rel=0.05)
 
 
+@pytest.fixture
+def repeatable():
+    """Let a device add in the same order each time, as docs/howto/gpus.md says."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("repeatable")
 def test_a_run_on_a_device_goes_on_where_it_ended(tmp_path):
     check_resumed(tmp_path, small(**FEDAVG, device=DEVICE, rounds=2), 2)
 

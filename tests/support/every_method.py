@@ -1,6 +1,6 @@
 """What the smallest run of any method needs: data and a network that suit it."""
 
-from encoders import saved
+from encoders import saved, saved_tokenizer
 from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm
@@ -30,6 +30,11 @@ def suited(name, folder):
         encoder = saved(folder / "encoder", "dinov2", image_size=8, num_channels=1)
         found |= {"model": "prompted-vit", "model.encoder": encoder}
         found |= {"model.components": 2, "model.num_blocks": 2}
+    if name == "lander":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(10))]
+        found["strategy.encoder"] = saved_tokenizer(
+            saved(folder / "bert", "bert"), words
+        )
     if name in ("lander", "target"):
         sizes = {"synthetic_samples": 8, "synthetic_batch": 8, "generator_steps": 2}
         found |= {f"strategy.{key}": value for key, value in sizes.items()}

@@ -117,8 +117,7 @@ def test_a_group_scores_what_its_best_class_does():
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
-def test_many_samples_score_what_each_scores_alone(monkeypatch):
-    monkeypatch.setattr("strategies.fedet.trainer._CHUNK", 3)
+def test_many_samples_score_what_each_scores_alone():
     arrays = linear(torch.randn(4, 2), torch.randn(4), [1, 0, 2, 0])
     router, x = Router(plane(), arrays, GROUPS), torch.randn(8, 2)
 
@@ -139,6 +138,26 @@ def test_learned_enhancers_send_no_sample_elsewhere(backbone):
 
     assert torch.equal(router.scores(x), before)
     assert before.argmax(1).tolist() == [0, 1]
+
+
+def test_samples_are_embedded_once_for_all_routers(backbone, monkeypatch):
+    # Inputs of no other test, whose features the process still holds.
+    network, x = model(backbone("bert")), inputs("bert").repeat(3, 1)
+    embed, embedded = network.body.embed, []
+
+    def counted(x):
+        embedded.append(len(x))
+        return embed(x)
+
+    monkeypatch.setattr(network.body, "embed", counted)
+    for weights in torch.randn(3, 2, network.features):
+        arrays = linear(weights, torch.zeros(2), [0, 1])
+        found = Router(network, arrays, 2).scores(x)
+        expected = nn.functional.normalize(embed(x)) @ weights.T
+        torch.testing.assert_close(found, expected)
+
+    # A cache looks at one sample, to tell bodies apart.
+    assert sorted(embedded) == [1, 1, 1, len(x)]
 
 
 def test_without_a_router_all_groups_are_equal():
@@ -179,7 +198,10 @@ def pictures(count, seed):
 
 
 @pytest.mark.parametrize("kind", ["texts", "images"])
-def test_a_trained_network_tells_groups_apart_where_it_has_arrived(backbone, kind):
+def test_a_trained_network_tells_groups_apart_where_it_has_arrived(
+    backbone, monkeypatch, kind
+):
+    monkeypatch.setattr("strategies.fedet.trainer._CHUNK", 3)
     network_of = model(backbone("bert")) if kind == "texts" else images()
     samples = texts if kind == "texts" else pictures
     network = RouterNetwork(network_of, 2, seed=1)
