@@ -157,23 +157,32 @@ def cards():
 
 
 def test_every_strategy_has_a_card_with_the_same_fields():
-    fields = ["Needs", "Fits", "Does not fit", "Sends", "Paper", "Differs"]
+    order = ["Needs", "Fits", "Rival", "Paper", "Differs", "Parameters"]
 
     assert cards().keys() == algorithms().keys()
-    assert strategies().count("*Parameters*:") == len(cards())
     for name, card in cards().items():
-        found = re.findall(r"^- \*+([\w ]+)\*+:", card, re.MULTILINE)
-        assert found == [*fields, "Parameters"], name
+        found = re.findall(r"^- \[?\*\*(\w+)\*\*", card, re.MULTILINE)
+        assert found == [field for field in order if field in found], name
+        assert "Fits" in found
+        assert "Paper" in found or name == "local"
+
+
+@pytest.mark.parametrize("name", sorted(algorithms()))
+def test_the_rivals_of_a_card_are_strategies(name):
+    rivals = re.search(r"\*\*Rival\*\*:(.*?)\n- ", cards()[name], re.DOTALL)
+
+    assert rivals is None or algorithms().keys() & re.findall(r"`(\S+)`", rivals[1])
 
 
 @pytest.mark.parametrize("name", sorted(algorithms()))
 def test_the_parameters_of_a_card_are_those_of_its_strategy(name):
-    listed = re.search(r"\*Parameters\*:(.*?)(?:\.\s|\.$)", cards()[name], re.DOTALL)
+    link = f"- [**Parameters**](parameters-strategies.md#{name})"
+    _, _, listed = cards()[name].partition(link)
     known = algorithms()[name].params_type.model_fields.keys()
 
-    assert set(re.findall(r"`(\w+)`", listed[1])) <= known
-    link = f"(parameters-strategies.md#{name})"
-    assert (link in listed[1]) == bool(known)
+    first = re.split(r"\.\s|;|\n\n", listed)[0]
+    assert set(re.findall(r"`(\w+)`", first)) <= known
+    assert bool(listed) == bool(known)
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
