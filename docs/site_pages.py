@@ -20,6 +20,7 @@ _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
     r'\s*<img src="([^"]+)"[^>]* alt="([^"]+)">\s*</picture>'
 )
+_NUMBER = re.compile(r"(?<=\d) (±|[kMG]?B\b|ms\b|%)( (?=\d))?")
 _CHART = re.compile(r"(!\[[^\]]*\]\(\S*?images/([\w-]+))\.svg\)")
 
 
@@ -68,3 +69,9 @@ def on_page_markdown(
 
     switched = _PICTURE.sub(r"![\3](\2#only-light)![\3](\1#only-dark)", markdown)
     return _CHART.sub(paired, _LINK.sub(replaced, switched))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keep a number, its deviation and its unit on one line."""
+    space = "\N{NO-BREAK SPACE}"
+    return _NUMBER.sub(lambda m: space + m[1] + space * bool(m[2]), html)
