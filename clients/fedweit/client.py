@@ -10,7 +10,7 @@ stood, which the paper does not know.
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.maths import (
+    Followers,
     OldTask,
     TaskModel,
     TaskTensors,
@@ -272,19 +273,37 @@ class DecomposedLearner(ClientLearner[P]):
             tensors.others = self.to_tensors(foreign_adapters(state))
             alpha = state["attention"] if tensors.others else {}
             tensors.attention = self.to_tensors(alpha)
-            if self.settings.solver != "unbraked":
-                tensors.anchor = self.to_tensors(state["anchor/base"])
-                others = [t for t in known_tasks(state) if t != task]
+            others = [t for t in known_tasks(state) if t != task]
+            tensors.anchor = self.to_tensors(state["anchor/base"]) if others else {}
+            if others and self.settings.solver == "closed":
+                tensors.followers = self.followers(state, others)
+            elif self.settings.solver == "gradient":
                 tensors.old = {t: self.old_task(state, t) for t in others}
         return tensors
 
+    def followers(self, state: Payload, tasks: Sequence[int]) -> dict[str, Followers]:
+        """Collect what the task in progress must know of the old ones, by weight."""
+        lambda2 = self.settings.lambda2
+        if not lambda2:
+            return {}
+        gates = [self.gates(state, t) for t in tasks]
+        old = [state[f"adapters/{t}"] for t in tasks]
+        return {
+            name: Followers.of(
+                [self.to_tensors({name: arrays[name]})[name] for arrays in old],
+                [of_task[name] for of_task in gates],
+                lambda2,
+            )
+            for name in state["base"]
+        }
+
     def old_task(self, state: Payload, task: int) -> OldTask:
-        """Collect what the task in progress must know of one of the past."""
-        adapters = self.to_tensors(state[f"adapters/{task}"])
-        gates = self.gates(state, task)
-        if self.settings.solver == "closed":
-            return OldTask(adapters, gates)
-        return OldTask(self.to_tensors(state[f"anchor/{task}"]), gates, adapters)
+        """Collect what the gradient solver trains along of an old task."""
+        return OldTask(
+            self.to_tensors(state[f"anchor/{task}"]),
+            self.gates(state, task),
+            self.to_tensors(state[f"adapters/{task}"]),
+        )
 
     def changed(self, work: TaskModel, task: int) -> Payload:
         """Collect what training changed, as groups of the client's state."""
@@ -296,8 +315,7 @@ class DecomposedLearner(ClientLearner[P]):
             f"heads/{task}": arrays_of(tensors.private),
         }
         for t, old in tensors.old.items():
-            if old.adapters:
-                changed[f"adapters/{t}"] = arrays_of(old.adapters)
+            changed[f"adapters/{t}"] = arrays_of(old.adapters)
         if tensors.attention:
             changed["attention"] = arrays_of(tensors.attention)
         return changed

@@ -8,7 +8,7 @@ task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -100,46 +100,75 @@ def retroactive(
     return soft(compose(moved, -gates, adapter), threshold)
 
 
-def following_cost(
-    moved: Tensor, old: Sequence[tuple[Tensor, Tensor]], lambda1: float, lambda2: float
-) -> Tensor:
-    """Compute the sum of the minima over the old tasks' A_old and g(m), a scalar.
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """What old tasks hold of one weight, as `following_cost` reads it.
+
+    All tasks lie side by side in each channel, so that a stretch of channels is read
+    once from memory and stays in the processor's cache.
+    """
+
+    adapters: Tensor
+    """2 lambda2 A_old, shape (channels, tasks, entries of a channel)."""
+    gates: Tensor
+    """-g(m), shape (channels, tasks)."""
+    lambda2: float
+
+    @classmethod
+    def of(
+        cls, adapters: Sequence[Tensor], gates: Sequence[Tensor], lambda2: float
+    ) -> Self:
+        """Lay out the adapters and gates (channels,) of the old tasks, at least one."""
+        together = torch.stack([a.reshape(len(a), -1) for a in adapters], 1)
+        return cls(together.mul_(2 * lambda2), -torch.stack([*gates], 1), lambda2)
+
+
+def following_cost(moved: Tensor, old: Followers, lambda1: float) -> Tensor:
+    """Compute the sum of the minima over all old tasks, a scalar.
 
     Its gradient is what equation 2 pulls at the base with when every old adapter has
     followed: -g * clip(2 lambda2 u, -lambda1, lambda1) summed over the tasks. Where
     old adapters are zero it brakes any movement of the base by lambda1 sum_i g_i.
     """
-    found = _FollowingCost.apply(moved, old, lambda1, lambda2)  # type: ignore[no-untyped-call]
-    return cast(Tensor, found)
+    return cast(Tensor, _FollowingCost.apply(moved, old, lambda1))  # type: ignore[no-untyped-call]
 
 
-class _FollowingCost(torch.autograd.Function):  # one pass: a step pays it for each task
+_STRETCH = 200_000
+"""Entries of all tasks that a processor's cache holds twice."""
+
+
+class _FollowingCost(torch.autograd.Function):  # one pass: every step pays it
     @staticmethod
     @override
-    def forward(
-        ctx: Any,
-        moved: Tensor,
-        old: Sequence[tuple[Tensor, Tensor]],
-        lambda1: float,
-        lambda2: float,
-    ) -> Tensor:
-        cost, gradient = moved.new_zeros(()), torch.zeros_like(moved)
-        followed, bounded = (moved.new_empty(moved.shape) for _ in range(2))
-        u, bound = followed.view(-1), bounded.view(-1)
-        for adapter, gates in old:
-            spread = by_channel(gates, moved)
-            torch.addcmul(adapter, moved, spread, value=-1, out=followed)
-            torch.mul(followed, 2 * lambda2, out=bounded).clamp_(-lambda1, lambda1)
-            cost += bound.dot(u) - bound.dot(bound) / (4 * lambda2)
-            gradient.addcmul_(bounded, spread, value=-1)
+    def forward(ctx: Any, moved: Tensor, old: Followers, lambda1: float) -> Tensor:
+        channels, tasks, entries = old.adapters.shape
+        gradient, flat = torch.empty_like(moved), moved.reshape(channels, 1, entries)
+        of_channel = gradient.view(channels, 1, entries)
+        stretch = max(1, _STRETCH // (tasks * entries))
+        if moved.device.type != "cpu":
+            stretch = channels
+        # 2 lambda2 u, and that clipped.
+        shape = min(stretch, channels), tasks, entries
+        pulls, clipped = moved.new_empty(shape), moved.new_empty(shape)
+        cost = moved.new_zeros(())
+        for start in range(0, channels, stretch):
+            stop = min(start + stretch, channels)
+            u, v = pulls[: stop - start], clipped[: stop - start]
+            gates = old.gates[start:stop, :, None]
+            adapters, here = old.adapters[start:stop], flat[start:stop]
+            torch.addcmul(adapters, here, gates, value=2 * old.lambda2, out=u)
+            torch.clamp(u, -lambda1, lambda1, out=v)
+            row = v.view(-1)
+            cost.add_(row.dot(u.view(-1))).sub_(row.dot(row), alpha=0.5)
+            torch.bmm(gates.transpose(1, 2), v, out=of_channel[start:stop])
         ctx.save_for_backward(gradient)
-        return cost
+        return cost / (2 * old.lambda2)
 
     @staticmethod
     @override
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0], None, None, None
+        return gradient * gradients[0], None, None
 
 
 # ---- a task's model
@@ -147,14 +176,14 @@ class _FollowingCost(torch.autograd.Function):  # one pass: a step pays it for e
 
 @dataclass(frozen=True, slots=True)
 class OldTask:
-    """What training needs of a task of the past."""
+    """A task of the past that the gradient solver trains along."""
 
     anchors: Tensors
     """A_i when the previous task ended."""
     gates: Tensors
     """g(m_i)."""
-    adapters: Tensors = field(default_factory=dict)
-    """A_i, which the gradient solver trains along."""
+    adapters: Tensors
+    """A_i."""
 
 
 @dataclass(slots=True)
@@ -163,8 +192,9 @@ class TaskTensors:
 
     They are B, m (raw), A, what is not decomposed, and sum_j alpha_j A_j where it is
     settled, or all A_j side by side (J, *shape) and alpha where it is still trained.
-    ``anchor`` (B when the previous task ended) and ``old`` tasks are there when this
-    one is trained.
+    When this task is trained beside old ones, there are ``anchor`` (B when the previous
+    task ended) and the old tasks: as ``followers``, or as ``old`` for the gradient
+    solver.
     """
 
     base: Tensors
@@ -175,6 +205,7 @@ class TaskTensors:
     others: Tensors = field(default_factory=dict)
     attention: Tensors = field(default_factory=dict)
     anchor: Tensors = field(default_factory=dict)
+    followers: dict[str, Followers] = field(default_factory=dict)
     old: dict[int, OldTask] = field(default_factory=dict)
 
 
@@ -280,21 +311,20 @@ class TaskModel:
         With the closed solver: its minimum over the A_i, their sparsity included, which
         is a function of B alone; they take it up afterwards.
         """
-        params, old = self.params, self.tensors.old.values()
-        if not (old and params.lambda2):
+        params, tensors = self.params, self.tensors
+        if not (params.lambda2 and (tensors.followers or tensors.old)):
             return 0.0
         costs = []
-        for name, base in self.tensors.base.items():
-            moved = base - self.tensors.anchor[name]
-            if params.solver == "closed":
-                pairs = [(task.anchors[name], task.gates[name]) for task in old]
-                cost = following_cost(moved, pairs, params.lambda1, params.lambda2)
+        for name, base in tensors.base.items():
+            moved = base - tensors.anchor[name]
+            if tensors.followers:
+                cost = following_cost(moved, tensors.followers[name], params.lambda1)
             else:
                 parts = [
                     moved * by_channel(task.gates[name], moved)
                     + task.adapters[name]
                     - task.anchors[name]
-                    for task in old
+                    for task in tensors.old.values()
                 ]
                 cost = params.lambda2 * torch.stack(parts).square().sum()
             costs.append(cost)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from clients.fedweit.client import FedWeit
-from clients.fedweit.maths import OldTask, TaskModel, TaskTensors, gate
+from clients.fedweit.maths import Followers, OldTask, TaskModel, TaskTensors, gate
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import SparseArray, TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -67,9 +67,13 @@ def random_workspace(old=False, **given):
     )
     if old:
         tensors.anchor = {W: torch_of["anchor"]}
-        gates = {W: gate(torch_of["old_mask"], "sigmoid")}
-        adapters = {W: torch_of["old"]} if given.get("solver") == "gradient" else {}
-        tensors.old = {0: OldTask({W: torch_of["old_anchor"]}, gates, adapters)}
+        gates, anchor = gate(torch_of["old_mask"], "sigmoid"), torch_of["old_anchor"]
+        if given.get("solver") == "gradient":
+            of_task = OldTask({W: anchor}, {W: gates}, {W: torch_of["old"]})
+            tensors.old = {0: of_task}
+        else:
+            lambda2 = FedWeitParams(**given).lambda2
+            tensors.followers = {W: Followers.of([anchor], [gates], lambda2)}
     return TaskModel(model, FedWeitParams(**given), 0, tensors), numbers
 
 

@@ -6,6 +6,7 @@ import torch
 from fedweit_cases import W, data, random_workspace, sigmoid
 
 from clients.fedweit.maths import (
+    Followers,
     attended,
     compose,
     following_cost,
@@ -108,6 +109,23 @@ def drawn(seed=0):
     return moved, [(adapter, torch.tensor(rng.uniform(size=3))) for adapter in old]
 
 
+def followed(moved, old, lambda1, lambda2=LAMBDA2):
+    """Compute the cost that the base pays, of pairs of an adapter and its gates."""
+    adapters, gates = zip(*old, strict=True)
+    return following_cost(moved, Followers.of(adapters, gates, lambda2), lambda1)
+
+
+def plainly(moved, old, lambda1, lambda2):
+    """Compute the same task by task: Huber's function of u, and no pass is saved."""
+    cost = 0.0
+    for adapter, gates in old:
+        u = adapter - moved * gates.view(-1, *[1] * (moved.dim() - 1))
+        near = u.abs() <= lambda1 / (2 * lambda2)
+        far = lambda1 * u.abs() - lambda1**2 / (4 * lambda2)
+        cost = cost + torch.where(near, lambda2 * u.square(), far).sum()
+    return cost
+
+
 def costs(adapter, moved, gates, lambda1):
     """Compute what each value of the grid costs as each entry of A: (3, 2, grid)."""
     drift = (moved * gates[:, None] - adapter).numpy()[..., None] + GRID
@@ -122,7 +140,7 @@ def test_closed_forms_are_the_best_on_a_fine_grid(lambda1):
         best = GRID[costs(adapter, moved, gates, lambda1).argmin(-1)]
         np.testing.assert_allclose(found, best, atol=4e-4)
     best = sum(costs(a, moved, g, lambda1).min(-1).sum() for a, g in old)
-    found = following_cost(moved, old, lambda1, LAMBDA2)
+    found = followed(moved, old, lambda1)
     assert float(found) == pytest.approx(best, abs=1e-5)
 
 
@@ -130,15 +148,34 @@ def test_closed_forms_are_the_best_on_a_fine_grid(lambda1):
 def test_the_pull_at_the_base_is_the_slope_of_that_cost(lambda1):
     moved, old = drawn()
     moved.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda b: following_cost(b, old, lambda1, LAMBDA2), moved
-    )
+    assert torch.autograd.gradcheck(lambda b: followed(b, old, lambda1), moved)
+
+
+@pytest.mark.parametrize("shape", [(500, 700), (40, 20, 5, 5), (3, 2), (7,)], ids=str)
+@pytest.mark.parametrize("tasks", [1, 9])
+def test_the_pass_over_all_tasks_computes_what_the_plain_form_does(shape, tasks):
+    draw = torch.Generator().manual_seed(tasks)
+    moved = 0.01 * torch.randn(shape, generator=draw, dtype=torch.float64)
+    levels = torch.arange(-3, 4) / 100  # rounded adapters, many of them empty
+    old = [
+        (
+            levels[torch.randint(7, shape, generator=draw)].double(),
+            torch.rand(shape[0], generator=draw, dtype=torch.float64),
+        )
+        for _ in range(tasks)
+    ]
+    a, b = (moved.clone().requires_grad_() for _ in range(2))
+    found, expected = followed(a, old, 0.1, 4.0), plainly(b, old, 0.1, 4.0)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-12, atol=1e-14)
 
 
 def test_empty_old_adapters_brake_the_base_by_their_gates():
     moved = torch.tensor([[0.5, -0.5], [0.0, 1e-6]], requires_grad=True)
     gates = torch.tensor([1.0, 0.25]), torch.tensor([0.5, 0.25])
-    following_cost(moved, [(torch.zeros(2, 2), g) for g in gates], 0.1, 2.0).backward()
+    followed(moved, [(torch.zeros(2, 2), g) for g in gates], 0.1, 2.0).backward()
     # Beyond lambda1 / (2 lambda2) each is worth lambda1 g an entry.
     slope = 2 * 2.0 * 1e-6 * (0.25**2 + 0.25**2)
     torch.testing.assert_close(moved.grad, torch.tensor([[0.15, -0.15], [0.0, slope]]))
@@ -209,7 +246,7 @@ def test_both_solvers_have_the_same_minimum_in_the_base_and_in_an_old_adapter():
     found = {}
     for solver in ("closed", "gradient"):
         work, n = random_workspace(old=True, solver=solver, lambda1=0.3, lambda2=0.7)
-        names = [f"base/{W}", *(f"old/0/{W}" for _ in work.tensors.old[0].adapters)]
+        names = [f"base/{W}", *(f"old/{t}/{W}" for t in work.tensors.old)]
         cost, _, goal = parabolas(work, names[:1])
         found[solver] = minimised(work, names, lambda c=cost, w=work: c() + w.drift())
     (base,) = found["closed"]
