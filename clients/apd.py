@@ -42,8 +42,6 @@ LOCAL, GROUPS = "local/", "meta/groups/"
 class ApdModel(TaskModel):
     """Minimise what `TaskModel` does, weight decay, and a distance of sigma."""
 
-    first: bool
-    """Whether no task has been before it."""
     weight_decay: float
     mu: float
     start: Tensors
@@ -58,7 +56,7 @@ class ApdModel(TaskModel):
             return 0.0
         tensors = self.tensors
         decayed = [*tensors.adapters.values(), *tensors.masks.values()]
-        if self.first:
+        if not tensors.anchor:
             decayed += tensors.base.values()
         squares = torch.stack([values.square().sum() for values in decayed])
         return self.weight_decay / 2 * squares.sum()
@@ -155,7 +153,6 @@ class Apd(DecomposedLearner[A]):
     def build_task_model(self, state: Payload, task: int) -> ApdModel:
         tensors = self.task_tensors(state, task)
         work = ApdModel(self.model, self.settings, task, tensors)
-        work.first = known_tasks(state) in ([], [task])
         work.weight_decay, work.mu = self.params.weight_decay, self.mu
         work.start = self.to_tensors(state["base"])
         return work

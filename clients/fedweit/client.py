@@ -274,11 +274,12 @@ class DecomposedLearner(ClientLearner[P]):
             alpha = state["attention"] if tensors.others else {}
             tensors.attention = self.to_tensors(alpha)
             others = [t for t in known_tasks(state) if t != task]
-            tensors.anchor = self.to_tensors(state["anchor/base"]) if others else {}
-            if others and self.settings.solver == "closed":
-                tensors.followers = self.followers(state, others)
-            elif self.settings.solver == "gradient":
-                tensors.old = {t: self.old_task(state, t) for t in others}
+            if others and self.settings.solver != "unbraked":
+                tensors.anchor = self.to_tensors(state["anchor/base"])
+                if self.settings.solver == "closed":
+                    tensors.followers = self.followers(state, others)
+                else:
+                    tensors.old = {t: self.old_task(state, t) for t in others}
         return tensors
 
     def followers(self, state: Payload, tasks: Sequence[int]) -> dict[str, Followers]:
@@ -287,10 +288,10 @@ class DecomposedLearner(ClientLearner[P]):
         if not lambda2:
             return {}
         gates = [self.gates(state, t) for t in tasks]
-        old = [state[f"adapters/{t}"] for t in tasks]
+        old, device = [state[f"adapters/{t}"] for t in tasks], self.context.device
         return {
             name: Followers.of(
-                [self.to_tensors({name: arrays[name]})[name] for arrays in old],
+                [to_torch(arrays[name], device) for arrays in old],
                 [of_task[name] for of_task in gates],
                 lambda2,
             )
