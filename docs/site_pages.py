@@ -3,7 +3,8 @@
 In ``docs/`` a link names the file where it lies, such as ``../CONTRIBUTING.md``, so
 that it works when the sources are read; here it becomes a link to the page. A chart
 that has a dark variant is followed by it, and the site shows one of the two; so does it
-of a ``<picture>``, of which a code host shows the one for the reader's system.
+of a ``<picture>``, of which a code host shows the one for the reader's system. No line
+breaks between a number and its deviation or its unit.
 """
 
 import re
@@ -20,7 +21,9 @@ _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
     r'\s*<img src="([^"]+)"[^>]* alt="([^"]+)">\s*</picture>'
 )
-_NUMBER = re.compile(r"(?<=\d) (±|[kMG]?B\b|ms\b|%)( (?=\d))?")
+_SPACE = re.compile(
+    r"<pre.*?</pre>|(?<=\d) (?=±|[kMG]?B\b|ms\b|%)|(?<=±) (?=\d)", re.DOTALL
+)
 _CHART = re.compile(r"(!\[[^\]]*\]\(\S*?images/([\w-]+))\.svg\)")
 
 
@@ -72,6 +75,5 @@ def on_page_markdown(
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Keep a number, its deviation and its unit on one line."""
-    space = "\N{NO-BREAK SPACE}"
-    return _NUMBER.sub(lambda m: space + m[1] + space * bool(m[2]), html)
+    """Keep a number, its deviation and its unit on one line; code stays as it is."""
+    return _SPACE.sub(lambda m: "\N{NO-BREAK SPACE}" if m[0] == " " else m[0], html)
