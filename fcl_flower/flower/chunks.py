@@ -172,7 +172,11 @@ def pushed(
     *,
     max_concurrent_pushes: int = 2,
 ) -> None:
-    """Push contents, each made when one before it has left."""
+    """Push contents, each made when one before it has left.
+
+    When one fails, those under way are waited for: Flower ends a process of which a
+    word arrives after its task has ended.
+    """
     workers = get_num_workers(max_concurrent_pushes)
     pool, under_way = ThreadPoolExecutor(workers), deque[Future[None]]()
     try:
@@ -183,7 +187,7 @@ def pushed(
         while under_way:
             under_way.popleft().result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def take_over_pushes() -> None:

@@ -12,6 +12,7 @@ import runpy
 import shutil
 import sys
 import time
+from contextlib import closing
 from logging import ERROR, INFO, getLogger
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -82,16 +83,18 @@ class Worker:
                 ],
                 retry_invoker=make_simple_http_retry_invoker(),
             )
-            heart = HeartbeatSender(make_task_heartbeat_fn_http(supernode))
-            heart.start()
-            try:
-                self._answer(supernode)
-            finally:
-                heart.stop()
-                supernode.close()
+            with closing(supernode):
+                heart = HeartbeatSender(make_task_heartbeat_fn_http(supernode))
+                heart.start()
+                try:
+                    output = self._answer(supernode)
+                finally:
+                    heart.stop()
+                # Nothing may come after it: Flower would end this process.
+                push_task_output(supernode, *output)
             self._channel.send_bytes(b"stays" if self._stays else b"")
 
-    def _answer(self, supernode: RuntimeHttpClient) -> None:
+    def _answer(self, supernode: RuntimeHttpClient) -> tuple[Context, str, str]:
         given = supernode.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id = given.task_id
         TaskIdentity.run_id = given.run.run_id
@@ -120,7 +123,7 @@ class Worker:
         except ObjectPushError as error:  # its run was stopped: nobody waits for it
             log(INFO, "the SuperNode has let an answer go: %s", error)
             status, details = SubStatus.FAILED, str(error)
-        push_task_output(supernode, context, status, details)
+        return context, status, details
 
     def _load(self, given: PullTaskInputResponse) -> ClientApp:
         run, fab = run_from_proto(given.run), fab_from_proto(given.fab)

@@ -1,6 +1,7 @@
 """Messages go and come piece by piece; what arrives is what was sent."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -105,6 +106,24 @@ def test_the_first_push_that_fails_ends_the_others():
     with pytest.raises(ConnectionError):
         chunks.pushed(contents(), push)
     assert len(made) < 10
+
+
+def test_a_push_that_fails_leaves_none_under_way():
+    """Flower ends a process of which a push arrives after its task."""
+    slow, arrived = threading.Event(), []
+
+    def push(name, content):
+        if name == "slow":
+            slow.set()
+            time.sleep(0.2)
+            arrived.append(name)
+        else:
+            assert slow.wait(10)
+            raise ConnectionError(name)
+
+    with pytest.raises(ConnectionError):
+        chunks.pushed([("fails", b""), ("slow", b"")], push)
+    assert arrived == ["slow"]
 
 
 def test_a_message_that_does_not_fit_on_the_disk_is_refused(monkeypatch):

@@ -243,6 +243,23 @@ def test_the_answer_of_a_run_that_was_stopped_is_not_followed_by_an_error(
     assert (after["process"], after["answered"]) == (before["process"], 3)
 
 
+def test_a_worker_outlives_a_heartbeat_that_is_slow(node, executor, monkeypatch):
+    """Flower ends a process of which a heartbeat arrives after its task."""
+    node.begin(1, OWN)
+    before = asked(node, executor, 1)
+    beat = node.state.acknowledge_task_heartbeat
+
+    def slow(task):
+        time.sleep(1.0)
+        return beat(task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.state, "acknowledge_task_heartbeat", slow)
+        asked(node, executor, 1)
+
+    assert asked(node, executor, 1)["process"] == before["process"]
+
+
 def test_nobody_waits_for_the_rest_of_an_answer_whose_worker_was_killed(
     node, executor, monkeypatch
 ):
