@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from clients.lorm import CHUNK, NEVER, close_unknown, lora_of, with_told
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries
+from fcl_flower.algorithms.finished_tasks import TASK
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -39,7 +40,6 @@ from strategies.lorm import (
     DOWN,
     HEADS,
     KNOWN,
-    TASK,
     TOKENS,
     UP,
     WEIGHT,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.finished_tasks import TASK
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
@@ -28,7 +29,6 @@ from strategies.lorm import (
     HEAD,
     HEADS,
     KNOWN,
-    TASK,
     TOKENS,
     WEIGHT,
     LormParams,

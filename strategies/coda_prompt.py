@@ -16,6 +16,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.finished_tasks import (
+    HELD,
+    TASK,
+    as_count,
+    count_in,
+    not_held,
+    unsent,
+    with_held,
+)
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
@@ -59,9 +68,6 @@ NOW: Final = "prompts/now"
 HEADS: Final = "heads"
 ROWS_OLD: Final = "heads/old"
 ROWS_NOW: Final = "heads/now"
-TASK: Final = "meta/task"
-"""``rounds``, int64: of the current task, so far; ``finished``, int64: tasks before."""
-HELD: Final = "meta/held"
 LEARNED: Final = "meta/learned"
 
 PROMPTED: Final = (
@@ -75,12 +81,12 @@ _KINDS = (".keys", ".attention", ".prompts")
 
 def finished_prompts(payload: Payload) -> list[str]:
     """List the groups of the components of all finished tasks, in order."""
-    return [f"{PROMPTS}/{task}" for task in range(count(payload[TASK], "finished"))]
+    return [f"{PROMPTS}/{task}" for task in range(count_in(payload[TASK], "finished"))]
 
 
 def learned_prompts(payload: Payload) -> list[str]:
     """List the groups that have been trained; the last one may be the current's."""
-    now = [NOW] if count(payload[TASK], "rounds") else []
+    now = [NOW] if count_in(payload[TASK], "rounds") else []
     return [*finished_prompts(payload), *now]
 
 
@@ -95,11 +101,6 @@ def rows_of(heads: Arrays, classes: Array) -> dict[str, SparseArray]:
 def rows_classes(rows: Arrays) -> Array:
     """List the classes whose rows are given, int64, ascending."""
     return cast(SparseArray, rows[BIAS]).indices
-
-
-def count(arrays: Arrays, name: str) -> int:
-    """Read a number."""
-    return int(np.asarray(arrays[name]))
 
 
 def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array:
@@ -136,9 +137,9 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
     the rows of its classes.
 
     State: ``prompts/T`` of each finished task T and of ``now``; ``heads``, whole;
-    ``meta/task``; ``meta/learned`` (``task``, int64, (classes,): the last one in which
-    a row was learned, -1 for none); ``meta/held`` (by client, how many finished tasks
-    it had been sent when it last took part).
+    ``meta/learned`` (``task``, int64, (classes,): the last one in which a row was
+    learned, -1 for none); ``meta/held``, and ``meta/task`` (``rounds``, int64, of the
+    current task so far; ``finished``).
     """
 
     groups = {}  # no mean: a task has to end for all before another begins
@@ -162,17 +163,12 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        name, held = str(client), state[HELD]
-        since = count(held, name) if name in held else 0
-        now, learned = (
-            count(state[TASK], "finished"),
-            np.asarray(state[LEARNED]["task"]),
-        )
-        sent = {group: state[group] for group in finished_prompts(state)[since:]}
-        old = np.flatnonzero((learned >= since) & (learned < now))
+        tasks, learned = unsent(state, client), np.asarray(state[LEARNED]["task"])
+        sent = {f"{PROMPTS}/{task}": state[f"{PROMPTS}/{task}"] for task in tasks}
+        old = np.flatnonzero(np.isin(learned, tasks))
         if len(old):
             sent[ROWS_OLD] = rows_of(state[HEADS], old)
-        rows = rows_of(state[HEADS], np.flatnonzero(learned == now))
+        rows = rows_of(state[HEADS], np.flatnonzero(learned == tasks.stop))
         return {NOW: state[NOW], ROWS_NOW: rows, TASK: state[TASK], **sent}
 
     @override
@@ -185,8 +181,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
 
     @override
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        held = {c: n for c, n in state[HELD].items() if c != str(client)}
-        return {**state, HELD: held}
+        return not_held(state, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -211,19 +206,17 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
     ) -> Payload:
         task, before = state[TASK], {PROMPTS: state[NOW], HEADS: state[HEADS]}
         mean = self.aggregation.combine_groups(updates, before)
-        finished = count(task, "finished")
+        finished = count_in(task, "finished")
         learned = np.asarray(state[LEARNED]["task"]).copy()
         for update in updates.values():
             if update.num_examples:
                 learned[rows_classes(update.payload[HEADS])] = finished
-        held = {str(client): _number(finished) for client in updates}
         new: dict[str, Arrays] = {
-            **state,
+            **with_held(state, updates),
             NOW: mean[PROMPTS],
             HEADS: mean[HEADS],
-            TASK: {**task, "rounds": _number(count(task, "rounds") + 1)},
+            TASK: {**task, "rounds": as_count(count_in(task, "rounds") + 1)},
             LEARNED: {"task": learned},
-            HELD: {**state[HELD], **held},
         }
         if not stage.ends_task:
             return new
@@ -243,8 +236,4 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
             ]
             old = np.concatenate([np.zeros((0, width), np.float32), *older])
             pools[name] = orthonormal_rows(old, shape[0], rng).reshape(shape)
-        return {NOW: pools, TASK: {"rounds": _number(0), "finished": _number(number)}}
-
-
-def _number(value: int) -> Array:
-    return np.asarray(value, np.int64)
+        return {NOW: pools, TASK: {"rounds": as_count(0), "finished": as_count(number)}}

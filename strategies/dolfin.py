@@ -33,6 +33,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Metrics, Params, ServerQueries, ServerStrategy
+from fcl_flower.algorithms.finished_tasks import (
+    HELD,
+    TASK,
+    as_count,
+    count_in,
+    not_held,
+    unsent,
+    with_held,
+)
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import ConfigError, WireError, config_error
 from fcl_flower.core.types import (
@@ -50,19 +59,12 @@ from strategies.lorm import (
     BIAS,
     DOWN,
     HEADS,
-    HELD,
     KNOWN,
-    TASK,
     TOKENS,
     UP,
     WEIGHT,
     adapted_layers,
-    as_count,
     check_gram,
-    count_in,
-    not_held,
-    unsent,
-    with_held,
 )
 
 

@@ -18,6 +18,15 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.finished_tasks import (
+    HELD,
+    TASK,
+    as_count,
+    count_in,
+    not_held,
+    unsent,
+    with_held,
+)
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
@@ -119,9 +128,6 @@ GRAMS: Final = "grams/now"
 HEADS: Final = "heads"
 KNOWN: Final = "meta/known"
 """``classes``, uint8, (classes,): which ones have been learned by anybody."""
-TASK: Final = "meta/task"
-"""``rounds``, int64: of the current task, so far; ``classes``, uint8, (classes,): which
-ones have been learned in it; ``finished``, int64: tasks before it."""
 TOKENS: Final = "tokens"
 HEAD: Final = "head"
 
@@ -169,18 +175,6 @@ def _diagonal(grams: Arrays, layer: str) -> Array:
     return np.asarray(count_in(grams, TOKENS) * values)
 
 
-def count_in(arrays: Arrays, name: str) -> int:
-    """Read a number of a group."""
-    return int(np.asarray(arrays[name]))
-
-
-def as_count(value: int) -> Array:
-    """Write a number for a group."""
-    return np.asarray(value, np.int64)
-
-
-HELD: Final = "meta/held"
-"""By client, int64: how many finished tasks it had been sent when it last took part."""
 _MOST_TOKENS = 2**16  # of a sample: far beyond what any encoder reads
 _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
@@ -194,8 +188,9 @@ class Lorm(ServerStrategy[LormParams]):
     and ``heads`` (``classes``, int64, ascending, and their rows).
 
     State: ``adapters/T`` and ``grams/T`` of each finished task T and of ``now``,
-    ``heads``, ``meta/known``, ``meta/task``, and ``meta/held`` (by client, how many
-    finished tasks it had been sent when it last took part).
+    ``heads``, ``meta/known``, ``meta/held``, and ``meta/task`` (``rounds``, int64, of
+    the current task so far; ``classes``, uint8, (classes,): which ones have been
+    learned in it; ``finished``).
     """
 
     groups = {}
@@ -300,26 +295,6 @@ class Lorm(ServerStrategy[LormParams]):
             adapters[name] = rng.uniform(-width, width, shape).astype(np.float32)
         counts = {"rounds": as_count(0), "classes": none, "finished": as_count(number)}
         return {ADAPTERS: adapters, GRAMS: {**grams, TOKENS: as_count(0)}, TASK: counts}
-
-
-def unsent(state: Payload, client: int) -> range:
-    """List the finished tasks whose factors a client has not been sent."""
-    name, held = str(client), state[HELD]
-    since = count_in(held, name) if name in held else 0
-    return range(since, count_in(state[TASK], "finished"))
-
-
-def with_held(state: Payload, clients: Iterable[int]) -> Payload:
-    """Note that clients have all finished tasks."""
-    finished = as_count(count_in(state[TASK], "finished"))
-    held = dict.fromkeys(map(str, clients), finished)
-    return {**state, HELD: {**state[HELD], **held}}
-
-
-def not_held(state: Payload, client: int) -> Payload:
-    """Note that a client has no finished task."""
-    held = {c: n for c, n in state[HELD].items() if c != str(client)}
-    return {**state, HELD: held}
 
 
 def check_gram(name: str, half: Array) -> None:

@@ -1,0 +1,47 @@
+"""Which finished tasks a client has been sent, so that each is sent to it once.
+
+A strategy of class-incremental learning keeps something for each finished task, which
+no longer changes. Its state has ``meta/task`` and ``meta/held``.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from fcl_flower.core.types import Array, Arrays, Payload
+
+TASK: Final = "meta/task"
+"""``finished``, int64: tasks before the current one. A strategy adds what it needs."""
+HELD: Final = "meta/held"
+"""By client, int64: how many finished tasks it had been sent when it last took part."""
+
+
+def count_in(arrays: Arrays, name: str) -> int:
+    """Read a number of a group."""
+    return int(np.asarray(arrays[name]))
+
+
+def as_count(value: int) -> Array:
+    """Write a number for a group."""
+    return np.asarray(value, np.int64)
+
+
+def unsent(state: Payload, client: int) -> range:
+    """List the finished tasks that a client has not been sent."""
+    name, held = str(client), state[HELD]
+    since = count_in(held, name) if name in held else 0
+    return range(since, count_in(state[TASK], "finished"))
+
+
+def with_held(state: Payload, clients: Iterable[int]) -> Payload:
+    """Note that clients have all finished tasks."""
+    finished = as_count(count_in(state[TASK], "finished"))
+    held = dict.fromkeys(map(str, clients), finished)
+    return {**state, HELD: {**state[HELD], **held}}
+
+
+def not_held(state: Payload, client: int) -> Payload:
+    """Note that a client has no finished task."""
+    held = {c: n for c, n in state[HELD].items() if c != str(client)}
+    return {**state, HELD: held}
