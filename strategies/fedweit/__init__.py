@@ -81,7 +81,8 @@ class FedWeitParams(Params):
     lambda_mask: float = Field(1e-4, ge=0)
     """Weight of the sparsity of gates, at least 0."""
     lambda2: float = Field(100.0, ge=0)
-    """Weight of keeping old tasks where they were, at least 0."""
+    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts
+    share labels 0 is better."""
     threshold: float = Field(0.0, ge=0)
     """Entries of adapters up to this magnitude are dropped when a task ends, those of
     older tasks that have followed the base too, at least 0. Rounding drops those that
