@@ -35,13 +35,22 @@ def main(model: str, *inputs: str) -> None:
 
 
 def picture(path: Path, given: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield a picture as uint8 at the model's size, shape (height, width, channels)."""
-    from PIL import Image
+    """Yield a picture as uint8 at the model's size, shape (height, width, channels).
+
+    It is put upright, with what is transparent on white, as in training.
+    """
+    from PIL import Image, ImageOps
 
     _, height, width, _ = given["shape"]
     mode = "L" if given["colour"] == "grey" else "RGB"
     with Image.open(path) as opened:
-        image = opened.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+        image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith(("I", "F")):
+            sys.exit(f"{path} has more than 8 bits a channel, expected 8")
+        if "A" in image.getbands() or "transparency" in image.info:
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        image = image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     yield str(path), pixels.reshape(height, width, -1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import watched
-from PIL import Image
+from PIL import ExifTags, Image
 
 import fcl_flower as fcl
 from fcl_flower.exports.files import WRITERS
@@ -63,6 +63,23 @@ def told(model, *inputs):
     return [line.split("\t") for line in ended.stdout.splitlines()]
 
 
+def saved_pictures(folder):
+    """Save a plain picture, a phone's that lies on its side, and transparent ones."""
+    rng, turned = np.random.default_rng(0), Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    grey, wide = rng.integers(0, 256, (8, 8), np.uint8), rng.integers(0, 256, (6, 9, 3))
+    glass = Image.fromarray(rng.integers(0, 256, (8, 8, 4), np.uint8))
+    found = {
+        "grey.png": (Image.fromarray(grey), {}),
+        "turned.jpg": (Image.fromarray(wide.astype(np.uint8)), {"exif": turned}),
+        "glass.png": (glass, {}),
+        "index.png": (glass.convert("P"), {"transparency": 7}),
+    }
+    for name, (image, how) in found.items():
+        image.save(folder / name, **how)
+    return [folder / name for name in found]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("whose", ["state-1", "run"])
 def test_pictures_are_predicted_as_by_the_client_or_the_server(
@@ -72,12 +89,7 @@ def test_pictures_are_predicted_as_by_the_client_or_the_server(
         pytest.importorskip(package, reason="of the extra onnx")
     head = {"head": "single"} if whose == "run" else {}
     federation(**watched.SETTINGS, strategy="fedavg", **head)
-    pictures = []
-    for number in range(4):
-        rng = np.random.default_rng(number)
-        pixels = rng.integers(0, 256, (8, 8), np.uint8)
-        pictures.append(tmp_path / f"{number}.png")
-        Image.fromarray(pixels).save(pictures[-1])
+    pictures = saved_pictures(tmp_path)
 
     model, task = fcl.load(tmp_path / whose), None if head else 0
     found = exported(model, task)
