@@ -37,7 +37,10 @@ def norm(payload: Payload, base_norm: float, limit: float) -> None:
     """Refuse a finite update whose norm is over ``limit`` times ``base_norm``."""
     allowed, found = limit * base_norm, _norm(payload)
     if not found <= allowed:
-        raise WireError(f"norm: expected at most {allowed:.3g}, got {found:.3g}")
+        raise WireError(
+            f"norm: expected at most {allowed:.3g} by federation.max_update_norm, got "
+            f"{found:.3g}; a lower training.learning_rate makes it smaller"
+        )
 
 
 def base_norm(state: Payload) -> float:

@@ -62,7 +62,7 @@ def test_whole_numbers_and_truth_values_are_finite():
 
 @pytest.mark.parametrize("value", [1e200, -1e308])
 def test_a_norm_beyond_all_numbers_is_refused_without_a_warning(value):
-    with pytest.raises(WireError, match="norm: expected at most 10, got inf"):
+    with pytest.raises(WireError, match=r"norm: .* at most 10 by .*, got inf"):
         update_checks.norm({"base": {"w": np.array([value])}}, 1.0, limit=10)
 
 
