@@ -13,7 +13,7 @@ pytestmark = pytest.mark.deploy
 
 RUN = (
     *("--strategy", "fedavg", "--model", "mlp", "--set", "model.num_features=3"),
-    *("--classes-per-task", 2, "--rounds", 2, "--seed", 3),
+    *("--classes-per-task", 2, "--clients", 2, "--rounds", 2, "--seed", 3),
     *("--quorum", "1.0", "--deadline", "0", "--look", "0.5s"),
 )
 
