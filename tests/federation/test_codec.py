@@ -18,6 +18,7 @@ from memory import peak_of
 
 from fcl_flower.core.errors import ContractError, WireError
 from fcl_flower.core.types import SparseArray
+from fcl_flower.federation import palette
 from fcl_flower.federation.codec import (
     LEVELS,
     Encoded,
@@ -310,6 +311,22 @@ def test_compressed_codes_take_less_where_some_are_frequent():
     )
     assert len(small.data) < 0.85 * len(packed.data)
     assert_same(decode(small), skewed)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
+def test_codes_of_a_palette_are_read_as_bit_by_bit(bits, count):
+    draws = np.random.default_rng(bits)
+    colours = draws.normal(size=2**bits).astype(np.float32)
+    data = draws.bytes((count * bits + 7) // 8)
+
+    found = palette.unpack(bytes([2**bits - 1]) + colours.tobytes() + data, count, bits)
+
+    marks = np.unpackbits(
+        np.frombuffer(data, np.uint8), count=count * bits, bitorder="little"
+    )
+    codes = marks.reshape(count, bits) @ 2 ** np.arange(bits)
+    np.testing.assert_array_equal(found, colours[codes])
 
 
 def test_values_that_differ_late_or_more_than_a_palette_holds_have_none():
