@@ -1,9 +1,10 @@
 """Where the time of a client's visit goes: functions by processor time.
 
-python experiments/benchmarks/hot_spots.py TABLE.md [--rounds 4]
+python experiments/benchmarks/hot_spots.py TABLE.md [--rounds 4] [--tiny STRATEGY]
 
-Profiles (a)'s run in this process with one round and with more, and subtracts, so that
-no start is counted. A profiler makes many small calls look dearer than they are.
+Profiles (a)'s run, or (c)'s with ``--tiny``, in one process with one round and with
+more, and subtracts, so that no start is counted. A profiler makes many small calls look
+dearer than they are.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TypeAlias
 
+import many_clients
 import users
 from client_visits import Size
 from measurement import ROOT, SIDES, environment, measured, options
@@ -28,6 +30,8 @@ OURS = tuple(
 TOP = 25
 RARE = 0.5
 """Calls a visit of what wraps whole rounds, and says nothing with all that it calls."""
+PASSED_ON = 0.97
+"""Share of a function's time that another has within it: one of the two tells all."""
 
 Function: TypeAlias = tuple[str, int, str]
 """File, line and name, as pstats has them."""
@@ -42,11 +46,17 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--tiny", default="", metavar="STRATEGY")
     given = parser.parse_args()
     size = Size(given.users, cohort=given.cohort, rounds=(1, given.rounds))
     with tempfile.TemporaryDirectory() as folder:
-        users.write_users(Path(folder), size.users, size.images)
-        few, many = (profiled(Path(folder), size, rounds) for rounds in size.rounds)
+        if given.tiny:
+            many_clients.write_data(Path(folder), size.users)
+        else:
+            users.write_users(Path(folder), size.users, size.images)
+        few, many = (
+            profiled(Path(folder), size, rounds, given.tiny) for rounds in size.rounds
+        )
     visits = size.cohort * (given.rounds - 1)
     spent = {
         function: tuple(
@@ -64,10 +74,12 @@ def main() -> None:
     print(given.file.read_text())
 
 
-def profiled(folder: Path, size: Size, rounds: int) -> Times:
-    """Return the times of a run of so many rounds."""
+def profiled(folder: Path, size: Size, rounds: int, tiny: str) -> Times:
+    """Return the times of a run of so many rounds; with a strategy that of (c)."""
     file, output = folder / f"{rounds}.pstats", folder / f"run-{rounds}"
     settings = {**size.settings, "federation.rounds_per_task": rounds}
+    if tiny:
+        settings = many_clients.settings_of(size.users, size.cohort, tiny, rounds)
     command = [
         *(sys.executable, str(SIDES / "profiled.py"), str(file), "simulate"),
         *("--backend", "in-process", "--data-root", str(folder)),
@@ -87,7 +99,11 @@ def report(spent: Times, visits: int) -> str:
         for name, (calls, _, _) in spent.items()
         if calls > RARE and name[0].startswith(OURS)
     ]
-    whole = sorted(mine, key=lambda name: -spent[name][2])[:TOP]
+    whole = list[Function]()
+    for name in sorted(mine, key=lambda name: -spent[name][2]):
+        if not (whole and spent[name][2] > PASSED_ON * spent[whole[-1]][2]):
+            whole.append(name)
+    whole = whole[:TOP]
     return "\n".join(
         (
             f"{1000 * total:.0f} ms of processor time a visit under the profiler, "

@@ -94,24 +94,8 @@ def run_of(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        held = users.CLASSES  # one of each class validates
-        users.write_users(folder / "data", clients, IMAGES + held, digits=True)
-        settings: dict[str, Scalar] = {
-            "strategy.name": strategy,
-            "scenario.name": "classes",
-            "scenario.clients": clients,
-            "scenario.tasks": 1,
-            "scenario.classes_per_task": users.CLASSES,
-            "scenario.valid_fraction": users.CLASSES / (IMAGES + users.CLASSES),
-            "data.datasets": users.NAME,
-            "model.name": "small",
-            "training.batch_size": IMAGES,
-            "federation.rounds_per_task": rounds,
-            "federation.client_fraction": cohort / clients,
-            "privacy.scores": False,
-            "run.seed": 1,
-            **more,
-        }
+        write_data(folder / "data", clients)
+        settings = {**settings_of(clients, cohort, strategy, rounds), **more}
         command = fcl(
             *("simulate", "--backend", "in-process", "--data-root", folder / "data"),
             *(*options(settings), "--output", folder / "output"),
@@ -126,6 +110,32 @@ def run_of(
             raise RuntimeError(f"got {work} of {clients} clients in {rounds} rounds")
         kept = {"files": disk.files, "bytes": disk.bytes}
         return {**work, **asdict(cost), **sizes, **kept}
+
+
+def write_data(folder: Path, clients: int) -> None:
+    """Write the digits of so many clients; of each class, one validates."""
+    users.write_users(folder, clients, IMAGES + users.CLASSES, digits=True)
+
+
+def settings_of(
+    clients: int, cohort: int, strategy: str, rounds: int
+) -> dict[str, Scalar]:
+    """Return the settings of a run; the arguments are those of `run_of`."""
+    return {
+        "strategy.name": strategy,
+        "scenario.name": "classes",
+        "scenario.clients": clients,
+        "scenario.tasks": 1,
+        "scenario.classes_per_task": users.CLASSES,
+        "scenario.valid_fraction": users.CLASSES / (IMAGES + users.CLASSES),
+        "data.datasets": users.NAME,
+        "model.name": "small",
+        "training.batch_size": IMAGES,
+        "federation.rounds_per_task": rounds,
+        "federation.client_fraction": cohort / clients,
+        "privacy.scores": False,
+        "run.seed": 1,
+    }
 
 
 class Disk:

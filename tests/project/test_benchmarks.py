@@ -391,9 +391,10 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, wrong, said):
 
 @on_request
 @pytest.mark.process
-def test_where_the_time_goes_is_told_by_function(tmp_path):
+@pytest.mark.parametrize("which", [[], ["--tiny", "fedweit"]])
+def test_where_the_time_goes_is_told_by_function(tmp_path, which):
     script = str(BENCHMARKS / "hot_spots.py")
-    arguments = [str(tmp_path / "table.md"), "--users", "4", "--cohort", "2"]
+    arguments = [str(tmp_path / "table.md"), "--users", "4", "--cohort", "2", *which]
     subprocess.run([sys.executable, script, *arguments], check=True)
 
     text = (tmp_path / "table.md").read_text()
@@ -414,6 +415,7 @@ def test_functions_stand_by_their_own_time_and_ours_by_that_of_what_they_call():
         (ours, 2, "fit"): (1.0, 0.3, 0.8),
         (start, 3, "main"): (0.0, 0.0, 1.0),  # once, whatever the visits
         (installed, 4, "call"): (1.0, 0.0, 0.9),
+        (ours, 5, "train_alone"): (1.0, 0.0, 0.89),  # all of which `train` tells
     }
 
     own, whole = hot_spots.report(spent, 6).split("\n\n| of ours")
