@@ -26,6 +26,8 @@ _LISTS = (
 _NORMS = ("layernorm", "layer_norm", "norm", "network.norm")
 _TOLERANCE = 1e-3
 _CHUNK = 64
+_ALIKE = 8
+"""Texts of like lengths that are computed together: fewer keep a processor waiting."""
 
 
 class Hidden(NamedTuple):
@@ -110,11 +112,31 @@ class Transformer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
+        alike = self._alike(x)
+        if len(alike) == 1:
+            return self.encode(x)
+        found = torch.cat([self.encode(x[rows]) for rows in alike])
+        return found[torch.cat(alike).argsort()]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Compute the features of one batch, padded to its longest text."""
         if x.is_floating_point() and x.ndim == 3:  # frozen features
             hidden = self.hidden(x)
         else:
             hidden = self.run(self.enter(x), 0, self.first)
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
+
+    def _alike(self, x: Tensor) -> list[Tensor]:
+        """Group rows by length: padding takes a processor as long as words do.
+
+        One group where data may decide no size, where dropout draws for a whole batch,
+        and on an accelerator, which a small group leaves idle.
+        """
+        may = self.text and self._frozen and x.device.type == "cpu"
+        if not may or _sizes_are_fixed(x):
+            return [torch.arange(len(x))]
+        lengths = (x[..., -1] if x.is_floating_point() else x > 0).sum(1)
+        return list(torch.split(lengths.argsort(stable=True), _ALIKE))
 
     def hidden(self, features: Tensor) -> Hidden:
         """Read `frozen_features`, (batch, tokens, D + 1); common padding is cut."""
@@ -321,6 +343,10 @@ class FrozenTransformer(Transformer):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point() and x.ndim == 2:  # frozen features
             return x
+        return super().forward(x)
+
+    @override
+    def encode(self, x: Tensor) -> Tensor:
         hidden = self.run(self.enter(x), 0, self.first)
         pooled = []
         for number in range(self.first, len(self.blocks)):

@@ -169,7 +169,7 @@ class PromptedTransformer(Transformer):
                 pool.older = None
 
     @override
-    def forward(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor) -> Tensor:
         if x.is_floating_point() and x.ndim == 3:  # frozen features
             query, hidden = x[:, 0, :-1], self.hidden(x[:, 1:])
         else:

@@ -7,7 +7,19 @@ import encoders
 import numpy as np
 import pytest
 import torch
-from encoders import BLOCKS, KNOWN, TEXTS, WIDTH, enhanced, inputs, model, plain
+from encoders import (
+    BLOCKS,
+    KNOWN,
+    TEXTS,
+    WIDTH,
+    WORDS,
+    enhanced,
+    inputs,
+    lora,
+    model,
+    plain,
+    prompted,
+)
 from fakes import rounds_of, run_in_process, tiny
 from transformers import AutoModel
 
@@ -50,6 +62,62 @@ def test_columns_of_padding_change_no_bit(backbone, kind):
     body, x = plain(backbone(kind)), inputs(kind)
 
     assert torch.equal(body(torch.nn.functional.pad(x, (0, 5))), body(x))
+
+
+LENGTHS = (4, 12, 1, 7, 12, 3, 5, 2, 12, 9, 1, 6, 4, 3, 2, 8, 5, 10, 12, 2)
+
+
+def of_many_lengths():
+    """Return tokenized texts in no order."""
+    draws = torch.Generator().manual_seed(2)
+    x = torch.randint(1, WORDS, (len(LENGTHS), max(LENGTHS)), generator=draws)
+    return x * (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("body", "prepared"),
+    [
+        (lambda backbone: enhanced(backbone, learned=True), True),
+        (lambda backbone: lora(backbone, learned=True), True),
+        (lambda backbone: prompted(backbone), True),
+        (lambda backbone: frozen(backbone), False),
+        (lambda backbone: enhanced(backbone, learned=True), False),
+    ],
+)
+def test_texts_of_like_lengths_are_computed_together(backbone, body, prepared):
+    made, x = body(backbone("bert")), of_many_lengths()
+    if prepared:
+        x = made.frozen_features(x)
+    tokens = []
+    made.blocks[-1].register_forward_pre_hook(
+        lambda block, given: tokens.append(given[0].shape[:2].numel())
+    )
+
+    found, whole = made(x), made.encode(x)
+
+    torch.testing.assert_close(found, whole, atol=1e-5, rtol=0)
+    *together, at_once = tokens
+    assert at_once >= len(LENGTHS) * max(LENGTHS)
+    assert sum(together) < 0.8 * at_once
+    learned = [p for p in made.parameters() if p.requires_grad]
+    if learned:
+        weights = torch.linspace(-1, 1, found.numel()).view_as(found)
+        ours = torch.autograd.grad((found * weights).sum(), learned, allow_unused=True)
+        plain = torch.autograd.grad((whole * weights).sum(), learned, allow_unused=True)
+        for mine, theirs in zip(ours, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_texts_stay_together_where_dropout_draws_for_all_of_them(backbone):
+    made, x = plain(backbone("bert")).train(), of_many_lengths()
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        found = made(x)
+        torch.manual_seed(1)
+        whole = made.encode(x)
+
+    assert torch.equal(found, whole)
 
 
 def test_words_are_the_rows_of_the_encoders_own_table(backbone):
