@@ -4,6 +4,7 @@ A sentence may quote what a client sent. Its class is one of a few, whatever it 
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Self
 
@@ -63,3 +64,18 @@ _BEGINNINGS: Final = {
     BUSY: Failure.LATE,
     STATE_LOST: Failure.STATE_LOST,
 }
+
+
+def told(reasons: Mapping[int, str]) -> str:
+    """Tell why clients are left out, once for all that have the same reason.
+
+    >>> told({2: "is not connected", 0: "no reply in time", 1: "no reply in time"})
+    'clients 0, 1: no reply in time; client 2: is not connected'
+    """
+    alike: dict[str, list[int]] = {}
+    for client in sorted(reasons):
+        alike.setdefault(reasons[client], []).append(client)
+    return "; ".join(
+        f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}: {why}"
+        for why, clients in alike.items()
+    )

@@ -14,6 +14,7 @@ from fcl_flower.aggregation.mean import interpolate
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import RoundError, config_error
+from fcl_flower.core.failures import told
 from fcl_flower.core.types import (
     Arrays,
     ClientTask,
@@ -377,7 +378,7 @@ class Server:
         """Refuse a record without a single accuracy, with the reason if known."""
         record = self._recorder.record
         if np.isnan(record.accuracy).all():
-            why = record.failures or "unknown"
+            why = told(record.failures) or "unknown"
             raise RoundError(f"no client was evaluated; why: {why}")
 
     def _diagnostics(

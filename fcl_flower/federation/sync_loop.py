@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from typing_extensions import override
 
 from fcl_flower.core.errors import BudgetError, RoundError
-from fcl_flower.core.failures import BUSY
+from fcl_flower.core.failures import BUSY, told
 from fcl_flower.core.schedule import stagnates
 from fcl_flower.core.types import Evaluation, TaskStage, Update
 from fcl_flower.federation import mailbox, pacing
@@ -226,7 +226,7 @@ class SyncLoop(Loop):
         if len(self._updates) < self._quorum.least:
             raise RoundError(
                 f"round {number}: {len(self._updates)} usable replies, "
-                f"{self._quorum.least} needed; left out: {self._failures}"
+                f"{self._quorum.least} needed; left out: {told(self._failures)}"
             )
         if self._run.ledger is not None:
             self._run.ledger.aggregate(number, self._updates)

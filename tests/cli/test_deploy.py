@@ -780,7 +780,7 @@ def test_a_run_that_does_not_start_is_an_error(flower, submit, tmp_path):
 
 ENDS_BADLY = """
     print("fcl_flower.core.errors.ConfigError: a warning of before")
-    print("fcl_flower.core.errors.RoundError: too few; left out: {1: 'no data'}")
+    print("fcl_flower.core.errors.RoundError: too few; left out: client 1: no data")
     print("WARNING: fcl_flower.core.errors.RoundError: what a client says")
     print("Exit Code: 201", flush=True)
 """
@@ -792,7 +792,7 @@ def test_a_run_that_did_not_finish_says_last_what_ended_it(submit):
         submit(run=ENDS_BADLY.strip(), status="finished:failed")
     assert str(caught.value) == (
         "the run did not finish, but ended as finished:failed: too few; left out: "
-        "{1: 'no data'}"
+        "client 1: no data"
     )
 
 

@@ -18,6 +18,7 @@ from fcl_flower.config.sections import FederationSection
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, RoundError, WireError
+from fcl_flower.core.failures import told
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.federation import byte_counts, mailbox
 from fcl_flower.federation.clients import ClientRegistry
@@ -235,7 +236,7 @@ class MaskedSum:
         if len(found) < threshold:
             raise RoundError(
                 f"secure aggregation: {sorted(found)} {done}, at least {threshold} of "
-                f"{of} must; left out: {self.failures}"
+                f"{of} must; left out: {told(self.failures)}"
             )
 
 
