@@ -142,7 +142,7 @@ def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
         raise config_error(
             "model.name",
             f"one that shares {odd[0]}" if odd else "one without LoRA",
-            "lora-transformer or lora-vit, of which LoRM shares LoRA and head",
+            "lora-transformer or lora-vit, of which LoRA and head are shared",
         )
     return layers
 
