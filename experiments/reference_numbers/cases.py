@@ -84,7 +84,7 @@ METHODS = {
     "fedavg-ft": DIGITS,
     "fedcbdr": GROWING,
     "fedcurv": DIGITS,
-    "fedet": {**ENCODED, "model": "enhanced-transformer"},
+    "fedet": {**ENCODED, "model": "enhanced-transformer", "model.num_blocks": 0},
     "fedprox": DIGITS,
     "fedprox-apd": DIGITS,
     "fedprox-ewc": DIGITS,

@@ -79,7 +79,10 @@ ALGORITHM = Algorithm(
     params_type=FedEtParams,
     summary="a frozen transformer whose groups of Enhancers learn new classes",
     paper="Liu et al., IJCAI 2023",
-    defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+    defaults={
+        **{"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
+        "model.num_blocks": 2,
+    },
     models=("enhanced-transformer", "enhanced-vit"),
     trainer="strategies.fedet.trainer:FedEtTrainer",
     needs_single_head=True,
