@@ -84,10 +84,14 @@ def checked(study: Study) -> list[RunSpec]:
             raise config_error("run.title", variant.title, expected)
     runs = [resolve(config) for config in study.runs()]
     # After the names have been looked up, since it loads torch.
-    from fcl_flower.setup.build import validate
+    from fcl_flower.setup.build import built, validate
 
-    for one in runs:  # a scenario may fail for one seed alone
-        validate(one)
+    known = list[RunConfig]()
+    for one in runs:
+        if one.config.replace(seed=0) not in known:
+            validate(one)
+            known.append(one.config.replace(seed=0))
+        _ = built(one).scenario  # which may fail for one seed alone
     return runs
 
 

@@ -19,7 +19,8 @@ from fcl_flower.models.registry import MODELS
 from fcl_flower.results.report import comparison
 from fcl_flower.results.tables import rows, table
 from fcl_flower.runtime.study import Study, read_study, with_local_only
-from fcl_flower.runtime.study_runs import run_folder, run_study, settle
+from fcl_flower.runtime.study_runs import checked, run_folder, run_study, settle
+from fcl_flower.setup import build
 
 
 class Pretended:
@@ -503,6 +504,23 @@ WRONG = choice_of("stl", fixed=[row("fedavg", classes_per_task=11)])
 def test_what_cannot_be_compared_is_told_before_anything_runs(tmp_path, study, said):
     with pytest.raises(ConfigError, match=said):
         settle(study, tmp_path, never, titles(study))
+
+
+def test_all_of_a_row_is_built_once_and_its_scenario_for_each_seed(monkeypatch):
+    whole, drawn = [], []
+
+    class Drawn(build.Built):
+        @property
+        def scenario(self):
+            drawn.append((self.config.title, self.config.run.seed))
+
+    monkeypatch.setattr(build, "validate", lambda one: whole.append(one.config.title))
+    monkeypatch.setattr(build, "built", Drawn)
+
+    checked(Study((row("stl"), row("fedavg")), seeds=(1, 2)))
+
+    assert whole == ["stl", "fedavg"]
+    assert drawn == [("stl", 1), ("fedavg", 1), ("stl", 2), ("fedavg", 2)]
 
 
 def test_what_suits_the_data_is_what_the_table_has(tmp_path):
