@@ -132,7 +132,7 @@ class Transformer(nn.Module):
         One group where data may decide no size, where dropout draws for a whole batch,
         and on an accelerator, which a small group leaves idle.
         """
-        may = self.text and self._frozen and x.device.type == "cpu"
+        may = self.text and not self.encoder.training and x.device.type == "cpu"
         if not may or _sizes_are_fixed(x):
             return [torch.arange(len(x))]
         lengths = (x[..., -1] if x.is_floating_point() else x > 0).sum(1)
