@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         and on an accelerator, which a small group leaves idle.
         """
         may = self.text and not self.encoder.training and x.device.type == "cpu"
-        if not may or _sizes_are_fixed(x):
+        if not may or _sizes_are_fixed(x) or len(x) <= _ALIKE:
             return [torch.arange(len(x))]
         lengths = (x[..., -1] if x.is_floating_point() else x > 0).sum(1)
         return list(torch.split(lengths.argsort(stable=True), _ALIKE))
@@ -156,14 +156,17 @@ class Transformer(nn.Module):
         """
         if any(parameter.requires_grad for parameter in self.encoder.parameters()):
             return x
+        alike = self._alike(x)
+        groups = alike if len(alike) > 1 else torch.split(alike[0], _CHUNK)
         parts = []
-        for start in range(0, len(x), _CHUNK):
-            found = self.run(self.enter(x[start : start + _CHUNK]), 0, self.first)
+        for rows in groups if len(x) else ():
+            found = self.run(self.enter(x[rows]), 0, self.first)
             parts.append(torch.cat([found.values, found.mask[..., None]], 2))
         if not parts:
             return torch.zeros(0, 0, self._width + 1, device=x.device)
         tokens = max(part.shape[1] for part in parts)
-        return torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
+        made = torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
+        return made if len(alike) == 1 else made[torch.cat(alike).argsort()]
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:

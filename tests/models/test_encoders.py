@@ -111,6 +111,24 @@ def test_texts_of_like_lengths_are_computed_together(backbone, body, prepared):
             torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 
 
+def test_frozen_features_of_texts_of_like_lengths_are_computed_together(backbone):
+    made, x = enhanced(backbone("bert"), blocks=1), of_many_lengths()
+    tokens = []
+    made.blocks[0].register_forward_pre_hook(
+        lambda block, given: tokens.append(given[0].shape[:2].numel())
+    )
+
+    found, whole = made.frozen_features(x), made.run(made.enter(x), 0, made.first)
+
+    assert torch.equal(found[..., -1], whole.mask)
+    words = whole.mask[..., None]
+    torch.testing.assert_close(
+        found[..., :-1] * words, whole.values * words, atol=1e-5, rtol=0
+    )
+    *together, at_once = tokens
+    assert sum(together) < 0.7 * at_once
+
+
 def test_texts_stay_together_where_dropout_draws_for_all_of_them(backbone):
     made, x = plain(backbone("bert")).train(), of_many_lengths()
 
