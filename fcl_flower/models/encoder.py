@@ -113,7 +113,7 @@ class Transformer(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         alike = self._alike(x)
-        if len(alike) == 1:
+        if not alike:
             return self.encode(x)
         found = torch.cat([self.encode(x[rows]) for rows in alike])
         return found[torch.cat(alike).argsort()]
@@ -129,12 +129,12 @@ class Transformer(nn.Module):
     def _alike(self, x: Tensor) -> list[Tensor]:
         """Group rows by length: padding takes a processor as long as words do.
 
-        One group where data may decide no size, where dropout draws for a whole batch,
+        No groups where data may decide no size, where dropout draws for a whole batch,
         and on an accelerator, which a small group leaves idle.
         """
         may = self.text and not self.encoder.training and x.device.type == "cpu"
         if not may or _sizes_are_fixed(x) or len(x) <= _ALIKE:
-            return [torch.arange(len(x))]
+            return []
         lengths = (x[..., -1] if x.is_floating_point() else x > 0).sum(1)
         return list(torch.split(lengths.argsort(stable=True), _ALIKE))
 
@@ -157,7 +157,7 @@ class Transformer(nn.Module):
         if any(parameter.requires_grad for parameter in self.encoder.parameters()):
             return x
         alike = self._alike(x)
-        groups = alike if len(alike) > 1 else torch.split(alike[0], _CHUNK)
+        groups = alike or torch.split(torch.arange(len(x)), _CHUNK)
         parts = []
         for rows in groups if len(x) else ():
             found = self.run(self.enter(x[rows]), 0, self.first)
@@ -166,7 +166,7 @@ class Transformer(nn.Module):
             return torch.zeros(0, 0, self._width + 1, device=x.device)
         tokens = max(part.shape[1] for part in parts)
         made = torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
-        return made if len(alike) == 1 else made[torch.cat(alike).argsort()]
+        return made[torch.cat(alike).argsort()] if alike else made
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:

@@ -88,10 +88,12 @@ def checked(study: Study) -> list[RunSpec]:
 
     known = list[RunConfig]()
     for one in runs:
-        if one.config.replace(seed=0) not in known:
+        of_all_seeds = one.config.replace(seed=0)
+        if of_all_seeds in known:
+            _ = built(one).scenario  # which may fail for one seed alone
+        else:
             validate(one)
-            known.append(one.config.replace(seed=0))
-        _ = built(one).scenario  # which may fail for one seed alone
+            known.append(of_all_seeds)
     return runs
 
 
