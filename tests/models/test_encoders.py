@@ -189,10 +189,11 @@ def test_an_encoder_without_a_place_for_enhancers_is_refused(tmp_path):
 
 
 def test_without_the_extra_it_is_said_what_to_install(backbone, monkeypatch):
+    folder = backbone("bert")  # made by the library
     monkeypatch.setitem(sys.modules, "transformers", None)
 
     with pytest.raises(ConfigError, match=r'pip install "fcl-flower\[transformers\]"'):
-        load_encoder(backbone("bert"))
+        load_encoder(folder)
 
 
 def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
