@@ -156,14 +156,14 @@ class Transformer(nn.Module):
         """
         if any(parameter.requires_grad for parameter in self.encoder.parameters()):
             return x
+        if not len(x):
+            return torch.zeros(0, 0, self._width + 1, device=x.device)
         alike = self._alike(x)
         groups = alike or torch.split(torch.arange(len(x)), _CHUNK)
         parts = []
-        for rows in groups if len(x) else ():
+        for rows in groups:
             found = self.run(self.enter(x[rows]), 0, self.first)
             parts.append(torch.cat([found.values, found.mask[..., None]], 2))
-        if not parts:
-            return torch.zeros(0, 0, self._width + 1, device=x.device)
         tokens = max(part.shape[1] for part in parts)
         made = torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
         return made[torch.cat(alike).argsort()] if alike else made
