@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fcl_flower.core import failures
 from fcl_flower.core.errors import WireError
 from fcl_flower.flower import chunks
+from fcl_flower.flower.patience import PatientClock
 from fcl_flower.flower.transport import (
     at_once,
     in_thread,
@@ -82,6 +83,7 @@ class Mailbox:
 
     Over a network nothing here waits: Flower's calls retry without end where its server
     does not answer, and look for hours for the rest of a reply whose client is gone.
+    Deadlines count the time in which this process could have collected answers.
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
@@ -97,6 +99,7 @@ class Mailbox:
         self._waiting = deque[_Question]()
         self._unsent: list[Message] = []
         self._overdue: list[_Question] = []
+        self._clock = PatientClock(time.monotonic)
         self._quiet_since = time.monotonic()
 
     def __len__(self) -> int:
@@ -109,7 +112,7 @@ class Mailbox:
         asked = list(messages)
         for message in asked:
             message.metadata.ttl = self._timeout + TTL_MARGIN
-        until = time.monotonic() + min(self._timeout, _push_seconds(asked))
+        until = self._clock() + min(self._timeout, _push_seconds(asked))
         call = self._begin(self._grid.push_messages, asked)
         self._pushes.append(_Push(asked, call, until))
         self._note_sent()
@@ -132,7 +135,7 @@ class Mailbox:
             if not self._remote:
                 self._look([question])
             answer = question.answer()
-            if answer is None and time.monotonic() > question.until:
+            if answer is None and self._clock() > question.until:
                 answer = _problem(question.message, failures.NO_REPLY, LATE)
             if answer is None:
                 self._waiting.append(question)
@@ -152,7 +155,8 @@ class Mailbox:
     def busy(self) -> set[int]:
         """Find the nodes that still work on what `close` has answered for."""
         self._look(self._overdue)
-        now = time.monotonic()
+        self._clock.look()
+        now = self._clock()
         self._overdue = [
             question
             for question in self._overdue
@@ -161,7 +165,8 @@ class Mailbox:
         return {question.message.metadata.dst_node_id for question in self._overdue}
 
     def _note_sent(self) -> None:
-        now = time.monotonic()
+        self._clock.look()
+        now = self._clock()
         for push in list(self._pushes):
             if push.call.done():
                 sent = set(push.call.result())
@@ -175,7 +180,7 @@ class Mailbox:
                     self._waiting.append(_Question(message, now + self._timeout))
                 else:
                     self._unsent.append(message)
-            self._quiet_since = now
+            self._quiet_since = time.monotonic()
 
     def _look(self, questions: Collection[_Question]) -> None:
         for question in questions:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+from flwr.server.superlink.linkstate import sql_linkstate
 from flwr.supercore import sql_mixin
+from flwr.supercore.corestate import sql_corestate
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.object_store import object_store_factory
@@ -30,6 +32,7 @@ from typing_extensions import override
 
 from fcl_flower.core.files import make_private_folder
 from fcl_flower.flower.memory import give_back_pieces
+from fcl_flower.flower.patience import outlast_pauses
 
 LARGE = 2**16
 """Bytes from which on a content has a file of its own."""
@@ -128,6 +131,8 @@ def run_superlink(folder: Path, command: Sequence[str]) -> None:
     if factory["SqlObjectStore"] is not SqlObjectStore:
         raise RuntimeError("flwr: expected a version that makes a SqlObjectStore")
     factory["SqlObjectStore"] = partial(FileObjectStore, folder)
+    state, modules = sql_corestate.SqlCoreState, [sql_corestate, sql_linkstate]
+    outlast_pauses(state, "_cleanup_expired_task_tokens", modules)
     sys.argv = list(command)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

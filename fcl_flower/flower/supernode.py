@@ -52,16 +52,22 @@ def run_node(address: str, command: Sequence[str]) -> None:
     give_back_pieces()
     # The first of Flower that is imported: nothing of it is there before.
     leave_out()
+    from flwr.supercore.corestate import in_memory_corestate
     from flwr.supernode import start_client_internal as flower
+    from flwr.supernode.nodestate import in_memory_nodestate
 
     from fcl_flower.flower.chunks import FIRST_RETRY
     from fcl_flower.flower.looks import looking_often
+    from fcl_flower.flower.patience import outlast_pauses
     from fcl_flower.flower.stopped_runs import leaving_nothing
 
     step = leaving_nothing(flower._pull_and_store_message)
     flower._pull_and_store_message = looking_often(step)
     pull = partial(flower.pull_objects, initial_backoff=FIRST_RETRY)  # type: ignore[attr-defined]
     flower.pull_objects = pull  # type: ignore[attr-defined]
+    state = in_memory_corestate.InMemoryCoreState
+    modules = [in_memory_corestate, in_memory_nodestate]
+    outlast_pauses(state, "_cleanup_expired_task_tokens_locked", modules)
     sys.argv = list(command)
     if address:
         # Nobody else on this machine may take the client's messages up. A pipe, as the

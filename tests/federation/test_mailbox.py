@@ -3,6 +3,7 @@
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from fakes import InProcessGrid, rounds_of, tiny
@@ -220,10 +221,32 @@ def test_a_call_that_blocks_keeps_no_process_from_ending():
     assert thread.daemon
 
 
+def test_a_push_that_a_sleep_of_the_machine_has_interrupted_is_not_given_up(
+    remote, blocking, monkeypatch
+):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(mailbox, "time", clock)
+    box = Mailbox(blocking("push"), timeout=3600)
+    box.send([question(101)])
+
+    clock.now += 5000.0  # of which ten seconds count
+    answers = []
+    for _ in range(int(mailbox.PUSH_SECONDS / 5)):
+        assert answers == []
+        answers = list(box.collect())
+        clock.now += 5.0
+
+    (answer,) = answers
+    assert answer.error.reason == "could not be reached"
+
+
 @pytest.mark.parametrize("call", ["push", "pull"])
 def test_who_is_answered_for_is_busy_until_it_was_to_reply(
     remote, blocking, monkeypatch, call
 ):
+    now = 0.0
+    clock = Mock(side_effect=lambda: now)
+    monkeypatch.setattr(mailbox, "PatientClock", lambda _: clock)
     box = Mailbox(blocking(call), timeout=60)
     box.send([question(101)])
     while call == "pull" and box._pushes:
@@ -234,6 +257,5 @@ def test_who_is_answered_for_is_busy_until_it_was_to_reply(
     assert mailbox.is_late(late)
     assert len(box) == 0
     assert box.busy() == {101}
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61)
-    monkeypatch.setattr(mailbox, "time", later)
+    now = 61.0
     assert box.busy() == set()
