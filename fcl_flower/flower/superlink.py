@@ -1,4 +1,4 @@
-"""The program of a server: Flower's SuperLink, whose large objects lie in files.
+"""The program of a server: Flower's SuperLink, mended, with large objects in files.
 
 ``python -m fcl_flower.flower.superlink FOLDER flower-superlink ...`` runs
 flower-superlink, which keeps in FOLDER what clients and runs hand over.
@@ -12,14 +12,15 @@ written once, and is gone with its object.
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 from uuid import uuid4
 
-from flwr.server.superlink.linkstate import sql_linkstate
+from flwr.server.superlink.linkstate import linkstate_factory, sql_linkstate
 from flwr.supercore import sql_mixin
 from flwr.supercore.corestate import sql_corestate
 from flwr.supercore.inflatable.inflatable_object import get_object_id
@@ -31,6 +32,7 @@ from sqlalchemy import event, func, select, text, update
 from typing_extensions import override
 
 from fcl_flower.core.files import make_private_folder
+from fcl_flower.flower.deliveries import ConfirmedDeliveries
 from fcl_flower.flower.memory import give_back_pieces
 from fcl_flower.flower.patience import outlast_pauses
 
@@ -126,15 +128,21 @@ class FileObjectStore(SqlObjectStore):
 def run_superlink(folder: Path, command: Sequence[str]) -> None:
     """Run Flower's SuperLink in this process."""
     give_back_pieces()
-    mixin, factory = vars(sql_mixin), vars(object_store_factory)
+    mixin = vars(sql_mixin)
     mixin["SQLITE_PRAGMAS"] = (*mixin["SQLITE_PRAGMAS"], PATIENCE)
-    if factory["SqlObjectStore"] is not SqlObjectStore:
-        raise RuntimeError("flwr: expected a version that makes a SqlObjectStore")
-    factory["SqlObjectStore"] = partial(FileObjectStore, folder)
+    _replace(object_store_factory, SqlObjectStore, partial(FileObjectStore, folder))
+    _replace(linkstate_factory, sql_linkstate.SqlLinkState, ConfirmedDeliveries)
     state, modules = sql_corestate.SqlCoreState, [sql_corestate, sql_linkstate]
     outlast_pauses(state, "_cleanup_expired_task_tokens", modules)
     sys.argv = list(command)
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _replace(factory: ModuleType, made: type, ours: Callable[..., object]) -> None:
+    name = made.__name__
+    if vars(factory)[name] is not made:
+        raise RuntimeError(f"flwr: expected a version that makes a {name}")
+    vars(factory)[name] = ours
 
 
 if __name__ == "__main__":

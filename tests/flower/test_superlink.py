@@ -155,13 +155,18 @@ def test_a_database_of_before_is_read_and_gives_back_its_space(opened, tmp_path)
 
 
 @pytest.mark.process
-def test_flowers_program_gets_this_store_and_waits_for_a_busy_disk(tmp_path, folder):
+def test_flowers_program_gets_our_states_and_waits_for_a_busy_disk(tmp_path, folder):
     database = str(tmp_path / "superlink.db")
     (tmp_path / "program").write_text(f"""
 import json
+from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.object_store import ObjectStoreFactory
-store = ObjectStoreFactory({database!r}).store()
-print(json.dumps([type(store).__name__, store.query("PRAGMA busy_timeout")]))
+from flwr.superlink.federation import NoOpFederationManager
+stores = ObjectStoreFactory({database!r})
+states = LinkStateFactory({database!r}, NoOpFederationManager(), stores)
+store, state = stores.store(), states.state()
+names = [type(made).__name__ for made in (store, state)]
+print(json.dumps([*names, store.query("PRAGMA busy_timeout")]))
 """)
     module = ("-m", "fcl_flower.flower.superlink", str(folder))
     command = [sys.executable, "-P", *module, str(tmp_path / "program")]
@@ -170,4 +175,5 @@ print(json.dumps([type(store).__name__, store.query("PRAGMA busy_timeout")]))
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == ["FileObjectStore", [{"timeout": 60_000}]]
+    timeout = [{"timeout": 60_000}]
+    assert found == ["FileObjectStore", "ConfirmedDeliveries", timeout]
