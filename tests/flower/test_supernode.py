@@ -1,4 +1,4 @@
-"""The process of a SuperNode ends when the SuperNode does."""
+"""The process of a SuperNode ends when the SuperNode does, and outlasts pauses."""
 
 import subprocess
 import sys
@@ -10,6 +10,19 @@ import sys, threading, time
 threading.Thread(target=time.sleep, args=[600]).start()
 print("up")
 """
+
+PATIENT = """
+from flwr.supercore.corestate import in_memory_corestate
+from flwr.supernode.nodestate import in_memory_nodestate
+print([one.now.__module__ for one in (in_memory_corestate, in_memory_nodestate)])
+"""
+
+
+def run_program(folder, text):
+    (folder / "flower-supernode").write_text(text)
+    module = ("-m", "fcl_flower.flower.supernode")
+    command = [sys.executable, "-P", *module, "", str(folder / "flower-supernode")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.process
@@ -24,12 +37,15 @@ print("up")
     ],
 )
 def test_a_thread_that_listens_does_not_keep_it(tmp_path, end, code, said):
-    (tmp_path / "flower-supernode").write_text(LISTENS + end)
-    module = ("-m", "fcl_flower.flower.supernode")
-    command = [sys.executable, "-P", *module, "", str(tmp_path / "flower-supernode")]
-
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_program(tmp_path, LISTENS + end)
 
     assert done.returncode == code
     assert done.stdout == "up\n"
     assert said in done.stderr
+
+
+@pytest.mark.process
+def test_what_it_knows_expires_by_a_patient_clock(tmp_path):
+    done = run_program(tmp_path, PATIENT)
+
+    assert done.stdout == f"{['fcl_flower.flower.patience'] * 2}\n"
