@@ -6,6 +6,7 @@ INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 MARKED := process or ray or deploy or browser or fuzz or encoder or gpu
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+FILES := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test static check test-all format docs clean
@@ -34,12 +35,14 @@ static: $(INSTALLED) ## check format, lint, types, layers and the project's own 
 
 check: static test ## run static and test: what should hold before each commit
 
-# What is marked mostly waits for its processes: more of it runs than there are cores. A
-# file stays with one worker, as its tests may share a federation.
+# What is marked mostly waits for its processes: more of it runs than there are cores. Of
+# federations, a dozen processes each, there are two. A file stays with one worker, as its
+# tests may share a federation.
 test-all: $(INSTALLED) ## run test with coverage, nine tenths of all lines, then processes, Ray, federations, browsers, fuzzing, encoders
 	mkdir -p build
 	$(MAKE) test N=2 MORE="--cov --cov-fail-under=90 --durations-file=build/durations.txt"
-	$(PYTEST) -m "$(MARKED)" -n 4 --dist loadfile --no-loadscope-reorder \
+	$(PYTEST) -m deploy -n 2 $(FILES) --durations-file=build/durations-deploy.txt
+	$(PYTEST) -m "($(MARKED)) and not deploy" -n 4 $(FILES) \
 		--durations-file=build/durations-marked.txt
 
 format: $(INSTALLED) ## bring the code into the one format

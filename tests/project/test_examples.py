@@ -52,7 +52,7 @@ def test_a_script_ends_with_an_accuracy_above_chance(name, tmp_path):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
     assert ended.returncode == 0, ended.stderr
@@ -186,7 +186,7 @@ def test_a_real_federation_learns(tmp_path):
         env={**environment(), "PORT": port, "CONTROL_PORT": control},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -230,7 +230,7 @@ def test_hospitals_predict_with_what_they_learned_early_and_late(place, tmp_path
         text=True,
     )
     try:
-        shown, _ = script.communicate(timeout=400)
+        shown, _ = script.communicate(timeout=900)
     finally:
         script.terminate()
 
