@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from fcl_flower.runtime.processes import free_port
+from fcl_flower.core.processes import free_port
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
-MENDED = "fcl_flower.flower.supernode", "fcl_flower.flower.superlink"
-"""Run Flower's programs, whose command line follows them and one argument."""
+MENDED = "fcl_flower.deploy.speedups.supernode", "fcl_flower.deploy.speedups.superlink"
+"""Run Flower's programs, whose command line follows them and two arguments."""
 
 
 class LocalFederation:
@@ -267,7 +267,7 @@ def _program(command: Sequence[str]) -> str:
     """Return the name of the program, or of the module, that a command line runs."""
     words = [word for word in command[1:] if word not in ("-P", "-m")]
     if words and words[0] in MENDED:
-        words = words[2:]
+        words = words[3:]
     return Path((words or command)[0]).name
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fcl_flower.core.types import SparseArray, TaskStage, Update
     from fcl_flower.data import scenarios
     from fcl_flower.data.examples import TaskData
-    from fcl_flower.federation.server_app import flower_strategy
+    from fcl_flower.flower_app.strategy import flower_strategy
     from fcl_flower.prediction.model import load
     from fcl_flower.results import measures as metrics
     from fcl_flower.results.result import Comparison, Result
@@ -65,7 +65,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "api": "simulate compare",
-        "federation.server_app": "flower_strategy",
+        "flower_app.strategy": "flower_strategy",
         "prediction.model": "load",
         "results.result": "Result Comparison",
         "config.run_config": "RunConfig",

@@ -19,6 +19,7 @@ from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, config_error, unknown_name
+from fcl_flower.core.processes import make_folder
 from fcl_flower.core.registry import Registry
 from fcl_flower.data import registry as dataset_registry
 from fcl_flower.data.arrays import ARRAYS, from_arrays
@@ -26,18 +27,17 @@ from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.scenarios.given import GIVEN_TASKS, GivenTasks
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.data.transforms import TRANSFORMS
-from fcl_flower.federation.extend import extend
 from fcl_flower.models.registry import MODELS, ModelEntry
 from fcl_flower.results.result import Comparison, Result
-from fcl_flower.runtime.local_runs import Backend, Job
-from fcl_flower.runtime.processes import make_folder
-from fcl_flower.runtime.progress import shown
-from fcl_flower.runtime.study import Study, variants_of
-from fcl_flower.runtime.study_runs import run_folder, run_study
+from fcl_flower.rounds.extend import extend
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.entries import data_root
 from fcl_flower.setup.preset import read_preset
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.local_runs import Backend, Job
+from fcl_flower.simulation.progress import shown
+from fcl_flower.simulation.study import Study, variants_of
+from fcl_flower.simulation.study_runs import run_folder, run_study
 
 BackendName: TypeAlias = Literal["in-process", "flower"]
 BACKENDS = ("in-process", "flower")

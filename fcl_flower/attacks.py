@@ -20,7 +20,7 @@ from fcl_flower.core.types import (
     group_kind,
 )
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.messages import MAX_EXAMPLES
+from fcl_flower.rounds.messages import MAX_EXAMPLES
 from fcl_flower.training.tensors import dense, snapshot
 
 _SCALING = 10.0

@@ -1,4 +1,4 @@
-"""What every test needs: order and markers, an identity for Flower, no model hub."""
+"""What every test needs: order and markers, no model hub."""
 
 import os
 import pathlib
@@ -86,15 +86,6 @@ def interrupts():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(autouse=True)
-def flower_identity():
-    """Flower builds no Message outside a run: give the test process an identity."""
-    from fcl_flower.flower.identity import flower_identity
-
-    with flower_identity():
-        yield
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.data.transforms import TRANSFORMS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import measures as metrics
-from fcl_flower.runtime import in_process
+from fcl_flower.simulation import in_process
 from strategies.fedavg import FedAvg
 
 SMALL = {"clients": 2, "tasks": 2, "rounds": 1, "classes_per_task": 2, "seed": 3}

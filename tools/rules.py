@@ -16,7 +16,7 @@ UNMARKED = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 SOMEBODYS = re.compile(r"""(?<![\w.<])/(work|home|root|Users|mnt|opt)/|[A-Z]:\\""")
 TEXTS = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yaml", ".yml"}
 OF_RULES = {"rules.py", "test_rules.py"}
-OFFERED = {"app", "serverapp", "clientapp"}
+OFFERED = {"app", "serverapp", "clientapp", "simulation"}
 """What Flower documents for users of it."""
 # Not installed everywhere, and of another name than what is imported.
 DISTRIBUTIONS = {"mlflow": ["mlflow-skinny"]}
@@ -104,13 +104,14 @@ def undeclared(project: Project) -> Iterator[str]:
 
 def private_of_flower(project: Project) -> Iterator[str]:
     """Find modules that use more of Flower than it offers, but for those that may."""
+    speedups = Path("fcl_flower", "deploy", "speedups")
     for path, tree in project.trees.items():
-        if path.is_relative_to(project.root / "fcl_flower" / "flower"):
+        if path.is_relative_to(project.root / speedups):
             continue
         for module, _ in imports(tree):
             first, _, rest = module.partition(".")
             if first == "flwr" and rest.partition(".")[0] not in OFFERED:
-                yield f"{path}: imports {module}, which only fcl_flower/flower may"
+                yield f"{path}: imports {module}, which only {speedups} may"
 
 
 def crossing(project: Project) -> Iterator[str]:

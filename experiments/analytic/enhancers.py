@@ -25,9 +25,9 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import Examples, InputSpec, SplitName, concat
 from fcl_flower.data.examples import task_examples as examples_of
 from fcl_flower.data.scenarios.plan import Scenario
-from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.adapters import EnhancedTransformer
 from fcl_flower.models.encoder import Transformer
+from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import load

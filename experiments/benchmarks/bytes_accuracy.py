@@ -14,8 +14,8 @@ from results import Results, Row, ratios, spread, table
 
 from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import run_in_process
 
 STRATEGIES = ("fedavg", "fedweit")
 SETTINGS: dict[str, dict[str, Scalar]] = {

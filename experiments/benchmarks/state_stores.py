@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.core.types import Arrays, Payload
-from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.federation.codec import Encoded, decode, encode
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.codec import Encoded, decode, encode
 
 ROUNDS = 3
 CHANGING = ("optimizer", "heads")

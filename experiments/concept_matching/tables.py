@@ -24,18 +24,18 @@ import numpy as np
 
 from clients.concept_matching import ConceptMatching as ConceptMatchingLearner
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.examples import ClientData
 from fcl_flower.data.scenarios.plan import ConceptStream
-from fcl_flower.federation.client import client_data
 from fcl_flower.results.record import discovery
 from fcl_flower.results.recorder import with_truth
 from fcl_flower.results.tables import format_mean_std, mean_and_std
-from fcl_flower.runtime.study import read_study
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.place import place_of
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.study import read_study
 from fcl_flower.training.loop import score
 from fcl_flower.training.tensors import snapshot
 from strategies.concept_matching.server import ConceptMatching
@@ -154,7 +154,7 @@ def all_clients(run: Built) -> dict[int, Client]:
     """Return every client of the run."""
     found = {}
     for number in range(run.config.scenario.clients):
-        samples = client_data(run, NodeConfig(partition_id=number), tasks=1)
+        samples = client_data(run, place_of(number), tasks=1)
         learner = run.learner(number)
         found[number] = Client(cast(ConceptMatchingLearner, learner), samples)
     return found

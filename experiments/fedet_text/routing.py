@@ -19,7 +19,7 @@ import torch
 from clients.fedet.client import KNOWN, NEVER, assign_group
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import InputSpec, concat, task_examples
-from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.distillation import predict_logits

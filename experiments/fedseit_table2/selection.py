@@ -20,12 +20,12 @@ from scipy.stats import spearmanr
 
 from clients.fedseit import FedSeit as Learner
 from fcl_flower.algorithms.base import ServerContext
-from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import ClientTask, Payload, TaskStage, client_tasks
-from fcl_flower.federation.client import client_data
-from fcl_flower.runtime.study import read_study
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.place import place_of
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.study import read_study
 from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.fedweit.maths import Overlap
 
@@ -58,8 +58,7 @@ def measured(
     plan = run.scenario
     learners, samples = {}, {}
     for client in range(run.config.scenario.clients):
-        node = NodeConfig(partition_id=client)
-        samples[client] = client_data(run, node, plan.num_tasks)
+        samples[client] = client_data(run, place_of(client), plan.num_tasks)
         network = run.network(samples[client].vectors)
         learner = run.learner(client, network)
         assert isinstance(learner, Learner)

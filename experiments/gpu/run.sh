@@ -37,7 +37,7 @@ if [ -n "$quick" ]; then
 fi
 # Tests that fail, or take too long, do not keep the benchmarks from what they measure.
 status=0
-timeout "$tests" "$python" -m pytest -p no:cacheprovider -m "$chosen" tests/runtime/test_gpu.py \
+timeout "$tests" "$python" -m pytest -p no:cacheprovider -m "$chosen" tests/simulation/test_gpu.py \
     ${quick:+-k "fedavg or bfloat16"} >"$output/tests.txt" 2>&1 || status=$?
 tail -n 3 "$output/tests.txt"
 "$python" experiments/gpu/benchmark.py "$output" --device "$device" --data-root "$data" $quick

@@ -6,8 +6,8 @@ import pydantic
 from torch import Tensor, nn
 
 from fcl_flower.algorithms.params import Params
-from fcl_flower.federation import prepare
 from fcl_flower.models.registry import ModelEntry
+from fcl_flower.rounds import prepare
 
 prepare.LARGEST_MESSAGE = 2**40  # to find out what passes
 

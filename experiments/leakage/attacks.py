@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given = parser.parse_args()
-    getLogger("flwr").setLevel(WARNING)
+    getLogger("fcl_flower").setLevel(WARNING)
     found: dict[str, dict[str, list[float]]] = {}
     for title, attacks in ATTACKS.items():
         rows = found.setdefault(title, {})

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, MessageType
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples, SplitName
-from fcl_flower.federation import messages
-from fcl_flower.federation.checkpoint import ContextStateStore
-from fcl_flower.federation.client import client_data
-from fcl_flower.flower.identity import flower_identity
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.runtime.in_process import FIRST_NODE, InProcessGrid, run_apps
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.checkpoint import MemoryStateStore
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.place import Place
+from fcl_flower.rounds.transport import TRAIN, Content, Problem, Request
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import (
+    FIRST_NODE,
+    InProcessTransport,
+    run_simulated,
+)
 from fcl_flower.training.tensors import dense
 
 
@@ -49,18 +52,17 @@ class WatchedRun:
         self._run = Built(resolve(config))
         clients = config.scenario.clients
         nodes = range(FIRST_NODE, FIRST_NODE + clients)
-        with tempfile.TemporaryDirectory() as folder, flower_identity():
+        with tempfile.TemporaryDirectory() as folder:
             placed = config.replace(output=str(Path(folder) / "run"))
-            grid = _WatchedGrid(nodes, placed.flat())
-            run_apps(grid, placed)
-        self.exchanges = grid.exchanges
-        self._contexts = dict(enumerate(grid.contexts.values()))
+            transport = _WatchedTransport(nodes, placed)
+            run_simulated(transport, placed)
+        self.exchanges = transport.exchanges
+        self._places = dict(enumerate(transport.places.values()))
 
     def examples(self, client: int, task: int, split: SplitName) -> Examples:
         """Return what a client really has."""
-        node = NodeConfig.of(self._contexts[client].node_config)
         tasks = self._run.config.scenario.tasks
-        return client_data(self._run, node, tasks).examples(task, split)
+        return client_data(self._run, self._places[client], tasks).examples(task, split)
 
     def model(self) -> MultiHeadModel:
         """Return the network, as initialised everywhere."""
@@ -68,7 +70,7 @@ class WatchedRun:
 
     def learner(self, client: int) -> tuple[ClientLearner[Any], Payload]:
         """Return the client side of a client, and what it keeps."""
-        saved = ContextStateStore(self._contexts[client]).load(before=2**31)
+        saved = MemoryStateStore(self._places[client]).load(before=2**31)
         state: Payload = {} if saved is None else saved.state
         return self._run.learner(client), state
 
@@ -77,19 +79,18 @@ class WatchedRun:
         return [one for one in self.exchanges if one.client == client][-1]
 
 
-class _WatchedGrid(InProcessGrid):
+class _WatchedTransport(InProcessTransport):
     exchanges: list[Exchange]
 
     @override
-    def reply(self, message: Message, context: Context) -> Message:
-        answer = super().reply(message, context)
-        if message.metadata.message_type == MessageType.TRAIN:
-            stage = messages.decode_request(message.content).stage
-            update = messages.decode_update(answer.content, stage)
-            client = NodeConfig.of(context.node_config).partition_id
-            received = messages.decode_payload(message.content)
+    def answer(self, request: Request, place: Place) -> Content | Problem:
+        answer = super().answer(request, place)
+        if request.kind == TRAIN and isinstance(answer, Content):
+            stage = messages.decode_request(request.content).stage
+            update = messages.decode_update(answer, stage)
+            received = messages.decode_payload(request.content)
             self.__dict__.setdefault("exchanges", []).append(
-                Exchange(client, stage, received, update.payload)
+                Exchange(place.number, stage, received, update.payload)
             )
         return answer
 

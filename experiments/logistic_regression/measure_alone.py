@@ -18,9 +18,9 @@ from sklearn.linear_model import LogisticRegression
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.examples import Examples, InputSpec, task_data
-from fcl_flower.runtime.study import read_study
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.study import read_study
 from fcl_flower.training.feature_cache import frozen_features
 
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0, 10000.0)

@@ -11,17 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 from cases import Case
-from flwr.app import Context, Message
 from typing_extensions import override
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.types import Array, SparseArray
-from fcl_flower.federation.checkpoint import FolderStateStore, StateStore
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps
-from fcl_flower.runtime.local_runs import Backend, Job, run_all
+from fcl_flower.rounds.checkpoint import FolderStateStore, StateStore
+from fcl_flower.rounds.place import Place
+from fcl_flower.rounds.transport import TRAIN, Content, Problem, Request
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
+from fcl_flower.simulation.local_runs import Backend, Job, run_all
 
 MEASURED: Final = (
     *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
@@ -37,18 +38,18 @@ class InterruptedRunError(BaseException):
     """The server's process is gone, and blames no client for it."""
 
 
-class MortalGrid(InProcessGrid):
-    """A grid whose server dies after some number of training replies."""
+class MortalTransport(InProcessTransport):
+    """A transport whose server dies after some number of training replies."""
 
     left = 0
 
     @override
-    def reply(self, message: Message, context: Context) -> Message:
-        if message.metadata.message_type.startswith("train"):
+    def answer(self, request: Request, place: Place) -> Content | Problem:
+        if request.kind == TRAIN:
             self.left -= 1
             if self.left < 0:
                 raise InterruptedRunError
-        return super().reply(message, context)
+        return super().answer(request, place)
 
 
 def run(case: Case, folder: Path, materials: Path) -> dict[str, Any]:
@@ -63,15 +64,15 @@ def run(case: Case, folder: Path, materials: Path) -> dict[str, Any]:
     nodes = range(101, 101 + config.scenario.clients)
     places = [{"data-path": path} for path in case.local_data(materials)]
     if case.stop:
-        grid = MortalGrid(nodes, config.flat(), places)
-        grid.left = case.stop
+        transport = MortalTransport(nodes, config, places)
+        transport.left = case.stop
         try:
-            run_apps(grid, config)
+            run_simulated(transport, config)
         except InterruptedRunError:
             config = config.replace(resume=True)
         else:
             raise AssertionError("the run was over before it was interrupted")
-    run_apps(InProcessGrid(nodes, config.flat(), places), config)
+    run_simulated(InProcessTransport(nodes, config, places), config)
     return numbers(folder)
 
 

@@ -19,9 +19,9 @@ import time
 import urllib.request
 from pathlib import Path
 
+from fcl_flower.core.processes import free_port
 from fcl_flower.results.report.comparison import comparison_page
 from fcl_flower.results.report.run_page import report_page
-from fcl_flower.runtime.processes import free_port
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from run_folders import make_run, make_under_way

@@ -22,13 +22,13 @@ from typing import Any
 
 from fcl_flower.config.parsing import toml
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.flower.commands import (
+from fcl_flower.deploy.commands import (
     SUPERLINK,
     environment,
     program,
     write_superlink,
 )
-from fcl_flower.runtime.submission import write_app
+from fcl_flower.deploy.submission import write_app
 
 sys.path.append(str(Path(__file__).parents[1]))
 from local_federation import LocalFederation
@@ -71,7 +71,7 @@ def clients(one: LocalFederation, worker: str) -> Iterator[None]:
     names = ["client-0", "client-1"]
     try:
         for number in (0, 1):
-            one.client(number, worker)
+            one.client(number, "--speedups", worker)
         for name in names:
             one.until(name, "SuperNode ID")
         yield
@@ -114,7 +114,7 @@ def flowers(one: LocalFederation, name: str, rounds: int) -> list[dict[str, Any]
     return found
 
 
-RESIDENT, FRESH = "--resident", "--no-resident"
+RESIDENT, FRESH = "auto", "off"
 LOOPS: dict[
     str, tuple[Callable[[LocalFederation, str, int], list[dict[str, Any]]], str]
 ] = {

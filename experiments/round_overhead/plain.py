@@ -29,7 +29,8 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import TaskStage
-from fcl_flower.federation.client import client_data
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.place import Place
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
@@ -86,14 +87,14 @@ def serve(grid: Grid, context: Context) -> None:
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Train one epoch from the model that arrived."""
-    node = NodeConfig.of(context.node_config)
-    spec = resolve(RunConfig.of(context.run_config), node.num_partitions)
-    run = Built(spec.on_node(node))
+    place = Place("", NodeConfig.of(context.node_config))
+    spec = resolve(RunConfig.of(context.run_config), place.node.num_partitions)
+    run = Built(spec.on_node(place.node))
     number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
     stage = TaskStage(number, 0, starts_task=True, ends_task=True)
-    data = client_data(run, node, 1).training(stage)
+    data = client_data(run, place, 1).training(stage)
     received = message.content.array_records["arrays"]
-    learner = run.learner(node.partition_id)
+    learner = run.learner(place.number)
     base = {name: array.numpy() for name, array in received.items()}
     _, update = learner.train({}, {"base": base}, stage, data)
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}

@@ -12,7 +12,7 @@ from local_federation import LocalFederation
 HERE = Path(__file__).parent
 PROGRAMS = {
     "fcl_flower.cli.main": "fcl",
-    "fcl_flower.runtime.client": "fcl",
+    "fcl_flower.deploy.client": "fcl",
     "flower-superlink": "superlink",
     "flower-supernode": "supernode",
     "flwr-serverapp": "serverapp",

@@ -41,7 +41,7 @@ RUN = (
     *("--set", "federation.timeout=60", "--set", "federation.max_attempts=9"),
 )
 """All three clients are needed, so that nobody's absence changes the numbers."""
-CLIENT, SERVER = "fcl_flower.runtime.client", "fcl_flower.cli.main"
+CLIENT, SERVER = "fcl_flower.deploy.client", "fcl_flower.cli.main"
 """The programs that ``fcl client`` and ``fcl server`` are."""
 RESUMES = 3
 """Times that the operator goes on with a run that has ended."""

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results import recorder
 from fcl_flower.results.recorder import time_left
-from fcl_flower.runtime.in_process import run_in_process
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import run_in_process
 
 TASKS, ROUNDS = 5, 5
 MOMENTS = {

@@ -29,7 +29,7 @@ def check_data(folders: Sequence[Path], **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.data.local.client import load_task, local_vectors
     from fcl_flower.data.local.findings import class_counts, findings
     from fcl_flower.data.local.layout import find_tasks
-    from fcl_flower.federation.client import vector_file
+    from fcl_flower.rounds.client import vector_file
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.propose import with_local_data
     from fcl_flower.setup.resolve import resolve

@@ -18,7 +18,7 @@ from rich.text import Text
 )
 def clients(state: Path) -> None:
     """Show the clients of a federation, on the server's machine."""
-    from fcl_flower.runtime.membership import membership, shown
+    from fcl_flower.deploy.membership import membership, shown
 
     rows, unknown = membership(state)
     table = Table("number", "name", "state", "last seen", "version", "tasks")

@@ -27,8 +27,8 @@ from fcl_flower.core.errors import ConfigError, FclError, RoundError, config_err
 from fcl_flower.results.run_folder import CHECKPOINT
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.certificates import Certificates
-    from fcl_flower.runtime.logs import Log
+    from fcl_flower.deploy.certificates import Certificates
+    from fcl_flower.deploy.logs import Log
 
 PORT = 9092
 CONTROL_PORT = 9093
@@ -49,6 +49,13 @@ log_file_option = click.option(
     "--log-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File for all lines, too; at 10 MB it is put aside, and five are kept.",
+)
+speedups_option = click.option(
+    "--speedups",
+    default="auto",
+    show_default=True,
+    help="What replaces private parts of Flower: auto for all that are tested with its "
+    "release, off for none, or names with commas.",
 )
 more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
 
@@ -94,7 +101,7 @@ def certs(
 
     A client whose .pub is there is left alone, wherever its key is now.
     """
-    from fcl_flower.runtime.certificates import Certificates, make_certificates
+    from fcl_flower.deploy.certificates import Certificates, make_certificates
 
     made = make_certificates(
         folder, hosts, clients, days, overwrite=overwrite, renew=renew
@@ -155,6 +162,7 @@ def certs(
     show_default=True,
     help="Where Prometheus on this machine finds metrics; 0 for none.",
 )
+@speedups_option
 @log_file_option
 @insecure_option
 @more_arguments
@@ -165,6 +173,7 @@ def server(
     control_port: int,
     state: Path,
     metrics_port: int,
+    speedups: str,
     log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
@@ -173,12 +182,13 @@ def server(
 
     What follows -- goes to flower-superlink.
     """
-    from fcl_flower.runtime.server import Addresses, run_superlink
+    from fcl_flower.deploy.server import Addresses, run_superlink
+    from fcl_flower.deploy.speedups import choose
 
-    addresses = Addresses(host, port, control_port)
+    addresses, chosen = Addresses(host, port, control_port), choose(speedups, "server")
     with logging_to(log_file) as log:
         known = certificates_of(certs, insecure), state, addresses, more
-        run_superlink(*known, log.say, metrics_port, log.pass_on)
+        run_superlink(*known, log.say, metrics_port, chosen, log.pass_on)
 
 
 @click.command()
@@ -218,12 +228,7 @@ def server(
     type=click.Choice(("auto", "cpu", "cuda")),
     help="Where it trains; by default, what the run says.",
 )
-@click.option(
-    "--resident/--no-resident",
-    default=True,
-    show_default=True,
-    help="One process answers all messages of a run, or each message has its own.",
-)
+@speedups_option
 @log_file_option
 @insecure_option
 @more_arguments
@@ -237,7 +242,7 @@ def client(
     state: Path | None,
     keep_runs: int,
     device: str | None,
-    resident: bool,
+    speedups: str,
     log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
@@ -246,9 +251,11 @@ def client(
 
     What follows -- goes to flower-supernode.
     """
-    from fcl_flower.runtime.client import become
-    from fcl_flower.runtime.client_setup import set_up
+    from fcl_flower.deploy.client import become
+    from fcl_flower.deploy.client_setup import set_up
+    from fcl_flower.deploy.speedups import choose
 
+    chosen = choose(speedups, "client")
     node: dict[str, int | str] = {"partition-id": number, "keep-runs": keep_runs}
     for key, path in (("data-path", data), ("word-vectors", word_vectors)):
         if path is not None:
@@ -256,12 +263,13 @@ def client(
     if marked_tasks:
         node["marked-tasks"] = 1
     with logging_to(log_file) as log:
+        log.say(chosen.sentence)
         if device is not None:
             node["device"] = _device(device, log)
         certificates = certificates_of(certs, insecure)
         place = state or Path(f"federation/client-{number}")
         known = address_of(server), certificates, node, place, more
-        become(set_up(*known, resident=resident, log_file=log_file))
+        become(set_up(*known, speedups=chosen.names, log_file=log_file))
 
 
 @click.command()
@@ -309,14 +317,14 @@ def run(
     --live needs that folder on this machine.
     """
     from fcl_flower.cli.live import live_run
-    from fcl_flower.flower.commands import START_RUN
-    from fcl_flower.runtime.diagnosis import diagnose_server
-    from fcl_flower.runtime.local_runs import Job
-    from fcl_flower.runtime.logs import without_colours
-    from fcl_flower.runtime.progress import Display, write_line
-    from fcl_flower.runtime.submission import SuperLink
+    from fcl_flower.deploy.commands import START_RUN
+    from fcl_flower.deploy.diagnosis import diagnose_server
+    from fcl_flower.deploy.logs import without_colours
+    from fcl_flower.deploy.submission import SuperLink
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
+    from fcl_flower.simulation.local_runs import Job
+    from fcl_flower.simulation.progress import Display, write_line
 
     port = live_port(live, port)
     config = resumed(resume, given, output) if resume else configured(given)
@@ -388,7 +396,7 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
 
     ``kept`` is the option with the folder from which the same command goes on.
     """
-    from fcl_flower.runtime.logs import Log
+    from fcl_flower.deploy.logs import Log
 
     log = Log(file)
     try:
@@ -405,7 +413,7 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
 
 def certificates_of(folder: Path | None, insecure: bool) -> "Certificates | None":
     """Take the folder of certificates, or None where that is wanted."""
-    from fcl_flower.runtime.certificates import Certificates
+    from fcl_flower.deploy.certificates import Certificates
 
     if folder is None and not insecure:
         expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"

@@ -64,11 +64,11 @@ def export_model(
     if place is None or (folder and state):
         expected = "either a run's folder or --state"
         raise config_error("folder", "both" if place else "none", expected)
+    from fcl_flower.core.processes import make_folder
     from fcl_flower.exports.files import WRITERS
     from fcl_flower.exports.manifest import manifest, write_manifest
     from fcl_flower.exports.networks import exported
     from fcl_flower.prediction.model import load
-    from fcl_flower.runtime.processes import make_folder
 
     model = load(place, client=client, run=run, version=version)
     asked = int(task) if task is not None and task.isdecimal() else task
@@ -131,6 +131,7 @@ def export(
     counted by class, and each method with mean, deviation and a paired test over seeds.
     latex: the methods as a table. svg and pdf: the charts of the page.
     """
+    from fcl_flower.core.processes import make_folder
     from fcl_flower.exports.sheets import (
         finished_runs,
         methods_sheet,
@@ -144,7 +145,6 @@ def export(
         require_comparable,
     )
     from fcl_flower.results.report.run_page import run_charts
-    from fcl_flower.runtime.processes import make_folder
 
     wanted = listed(formats, "format")
     for name in wanted:

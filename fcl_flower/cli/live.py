@@ -10,7 +10,7 @@ from rich.console import Console
 from fcl_flower.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.study import Study
+    from fcl_flower.simulation.study import Study
 
 
 def live_run(
@@ -19,7 +19,7 @@ def live_run(
     """Serve the page of a run on a port while it goes on; None: do not."""
     from fcl_flower.results.monitors import LivePage, live
     from fcl_flower.results.report.run_page import report_page
-    from fcl_flower.runtime.progress import write_line
+    from fcl_flower.simulation.progress import write_line
 
     page = LivePage(lambda goes_on: report_page(folder, live=goes_on), [folder])
     return live(port, page, partial(write_line, console))
@@ -32,8 +32,8 @@ def live_study(
     from fcl_flower.results.monitors import LivePage, live
     from fcl_flower.results.record import is_run
     from fcl_flower.results.report.comparison import comparison_page
-    from fcl_flower.runtime.progress import write_line
-    from fcl_flower.runtime.study_runs import run_folder
+    from fcl_flower.simulation.progress import write_line
+    from fcl_flower.simulation.study_runs import run_folder
 
     folders = [run_folder(folder, config) for config in study.runs()]
 

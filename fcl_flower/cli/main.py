@@ -151,12 +151,12 @@ def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> N
     For strategies that keep what clients send apart, such as analytic. Refused while
     the run's server is running.
     """
-    from fcl_flower.federation.forget import REMAINS
-    from fcl_flower.federation.forget import forget as take_out
+    from fcl_flower.rounds.forget import REMAINS
+    from fcl_flower.rounds.forget import forget as take_out
 
     public = None
     if certs is not None:
-        from fcl_flower.runtime.certificates import Certificates
+        from fcl_flower.deploy.certificates import Certificates
 
         if task is not None:
             expected = "none with --task, as the client stays"

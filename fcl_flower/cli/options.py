@@ -14,8 +14,8 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
-    from fcl_flower.runtime.local_runs import Backend
     from fcl_flower.setup.preset import Preset
+    from fcl_flower.simulation.local_runs import Backend
 
 _SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,7 +189,7 @@ def resumed(
         wanted = given.get("clients") or config.scenario.clients
         _check_folders(config, folders, wanted)
     if longer:
-        from fcl_flower.federation.extend import extend
+        from fcl_flower.rounds.extend import extend
 
         return extend(folder, **more)
     return config.replace(learning_rate=rate) if again else config
@@ -303,7 +303,7 @@ def backend_of(
     folders: tuple[Path, ...] = (),
 ) -> "Backend":
     """Build the backend of a command; refuse options of the other one."""
-    from fcl_flower.runtime.local_runs import Backend
+    from fcl_flower.simulation.local_runs import Backend
 
     if name == "flower" and folders:
         raise config_error("backend", name, "in-process, for local data")

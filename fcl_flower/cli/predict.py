@@ -160,8 +160,8 @@ def models(folder: Path, run: str | None, client: int | None, use: str | None) -
 
     FOLDER is that of a client's state, or of a server's run.
     """
-    from fcl_flower.federation import versions
     from fcl_flower.prediction.places import models_in
+    from fcl_flower.rounds import versions
 
     place = models_in(folder, run, client)
     if use is not None:

@@ -34,8 +34,8 @@ from fcl_flower.core.errors import ConfigError, FclError, config_error, unknown_
 
 if TYPE_CHECKING:
     from fcl_flower.config.run_config import RunConfig
-    from fcl_flower.runtime.local_runs import Backend, Job, RunResult
-    from fcl_flower.runtime.study import Study
+    from fcl_flower.simulation.local_runs import Backend, Job, RunResult
+    from fcl_flower.simulation.study import Study
 
 
 @click.command()
@@ -63,11 +63,11 @@ def simulate(
 ) -> None:
     """Run one strategy on this machine."""
     from fcl_flower.cli.live import live_run
+    from fcl_flower.core.processes import make_folder
     from fcl_flower.results.run_folder import lost_first_round, resumable
-    from fcl_flower.runtime.local_runs import Job
-    from fcl_flower.runtime.processes import make_folder
-    from fcl_flower.runtime.progress import shown
     from fcl_flower.setup.resolve import resolve
+    from fcl_flower.simulation.local_runs import Job
+    from fcl_flower.simulation.progress import shown
 
     where = backend_of(backend, workers, gpus_per_client, folders=folders)
     port = live_port(live, port)
@@ -195,7 +195,7 @@ def compare(
     A --set of a strategy goes to those that know its key. Runs that are finished in
     --output are kept, so that a comparison can go on where it stopped.
     """
-    from fcl_flower.runtime.study import Study, variants_of
+    from fcl_flower.simulation.study import Study, variants_of
 
     given_pairs = set_keys(given["pairs"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
@@ -239,7 +239,7 @@ def study(
     and each row gets its best.
     """
     from fcl_flower.results.run_folder import RUNS
-    from fcl_flower.runtime.study import read_study
+    from fcl_flower.simulation.study import read_study
 
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
@@ -279,8 +279,13 @@ def _study(
     from fcl_flower.cli.live import live_study
     from fcl_flower.cli.tables import print_sheet
     from fcl_flower.results.tables import text_table
-    from fcl_flower.runtime.progress import shown
-    from fcl_flower.runtime.study_runs import FOLDER, candidate_study, run_study, settle
+    from fcl_flower.simulation.progress import shown
+    from fcl_flower.simulation.study_runs import (
+        FOLDER,
+        candidate_study,
+        run_study,
+        settle,
+    )
 
     console = Console()
     titles = wanted or [variant.title for variant in chosen.variants]

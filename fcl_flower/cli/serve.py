@@ -148,10 +148,10 @@ def serve(
         (begin / BEGIN_NOW).touch()
         click.echo(f"the service in {begin} begins when it looks at its clients next")
         return
-    from fcl_flower.flower.commands import START_RUN
-    from fcl_flower.runtime import serve as service
-    from fcl_flower.runtime.diagnosis import diagnose_server
-    from fcl_flower.runtime.submission import SuperLink
+    from fcl_flower.deploy import serve as service
+    from fcl_flower.deploy.commands import START_RUN
+    from fcl_flower.deploy.diagnosis import diagnose_server
+    from fcl_flower.deploy.submission import SuperLink
 
     if output is None:
         raise config_error("output", "", "a folder for the results")

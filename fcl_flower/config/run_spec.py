@@ -14,10 +14,12 @@ SPEC: Final = "run specification "
 class NodeConfig(BaseModel):
     """The keys of ``flower-supernode --node-config``; unknown ones are refused.
 
-    Flower's simulation gives the first two, and adds none of its own.
+    Flower's simulation gives the first two, and adds none of its own. Without any the
+    server numbers the nodes as it meets them.
 
     Attributes:
-        partition_id: the client's number, counted from 0: its name for good.
+        partition_id: the client's number, counted from 0: its name for good. None
+            where the server gives it.
         num_partitions: not used, since the run says how many clients there are.
         data_path: folder with the client's own data.
         marked_tasks: 1 where a task's folder counts once it holds a file DONE.
@@ -36,7 +38,7 @@ class NodeConfig(BaseModel):
         populate_by_name=True,
     )
 
-    partition_id: int = Field(ge=0)
+    partition_id: int | None = Field(None, ge=0)
     num_partitions: int = Field(0, ge=0)
     data_path: str = ""
     marked_tasks: int = Field(0, ge=0, le=1)

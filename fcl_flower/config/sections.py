@@ -430,13 +430,13 @@ class RunSection(Section):
     title: str = ""
     """What tables call the run; empty for the strategy's name."""
     id: str = ""
-    """Under which clients keep the state of this run; empty for Flower's number."""
+    """Under which clients keep the state of this run; empty for its number."""
     output: str = ""
     """Folder for the results; empty for a new one under runs/."""
     resume: bool = False
     """Resume the run in the output folder, after its last finished round."""
     client_state: str = "context"
-    """Where clients keep their state: context (Flower's), or a folder."""
+    """Where clients keep their state: context (in memory), or a folder."""
     keep_clients: Literal["auto", "true", "false"] = "auto"
     """Keep the clients' states in the folder of a simulation that is over, with which
     fcl predict and fcl export-model work; auto: at most 256 MB, and none in a study."""

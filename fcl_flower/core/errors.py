@@ -58,6 +58,10 @@ class RoundError(FclError):
     """Too few usable replies arrived in a round."""
 
 
+class StatesLostError(RoundError):
+    """All clients lose their state again and again: no other attempt mends that."""
+
+
 class DivergenceError(FclError):
     """Training has made NaN or infinite values; the message names the rate."""
 

@@ -230,7 +230,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Assignment:
     """What the server wants of one client.
 
     Attributes:

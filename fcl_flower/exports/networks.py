@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.data.examples import Examples
-from fcl_flower.federation.client import client_data
 from fcl_flower.models.heads import CLOSED, MultiHeadModel, Network
 from fcl_flower.models.normalisation import Normalisation
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.prediction.model import Model
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.place import place_of
 
 _TOLERANCE: Final = 1e-4
 _TRIED = 8
@@ -188,8 +188,8 @@ def _asked(model: Model, task: int | str | None) -> tuple[int, Examples | None]:
     last = run.config.scenario.tasks - 1
     if not isinstance(task, int) or not 0 <= task <= last:
         raise config_error("task", task, f"the number of a concept, 0 to {last}")
-    node = NodeConfig(partition_id=model.about.client or 0)
-    return task, client_data(run, node, task + 1).examples(task, "valid")
+    place = place_of(model.about.client or 0)
+    return task, client_data(run, place, task + 1).examples(task, "valid")
 
 
 def _test(model: Model, number: int) -> Examples | None:
@@ -197,7 +197,7 @@ def _test(model: Model, number: int) -> Examples | None:
     run, client = model.run, model.about.client
     if run.spec.local_data or client is None:
         return None
-    data = client_data(run, NodeConfig(partition_id=client), number + 1)
+    data = client_data(run, place_of(client), number + 1)
     return data.examples(number, "test")
 
 

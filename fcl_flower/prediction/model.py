@@ -16,12 +16,12 @@ from fcl_flower.data.examples import Examples
 from fcl_flower.data.local.formats import RawSamples
 from fcl_flower.data.texts import Tokenizer
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
-from fcl_flower.federation import versions
-from fcl_flower.federation.versions import About
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.prediction.inputs import InputReader, unknown_words
 from fcl_flower.prediction.places import client_models, is_run, run_models
 from fcl_flower.prediction.simulated import end_of_run, finished_run
+from fcl_flower.rounds import versions
+from fcl_flower.rounds.versions import About
 from fcl_flower.setup.build import Built
 from fcl_flower.training.loop import most_confident
 

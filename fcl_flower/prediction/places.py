@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fcl_flower.core.errors import config_error, unknown_name
-from fcl_flower.federation.versions import MODELS
 from fcl_flower.results.run_folder import CLIENTS
+from fcl_flower.rounds.versions import MODELS
 
 MEMORY = "memory"
 """Folder of the runs that a client remembers, in that of its state."""

@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Payload, Request, TaskStage
-from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.federation.client import client_data
-from fcl_flower.federation.client_app import MAX_RECEIVED
-from fcl_flower.federation.codec import WireFormat
-from fcl_flower.federation.copies import ModelCopy, ModelPublisher
-from fcl_flower.federation.versions import About, head_names
+from fcl_flower.core.types import Assignment, Payload, TaskStage
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.rounds.answers import MAX_RECEIVED
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.client import client_data
+from fcl_flower.rounds.codec import WireFormat
+from fcl_flower.rounds.copies import ModelCopy, ModelPublisher
+from fcl_flower.rounds.place import place_of
+from fcl_flower.rounds.versions import About, head_names
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -56,7 +56,7 @@ def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, P
     saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
     state = {} if saved is None else saved.state  # of one that never trained
     plan = run.scenario
-    data = client_data(run, NodeConfig(partition_id=client), plan.num_tasks)
+    data = client_data(run, place_of(client), plan.num_tasks)
     tasks = range(0 if run.spec.hidden_tasks else plan.num_tasks)
     done = FolderStateStore(folder / CHECKPOINT).load()
     about = About(
@@ -93,5 +93,5 @@ def received(run: Built, folder: Path, client: int) -> Payload:
     wire, seed = WireFormat.of(run.config.federation, strategy), run.config.run.seed
     publisher = ModelPublisher(wire, seed)
     publisher.restore(saved.round, saved.beside.get("copies", {}))
-    message, _ = publisher.message(client, payload, Request(stage), saved.state)
+    message, _ = publisher.message(client, payload, Assignment(stage), saved.state)
     return ModelCopy(wire, seed, client, {}).receive(message, MAX_RECEIVED)

@@ -20,7 +20,6 @@ from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.files import replace_file
 from fcl_flower.core.types import Update, group_kind
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
-from fcl_flower.privacy.mechanism import is_simulated
 
 Observer: TypeAlias = Literal["server", "clients"]
 OBSERVERS: Final[tuple[Observer, ...]] = ("server", "clients")
@@ -42,13 +41,23 @@ class Ledger:
     """
 
     def __init__(
-        self, section: PrivacySection, folder: Path, *, plain_mean: bool = True
+        self,
+        section: PrivacySection,
+        folder: Path,
+        *,
+        plain_mean: bool = True,
+        simulated: bool = False,
     ) -> None:
         """Begin with nothing spent, in the folder of a run.
 
-        ``plain_mean`` says that updates are averaged. A median, or a choice among
-        updates, may be one client's alone, so that its own noise is all there is.
+        Args:
+            section: the settings of privacy.
+            folder: of the run.
+            plain_mean: updates are averaged. A median, or a choice among updates, may
+                be one client's alone, so that its own noise is all there is.
+            simulated: noise follows from the run's seed.
         """
+        self._simulated = simulated
         self._plain_mean = plain_mean
         self.stopped = ""
         self._section = section
@@ -136,7 +145,7 @@ class Ledger:
 
     def _before(self, rounds: Mapping[str, float], server_round: int) -> float:
         # In a simulation a repeated round brings the same noise.
-        return 0.0 if is_simulated() else rounds.get(str(server_round), 0.0)
+        return 0.0 if self._simulated else rounds.get(str(server_round), 0.0)
 
     def _noises(self, clients: int) -> int:
         """Count the clients whose noise an observer among them does not know."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.results.events import Privacy
 
 EPSILON = "epsilon"
@@ -16,12 +15,16 @@ MULTIPLY_ADDS = "multiply_adds"
 
 
 def privacy_costs(
-    section: PrivacySection, ledger: Ledger | None, reported: Mapping[int, float]
+    section: PrivacySection,
+    ledger: Ledger | None,
+    reported: Mapping[int, float],
+    *,
+    simulated: bool,
 ) -> Privacy:
     """Sum up what differential privacy has cost each client, in epsilon.
 
     Without a ledger of the server clients account for themselves: what they
-    ``reported``.
+    ``reported``. In a simulation noise follows from the run's seed.
     """
     by_observer = {
         "server": reported if ledger is None else ledger.epsilons("server"),
@@ -35,13 +38,17 @@ def privacy_costs(
         epsilon_server=max(by_observer["server"].values(), default=0.0),
         epsilon_clients=max(by_observer["clients"].values(), default=0.0),
         by_client=dict(sorted(by_client.items())),
-        simulated_noise=is_simulated(),
+        simulated_noise=simulated,
         stopped="" if ledger is None else ledger.stopped,
     )
 
 
 def privacy_remarks(
-    section: PrivacySection, ledger: Ledger | None, of_labels: Mapping[int, float]
+    section: PrivacySection,
+    ledger: Ledger | None,
+    of_labels: Mapping[int, float],
+    *,
+    simulated: bool,
 ) -> dict[str, str]:
     """Say what a reader must know of the privacy of a run, by topic."""
     found = {}
@@ -51,7 +58,7 @@ def privacy_remarks(
         found["privacy of labels"] = said
     if section.unit == "none":
         return found
-    if is_simulated():
+    if simulated:
         found["privacy noise"] = "from the run's seed, as in every simulation"
     if section.scores:
         found["privacy of scores"] = (

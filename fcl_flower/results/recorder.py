@@ -10,10 +10,9 @@ from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.diagnostics import Clustering, Points
-from fcl_flower.core.errors import DIVERGED, WireError
+from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.files import replace_file
 from fcl_flower.core.schedule import Schedule
-from fcl_flower.core.types import Evaluation
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
@@ -74,6 +73,7 @@ class Recorder:
         listeners: Sequence[RunListener] = (),
         classes: int = 0,
         class_names: Sequence[str] = (),
+        simulated: bool = False,
     ) -> None:
         """Create a record without rounds; call `begin` or `restore` next.
 
@@ -90,9 +90,10 @@ class Recorder:
             listeners: hear of what is recorded, that before a resumption too.
             classes: by how many classes clients count their answers; 0: not at all.
             class_names: of a single head; empty where each task has one.
+            simulated: noise of privacy follows from the run's seed.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.classes = folder, classes
+        self.folder, self._simulated = folder, simulated
         self._config, self._scenario, self._ledger = config, scenario, ledger
         self._listeners = listeners
         self._begun = Begun(
@@ -180,34 +181,6 @@ class Recorder:
         (folder / "rounds.jsonl").write_text("")
         with (folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
-
-    def check_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Refuse metrics of a client's update that cannot be recorded.
-
-        Raises:
-            WireError: a cost is missing or negative.
-        """
-        for name in (costs.EPSILON, costs.LABEL_EPSILON):
-            if (found := metrics.get(name, 0.0)) < 0:
-                raise WireError(f"metrics/{name}: expected at least 0, got {found}")
-        name, counted = costs.MULTIPLY_ADDS, self._config.training.count_multiply_adds
-        count = metrics.get(name)
-        if counted and (count is None or count < 0):
-            raise WireError(f"metrics/{name}: expected a count, got {count}")
-
-    def check_scores(self, client: int, found: Evaluation) -> None:
-        """Refuse scores of a client that cannot be recorded.
-
-        Raises:
-            WireError: they are counts of other samples than the client's.
-        """
-        if not self.classes or self._scenario.local_data:
-            return
-        samples = [sum(tested) for _, tested, _ in found.by_class]
-        tasks = self._scenario.clients[client][: len(samples)]
-        expected = [len(task.test) for task in tasks]
-        if samples != expected:
-            raise WireError(f"tested: expected {expected} samples, got {samples}")
 
     def add(self, event: Event) -> None:
         """Record an event; a round gets its duration and its hidden concepts here."""
@@ -301,7 +274,9 @@ class Recorder:
         if traffic is not None:
             record.traffic.add(traffic)
         of_labels = record.reported[costs.LABEL_EPSILON]
-        remarks = costs.privacy_remarks(section, self._ledger, of_labels)
+        remarks = costs.privacy_remarks(
+            section, self._ledger, of_labels, simulated=self._simulated
+        )
         if early := _ended_early(self._config):
             remarks["early stop"] = early
         diverged = [str(c) for c, why in record.failures.items() if DIVERGED in why]
@@ -323,7 +298,9 @@ class Recorder:
             found["multiply_adds"] = int(record.multiply_adds)
         if section.unit != "none":
             reported = record.reported[costs.EPSILON]
-            privacy = costs.privacy_costs(section, self._ledger, reported)
+            privacy = costs.privacy_costs(
+                section, self._ledger, reported, simulated=self._simulated
+            )
             found["privacy"] = privacy
         summary = summarize(record).model_copy(update=found)
         self._journal.add(Finished(summary=summary))

@@ -14,8 +14,8 @@ from fcl_flower.algorithms.augmentation import training_inputs
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.data.transforms import TRANSFORMS
-from fcl_flower.federation.client import forget_runs
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.rounds.client import forget_runs
 from fcl_flower.training.loop import Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -96,9 +96,9 @@ def test_local_only_fedavg_is_sequential_local_training(tmp_path):
 
 
 def test_local_only_clients_do_not_know_of_each_other(tmp_path):
-    def without_others(who, message, reply):
-        trains = message.metadata.message_type == "train"
-        return failure(message, "absent") if who and trains else reply
+    def without_others(who, request, reply):
+        trains = request.kind == "train"
+        return failure(request, "absent") if who and trains else reply
 
     config = tiny(tmp_path / "a", strategy="ewc", local_only=True)
     run_in_process(config)

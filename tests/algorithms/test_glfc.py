@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from torch import nn
 
@@ -20,8 +19,9 @@ from clients.glfc import (
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation import messages
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import Reply
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import load, snapshot
@@ -442,13 +442,13 @@ def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
 
 @pytest.mark.parametrize("value", [1e20, -1e20])
 def test_gradients_of_no_image_do_not_end_a_run(tmp_path, value):
-    def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, 1):
+    def hostile(who, request, reply):
+        if who != 1 or not asked_in(request, 1):
             return reply
         sent = messages.decode_payload(reply.content)["prototypes"]["body.0.bias"]
         bad = array_of(np.full_like(np.asarray(sent), value))
         content = with_array(reply.content, "prototypes", "body.0.bias", bad)
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
     config = tiny(tmp_path, **SMALL, tasks=1, max_update_norm=0)
     run_in_process(config, tamper=hostile)

@@ -18,8 +18,8 @@ from fcl_flower.algorithms.base import (
 )
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.rounds.checkpoint import MemoryStateStore
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import snapshot
 from strategies.lander import LanderParams
@@ -256,7 +256,7 @@ def run(folder, encoder, **values):
 
 
 def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
-    grid = run_in_process(run(tmp_path / "with", encoder))
+    transport = run_in_process(run(tmp_path / "with", encoder))
     run_in_process(run(tmp_path / "without", encoder, **{"strategy.previous": 0.0}))
 
     found, control = (summary_of(tmp_path / name) for name in ("with", "without"))
@@ -265,8 +265,8 @@ def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
     # Pixels, five logits and 16 features of 96 samples once; 10 anchors at each start.
     nominal = 2 * (96 * (64 + 5 * 4 + 16 * 4) + 2 * 10 * 16 * 4)
     assert nominal < found["bytes_by_kind"]["down"]["memory"] < nominal + 6000
-    for context in grid.contexts.values():
-        kept = ContextStateStore(context).load(before=99).state
+    for place in transport.places.values():
+        kept = MemoryStateStore(place).load(before=99).state
         assert kept[SAMPLES]["features"].shape == (96, 16)
         assert kept[ANCHORS]["anchors"].shape == (10, 16)
     assert not any(row["failed"] for row in rounds_of(tmp_path / "with"))

@@ -20,9 +20,9 @@ from clients.podnet import (
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.rounds.client import model_bytes
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training

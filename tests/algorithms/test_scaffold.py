@@ -19,7 +19,7 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples
-from fcl_flower.federation.messages import decode_payload
+from fcl_flower.rounds.messages import decode_payload
 from fcl_flower.training.tensors import load
 from strategies.scaffold import Scaffold, ScaffoldParams
 
@@ -235,10 +235,10 @@ def test_the_server_by_hand():
 def test_who_is_tested_is_sent_no_variates(tmp_path):
     asked = {"train": [], "evaluate": []}
 
-    def note(client, message, reply):
-        if message.metadata.message_type in asked:
-            groups = decode_payload(message.content)
-            asked[message.metadata.message_type].append(set(groups))
+    def note(client, request, reply):
+        if request.kind in asked:
+            groups = decode_payload(request.content)
+            asked[request.kind].append(set(groups))
         return reply
 
     run_in_process(tiny(tmp_path, strategy="scaffold", tasks=1, rounds=2), tamper=note)

@@ -5,8 +5,8 @@ from class_streams import FIRST, SECOND, data, model, place
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.codec import encode
+from fcl_flower.rounds.client import model_bytes
+from fcl_flower.rounds.codec import encode
 
 OLD_MODEL = {"memory/teacher"}
 

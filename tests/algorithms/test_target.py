@@ -13,8 +13,8 @@ from fcl_flower.algorithms.base import ClassPlan, ClientContext, Params, ServerC
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation.checkpoint import ContextStateStore
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.rounds.checkpoint import MemoryStateStore
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.loop import Training
@@ -215,7 +215,7 @@ def run(folder, **values):
 def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     more = {"epochs": 8, "classes_per_task": 5}
     config = run(tmp_path / "with", **more)
-    grid = run_in_process(config)
+    transport = run_in_process(config)
     run_in_process(run(tmp_path / "without", **more, **{"strategy.alpha": 0.0}))
 
     found, control = (summary_of(tmp_path / name) for name in ("with", "without"))
@@ -226,8 +226,8 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     nominal = 2 * (48 * 64 + 48 * 5 * 4)
     assert nominal < found["bytes_by_kind"]["down"]["memory"] < nominal + 4000
     assert "memory" not in found["bytes_by_kind"]["up"]
-    for context in grid.contexts.values():
-        kept = ContextStateStore(context).load(before=99).state[SAMPLES]
+    for place in transport.places.values():
+        kept = MemoryStateStore(place).load(before=99).state[SAMPLES]
         assert kept["x"].shape == (48, 1, 8, 8)
         plan = Built(resolve(config)).scenario
         assert kept["labels"].tolist() == list(plan.labels_until(0))

@@ -13,10 +13,9 @@ from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.update_checks import finite
-from fcl_flower.federation.client import model_bytes
-from fcl_flower.federation.codec import encode
-from fcl_flower.flower.identity import flower_identity
 from fcl_flower.models.heads import CLOSED
+from fcl_flower.rounds.client import model_bytes
+from fcl_flower.rounds.codec import encode
 
 AFRESH = {
     "coda-prompt": "begins each round as a training of its own",
@@ -67,8 +66,7 @@ JUDGED = {
 
 
 def run_of(kind, name, factory):
-    with flower_identity():
-        return getattr(watched, kind)(name, factory.mktemp(kind))
+    return getattr(watched, kind)(name, factory.mktemp(kind))
 
 
 # One after another, so that each run is made once and let go of.
@@ -251,7 +249,7 @@ def test_without_communication_no_tensor_travels(name, alone):
         assert found["bytes_by_kind"]["up"].keys() == {"meta"}
         assert found["bytes_by_kind"]["down"].keys() == {"meta"}
         assert found["nominal_bytes_up"] == found["nominal_bytes_down"] == 0
-        assert not any(m.content.array_records for _, m in alone.grid.asked)
+        assert not any(request.content.tensors for _, request in alone.transport.asked)
 
 
 def test_without_communication_nothing_is_changed_in_place(alone):

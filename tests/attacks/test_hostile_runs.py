@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation import messages
+from fcl_flower.deploy.submission import write_app
 from fcl_flower.results.result import Result
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps
-from fcl_flower.runtime.submission import write_app
+from fcl_flower.rounds import messages
+from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
 
 CLIENTS = 4
 
@@ -23,9 +22,9 @@ def hostile(folder, attack, **settings):
 def test_attackers_alone_learn_wrong_labels(tmp_path):
     updates = {}
 
-    def note(who, message, reply):
-        if message.metadata.message_type == "train":
-            stage = messages.decode_request(message.content).stage
+    def note(who, request, reply):
+        if request.kind == "train":
+            stage = messages.decode_request(request.content).stage
             update = messages.decode_update(reply.content, stage)
             updates[attack, who] = update.payload["base"]["body.fc1.weight"]
         return reply
@@ -109,17 +108,18 @@ REFUSAL = (
 def test_a_client_refuses_a_server_that_asks_for_an_attack(tmp_path):
     config = hostile(tmp_path, "noise", strategy="fedavg", timeout=0.2)
 
-    grid = InProcessGrid(range(100, 100 + CLIENTS), config.flat())
-    grid._attack = ""  # nobody in between keeps it from the clients
+    transport = InProcessTransport(range(100, 100 + CLIENTS), config)
+    transport._attack = ""  # nobody in between keeps it from the clients
     with pytest.raises(Exception, match="expected none, as only a simulation"):
-        run_apps(grid, config)
+        run_simulated(transport, config)
 
 
 def test_no_client_is_told_of_an_attack(tmp_path):
-    grid = InProcessGrid(range(4), hostile(tmp_path, "noise").flat())
+    config = hostile(tmp_path, "noise", strategy="fedavg", tasks=1)
+    transport = run_in_process(config)
 
-    for context in grid.contexts.values():
-        section = RunConfig.of(context.run_config).federation
+    for place in transport.places.values():
+        section = place.spec().config.federation
         assert (section.attack, section.attackers) == ("", 0)
 
 

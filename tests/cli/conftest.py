@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from fcl_flower.cli import main
-from fcl_flower.runtime import local_runs, progress
+from fcl_flower.simulation import local_runs, progress
 
 
 @dataclass

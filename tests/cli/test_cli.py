@@ -13,8 +13,8 @@ from fcl_flower.cli.options import FLAGS
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
-from fcl_flower.runtime.local_runs import Backend
 from fcl_flower.setup import build
+from fcl_flower.simulation.local_runs import Backend
 
 PRESET = "fcil-cifar100"
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
@@ -414,7 +414,7 @@ def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
 
     options = ["--strategy", "fedavg", "--rounds", "3", "--output", "here"]
     with monkeypatch.context() as patched:
-        shown = "fcl_flower.runtime.progress.Display.show"
+        shown = "fcl_flower.simulation.progress.Display.show"
         patched.setattr(shown, lambda self, job, progress: stop_after_a_round(progress))
         assert fcl("simulate", *tables, *options).code == 130
     train = tmp_path / "a" / "task-01" / "train.csv"

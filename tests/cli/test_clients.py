@@ -5,39 +5,38 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes import InProcessGrid
-from flwr.app import ConfigRecord, Message, RecordDict
+from fakes import InProcessTransport, tiny
 
 from fcl_flower.core.errors import RoundError
-from fcl_flower.federation import clients
-from fcl_flower.federation.clients import ClientNumbers, ClientRegistry
-from fcl_flower.federation.roll import FILE, read_roll
-from fcl_flower.flower import commands
-from fcl_flower.runtime.membership import membership, shown, write_keys
+from fcl_flower.deploy import commands
+from fcl_flower.deploy.membership import membership, shown, write_keys
+from fcl_flower.rounds import clients
+from fcl_flower.rounds.clients import ClientNumbers, ClientRegistry
+from fcl_flower.rounds.roll import FILE, read_roll
+from fcl_flower.rounds.transport import Content
 
 NODES = {9011: 0, 9012: 1, 9013: 2, 9014: 3}
 
 
-class Telling(InProcessGrid):
+class Telling(InProcessTransport):
     """Nodes that say their number, a version and how many tasks they have."""
 
     def __init__(self, here, **more):
-        super().__init__(list(NODES), {})
+        super().__init__(list(NODES), tiny("", clients=len(NODES)))
         self.here, self.more = here, more
 
-    def get_node_ids(self):
+    def nodes(self):
         return self.here
 
-    def answer(self, message, context):
-        node = message.metadata.dst_node_id
-        said = {
+    def answer(self, request, place):
+        node = request.node
+        who = {
             "partition": NODES[node],
             **clients.own(),
             "tasks": node % 10,
             **self.more,
         }
-        who = ConfigRecord(said)
-        return Message(RecordDict({"who": who}), reply_to=message)
+        return Content(scalars={"who": who})
 
 
 @pytest.fixture
@@ -78,8 +77,8 @@ def listed(monkeypatch):
     return nodes
 
 
-def registry(grid, wanted):
-    found = ClientRegistry(grid, wanted)
+def registry(transport, wanted):
+    found = ClientRegistry(transport, wanted)
     found.refresh()
     found.refresh()
     return found

@@ -28,15 +28,15 @@ from hypothesis import strategies as st
 
 from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.flower import commands
-from fcl_flower.flower.commands import START_RUN, node_config
-from fcl_flower.runtime import client, client_setup, diagnosis, proxy, watch
-from fcl_flower.runtime import server as server_process
-from fcl_flower.runtime.certificates import Certificates, make_certificates
-from fcl_flower.runtime.diagnosis import Obstacle
-from fcl_flower.runtime.processes import free_port
-from fcl_flower.runtime.server import Addresses, run_superlink
-from fcl_flower.runtime.submission import SuperLink
+from fcl_flower.core.processes import free_port
+from fcl_flower.deploy import client, client_setup, commands, diagnosis, proxy, watch
+from fcl_flower.deploy import server as server_process
+from fcl_flower.deploy.certificates import Certificates, make_certificates
+from fcl_flower.deploy.commands import START_RUN, node_config
+from fcl_flower.deploy.diagnosis import Obstacle
+from fcl_flower.deploy.server import Addresses, run_superlink
+from fcl_flower.deploy.speedups import choose
+from fcl_flower.deploy.submission import SuperLink
 
 NOTE = """
 import json, os, pathlib, sys, time
@@ -151,7 +151,12 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
         RoundError, match=r"^flower-superlink ended by itself, with code 0; its"
     ):
         run_superlink(
-            files, tmp_path / "state", ports, ["--log-file", "x"], said.append
+            files,
+            tmp_path / "state",
+            ports,
+            ["--log-file", "x"],
+            said.append,
+            speedups=choose("auto", "server"),
         )
     helper.join()
 
@@ -177,11 +182,13 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
     written = (tmp_path / "state" / "flower" / "config.toml").read_text()
     assert f'address = "127.0.0.1:{ports.control_port}"' in written
     assert str(files.authority) in written
-    _, *around, program = shlex.split(said[0])[:6]
+    _, *around, program = shlex.split(said[1])[:7]
     objects = str(tmp_path / "state" / "objects")
-    assert around == ["-P", "-m", "fcl_flower.flower.superlink", objects]
+    names = ",".join(choose("auto", "server").names)
+    module = "fcl_flower.deploy.speedups.superlink"
+    assert around == ["-P", "-m", module, names, objects]
     assert Path(program).name == "flower-superlink"
-    assert shlex.split(said[0])[6:] == arguments
+    assert shlex.split(said[1])[7:] == arguments
     bound = json.loads((tmp_path / "state" / "client-numbers.json").read_text())
     assert bound == {str(2**63): 0, str(2**63 + 3): 3}
     assert env["FCL_CLIENT_NUMBERS"] == str(tmp_path / "state" / "client-numbers.json")
@@ -343,7 +350,7 @@ def test_a_program_that_dies_is_started_again_three_times_and_then_ends_the_serv
     said, shown = [], []
 
     with pytest.raises(RoundError) as ended:
-        run_superlink(None, tmp_path / "s", ports, [], said.append, 0, shown.append)
+        run_superlink(None, tmp_path / "s", ports, [], said.append, show=shown.append)
 
     how = "with code 7; its last lines: reason {} | the last line"
     assert str(ended.value) == (
@@ -455,10 +462,10 @@ def test_a_server_without_one_of_its_files_is_refused(flower, tmp_path, missing)
 # ---- fcl client
 
 
-def run_supernode(server, files, node, state, more, report, *, resident):
+def run_supernode(server, files, node, state, more, report):
     """Do what the command does, but in this process."""
     parts = server, files, node, state, more
-    client.run_supernode(client_setup.set_up(*parts, resident=resident), report)
+    client.run_supernode(client_setup.set_up(*parts, speedups=()), report)
 
 
 HOLDS_LOCK = """
@@ -489,7 +496,6 @@ def test_a_client_starts_a_supernode_with_its_key_data_and_device(
                 tmp_path / "state",
                 ["--max-retries", "1"],
                 said.append,
-                resident=False,
             )
 
     (arguments, env), (again, _) = flower.calls("flower-supernode")
@@ -528,9 +534,7 @@ def test_a_client_tries_until_it_is_let_in_and_says_once_why(
     files, said = certificates(tmp_path / "certs"), []
 
     with pytest.raises(RoundError, match="SuperNode ended by itself, with code 4"):
-        run_supernode(
-            "a:1", files, {"partition-id": 0}, tmp_path, [], said.append, resident=False
-        )
+        run_supernode("a:1", files, {"partition-id": 0}, tmp_path, [], said.append)
 
     assert len(flower.calls("flower-supernode")) == 3
     (sentence,) = said[1:]
@@ -550,9 +554,7 @@ def test_a_client_without_a_key_is_told_that_it_needs_one(
     said = []
 
     with pytest.raises(RoundError):
-        run_supernode(
-            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
-        )
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
 
     assert "takes clients with a key alone: give --certs" in said[1]
 
@@ -577,9 +579,7 @@ def test_a_client_whose_server_goes_says_so_each_time_it_goes(
     said = []
 
     with pytest.raises(RoundError):
-        run_supernode(
-            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
-        )
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
 
     assert len(said[1:]) == 2
     for sentence in said[1:]:
@@ -605,9 +605,7 @@ def test_a_client_waits_for_its_server_but_not_for_another(
     said = []
 
     with pytest.raises(RoundError, match=r"^an impostor: leave$"):
-        run_supernode(
-            "a:1", None, {"partition-id": 0}, tmp_path, [], said.append, resident=False
-        )
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], said.append)
 
     assert said[1:] == ["not yet: wait; trying again every 0 s"]
     assert flower.calls("flower-supernode") == []
@@ -631,9 +629,7 @@ def test_why_a_client_could_not_answer_is_said_last_each_time(
     flower.install(flower_supernode=FAILS)
 
     with pytest.raises(RoundError):
-        run_supernode(
-            "a:1", None, {"partition-id": 0}, tmp_path, [], print, resident=False
-        )
+        run_supernode("a:1", None, {"partition-id": 0}, tmp_path, [], print)
 
     said = capsys.readouterr().out.splitlines()[1:]
     failed = [
@@ -652,8 +648,7 @@ def test_a_client_whose_key_cannot_be_read_is_refused(flower, tmp_path, content)
 
     with pytest.raises(ConfigError, match=r"certs: got .*0\.key', expected a private"):
         run_supernode(
-            *("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print),
-            resident=False,
+            *("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
         )
 
 
@@ -663,15 +658,7 @@ def test_a_client_without_one_of_its_files_is_refused(flower, tmp_path, missing)
     (tmp_path / missing).unlink()
 
     with pytest.raises(ConfigError, match=f"certs: .* folder with {missing}"):
-        run_supernode(
-            "a:1",
-            files,
-            {"partition-id": 0},
-            tmp_path / "state",
-            [],
-            print,
-            resident=False,
-        )
+        run_supernode("a:1", files, {"partition-id": 0}, tmp_path / "state", [], print)
 
 
 @pytest.mark.process
@@ -908,7 +895,7 @@ def test_an_interrupt_stops_the_run(flower, tmp_path):
 SUBMITS = """
 import sys
 from pathlib import Path
-from fcl_flower.runtime import submission
+from fcl_flower.deploy import submission
 from fakes import tiny
 program, results = sys.argv[1:]
 submission.commands.program = lambda name: program

@@ -7,7 +7,7 @@ import pytest
 from analytic_cases import start
 from fakes import failure, rounds_of, run_in_process
 
-from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.rounds.checkpoint import FolderStateStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,9 +35,9 @@ def test_the_forgotten_client_was_never_there(tmp_path, fcl):
     fcl("forget", "run", "--client", "2")
     states = FolderStateStore(tmp_path / "run" / "checkpoint").load(sys.maxsize)
 
-    def refuse(client, message, reply):
-        is_training = message.metadata.message_type == "train"
-        return failure(message, "away") if client == 2 and is_training else reply
+    def refuse(client, request, reply):
+        is_training = request.kind == "train"
+        return failure(request, "away") if client == 2 and is_training else reply
 
     run_in_process(start(tmp_path / "never"), tamper=refuse)
     never = FolderStateStore(tmp_path / "never" / "checkpoint").load(sys.maxsize)
@@ -50,7 +50,7 @@ def test_the_forgotten_client_was_never_there(tmp_path, fcl):
 def test_a_run_goes_on_with_what_is_left(tmp_path, fcl):
     folder, states = tmp_path / "run", str(tmp_path / "states")
 
-    def stop(client, message, reply):
+    def stop(client, request, reply):
         if (folder / "rounds.jsonl").exists() and len(rounds_of(folder)) == 2:
             raise KeyboardInterrupt
         return reply
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_what_is_left(tmp_path, fcl):
 def test_nothing_is_forgotten_while_a_server_works_on_the_run(tmp_path, fcl):
     answers = []
 
-    def meanwhile(client, message, reply):
+    def meanwhile(client, request, reply):
         if (tmp_path / "run" / "checkpoint").is_dir() and not answers:
             answers.append(fcl("forget", "run", "--client", "0"))
         return reply

@@ -8,11 +8,12 @@ import pytest
 from run_folders import make_run, make_under_way
 
 from fcl_flower.core.errors import RoundError
+from fcl_flower.core.processes import free_port
+from fcl_flower.deploy import diagnosis
+from fcl_flower.deploy.submission import SuperLink
 from fcl_flower.results import monitors as live
-from fcl_flower.runtime import diagnosis, progress
-from fcl_flower.runtime.local_runs import Job
-from fcl_flower.runtime.processes import free_port
-from fcl_flower.runtime.submission import SuperLink
+from fcl_flower.simulation import progress
+from fcl_flower.simulation.local_runs import Job
 
 TINY = ["--clients", "2", "--tasks", "2", "--rounds", "1", "--classes-per-task", "2"]
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import fcl_flower as fcl
 from fcl_flower.cli.main import cli
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps
+from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,7 +45,7 @@ def federation(tmp_path_factory):
         **{"num_features": 2, "model": "mlp", "learning_rate": 0.05},
         output=str(root / "run"),
     )
-    run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+    run_simulated(InProcessTransport(range(100, 102), config, places), config)
     return root
 
 

@@ -9,6 +9,7 @@ from fcl_flower.cli.serve import show_status
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.files import lock_folder
+from fcl_flower.deploy import serve as runtime
 from fcl_flower.results.service import (
     BEGIN_NOW,
     FILE,
@@ -18,7 +19,6 @@ from fcl_flower.results.service import (
     ServiceStatus,
     write,
 )
-from fcl_flower.runtime import serve as runtime
 
 RUN = (
     *("--strategy", "fedavg", "--model", "mlp", "--set", "model.num_features=2"),

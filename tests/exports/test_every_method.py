@@ -7,7 +7,7 @@ import watched
 
 import fcl_flower as fcl
 from fcl_flower.exports.networks import exported
-from fcl_flower.runtime.in_process import run_in_process
+from fcl_flower.simulation.in_process import run_in_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VARIANTS = {

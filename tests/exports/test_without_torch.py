@@ -14,8 +14,7 @@ import fcl_flower as fcl
 from fcl_flower.exports.files import WRITERS
 from fcl_flower.exports.manifest import manifest
 from fcl_flower.exports.networks import exported
-from fcl_flower.federation import prepare, sync_loop
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps
+from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "predict_without_torch.py"
 LIMIT = 150 * 2**20
@@ -33,8 +32,7 @@ print(1024 * int(peak), *loaded, file=sys.stderr)
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
     """Run a federation in this process whose clients are taken for real ones."""
-    for module in (prepare, sync_loop):
-        monkeypatch.setattr(module, "is_simulated", lambda: False)
+    monkeypatch.setattr(InProcessTransport, "simulated", False)
 
     def of(**settings):
         config = fcl.RunConfig.from_settings(**settings, output=str(tmp_path / "run"))
@@ -42,7 +40,7 @@ def federation(tmp_path, monkeypatch):
             {"state-path": str(tmp_path / f"state-{client}" / "memory")}
             for client in range(config.scenario.clients)
         ]
-        run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+        run_simulated(InProcessTransport(range(100, 102), config, places), config)
 
     return of
 

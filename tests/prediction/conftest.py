@@ -2,7 +2,7 @@
 
 import pytest
 
-from fcl_flower.federation.client import Client
+from fcl_flower.rounds.client import Client
 
 
 @pytest.fixture

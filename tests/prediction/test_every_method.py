@@ -10,9 +10,12 @@ import watched
 
 import fcl_flower as fcl
 from fcl_flower.data.images import to_tensor
-from fcl_flower.federation import prepare, sync_loop
 from fcl_flower.models.normalisation import FIXED
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps, run_in_process
+from fcl_flower.simulation.in_process import (
+    InProcessTransport,
+    run_in_process,
+    run_simulated,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = [*watched.NAMES, *watched.VARIANTS]
@@ -136,7 +139,7 @@ def test_a_client_remembers_how_images_are_prepared(
         output=str(tmp_path / "run"),
     )
     places = [{"state-path": str(tmp_path / f"{n}/memory")} for n in range(2)]
-    run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+    run_simulated(InProcessTransport(range(100, 102), config, places), config)
     for (client, task), wanted in last_evaluation.items():
         model = fcl.load(tmp_path / str(client))
         assert model.run.normalisation != FIXED
@@ -152,7 +155,7 @@ def test_the_versions_of_a_client_predict_as_it_was_tested(
     states = [tmp_path / f"state-{client}" for client in range(2)]
     config = fcl.RunConfig.from_settings(**settings, output=str(tmp_path / "run"))
     places = [{"state-path": str(state / "memory")} for state in states]
-    run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+    run_simulated(InProcessTransport(range(100, 102), config, places), config)
 
     assert len(last_evaluation) == 4
     for (client, task), wanted in last_evaluation.items():
@@ -165,8 +168,7 @@ def test_the_versions_of_a_client_predict_as_it_was_tested(
 @pytest.fixture
 def real(monkeypatch):
     """Let the server take clients of this process for real ones."""
-    for module in (prepare, sync_loop):
-        monkeypatch.setattr(module, "is_simulated", lambda: False)
+    monkeypatch.setattr(InProcessTransport, "simulated", False)
 
 
 def test_the_servers_version_of_a_single_head_predicts_as_clients_were_tested(
@@ -174,7 +176,7 @@ def test_the_servers_version_of_a_single_head_predicts_as_clients_were_tested(
 ):
     settings = watched.SETTINGS | {"strategy": "fedavg", "head": "single"}
     config = fcl.RunConfig.from_settings(**settings, output=str(tmp_path / "run"))
-    run_apps(InProcessGrid(range(100, 102), config.flat()), config)
+    run_simulated(InProcessTransport(range(100, 102), config), config)
 
     model = fcl.load(tmp_path / "run")
     assert model.versions == ("task-01", "task-02")
@@ -193,7 +195,7 @@ def test_where_no_score_may_leave_clients_get_what_predicts_all_the_same(
         given = {**settings, "scores": scores, "output": str(place / "run")}
         config = fcl.RunConfig.from_settings(**given)
         places = [{"state-path": str(place / f"{n}/memory")} for n in range(2)]
-        run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+        run_simulated(InProcessTransport(range(100, 102), config, places), config)
         models = [fcl.load(place / str(client)) for client in range(2)]
         x = models[0].run.scenario.sources["digits"].test.x[:9]
         found[scores] = [model.predict(x, task=1) for model in models]

@@ -7,7 +7,7 @@ import pytest
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.runtime.in_process import InProcessGrid, run_apps
+from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,7 +70,7 @@ def test_words_that_no_task_had_come_from_the_clients_vectors(tmp_path):
         **{"num_features": 8, "word_vectors": str(vectors)},
         output=str(tmp_path / "run"),
     )
-    run_apps(InProcessGrid(range(100, 102), config.flat(), places), config)
+    run_simulated(InProcessTransport(range(100, 102), config, places), config)
 
     model = fcl.load(tmp_path / "state-0")
     before = model.predict("the film was good")

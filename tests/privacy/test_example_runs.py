@@ -13,15 +13,15 @@ from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.errors import ConfigError, RoundError
-from fcl_flower.federation import messages
-from fcl_flower.federation.client import model_bytes
 from fcl_flower.models.build import from_module
 from fcl_flower.models.registry import MODELS
 from fcl_flower.privacy.accounting import sampled_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
-from fcl_flower.runtime import in_process
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.client import model_bytes
 from fcl_flower.setup.build import Built, validate
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation import in_process
 from fcl_flower.training.private import charge
 
 PRIVATE = {"unit": "example", "noise_multiplier": 1.5, "head": "single"}
@@ -48,9 +48,9 @@ def expected(config, rounds=1):
 def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
     told = []
 
-    def keep(client, message, reply):
-        if message.metadata.message_type == "train":
-            told.append(dict(reply.content.metric_records[messages.METRICS]))
+    def keep(client, request, reply):
+        if request.kind == "train":
+            told.append(dict(reply.content.scalars[messages.METRICS]))
         return reply
 
     config = private(tmp_path, delta=1e-3)
@@ -67,10 +67,10 @@ def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
 def test_fedprox_is_pulled_to_the_received_model_all_the_same(tmp_path):
     moved = {}
 
-    def keep(client, message, reply):
-        if message.metadata.message_type == "train":
+    def keep(client, request, reply):
+        if request.kind == "train":
             start, end = (
-                messages.decode_payload(m.content)["base"] for m in (message, reply)
+                messages.decode_payload(m.content)["base"] for m in (request, reply)
             )
             squares = sum(float(np.square(end[k] - start[k]).sum()) for k in start)
             moved[mu] = moved.get(mu, 0) + squares
@@ -98,18 +98,20 @@ def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
 ):
     trained = []
 
-    def lose(client, message, reply):
-        if message.metadata.message_type == "train":
+    def lose(client, request, reply):
+        if request.kind == "train":
             trained.append(client)
             if len(trained) == 1:
-                return failure(message, "the connection was lost")
+                return failure(request, "the connection was lost")
         return reply
 
+    behaviour = {}
     if not simulated:
+        behaviour["delay"] = lambda client: 0
         monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
     given = {"tasks": 1, "min_updates": 2, "client_state": str(tmp_path / "states")}
     config = private(tmp_path / "run", **given)
-    run_in_process(config, tamper=lose)
+    run_in_process(config, tamper=lose, **behaviour)
 
     found = summary_of(tmp_path / "run")["privacy"]["by_client"]
     wanted = expected(config, rounds=1 if simulated else 2).expected

@@ -12,14 +12,15 @@ from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.types import Update
 from fcl_flower.privacy.accounting import gaussian_epsilon
 from fcl_flower.privacy.ledger import FILE, Ledger
-from fcl_flower.privacy.mechanism import privatize, simulated
+from fcl_flower.privacy.mechanism import privatize
 
 DELTA = 1e-5
 
 
-def ledger(folder, plain_mean=True, **changes):
+def ledger(folder, plain_mean=True, simulated=False, **changes):
     given = {"unit": "client", "noise_multiplier": 2.0, "delta": DELTA, **changes}
-    return Ledger(PrivacySection(**given), folder, plain_mean=plain_mean)
+    section = PrivacySection(**given)
+    return Ledger(section, folder, plain_mean=plain_mean, simulated=simulated)
 
 
 def updates(*clients, groups=("base",)):
@@ -150,10 +151,9 @@ def test_a_round_that_is_asked_again_costs_again_but_in_a_simulation(tmp_path):
         assert book.epsilons(observer)[0] == pytest.approx(epsilon(1, 1))
     with pytest.raises(BudgetError):
         book.ask(1, [0])
-    with simulated():
-        book = ledger(tmp_path, epsilon=epsilon(1) + 1e-6)
-        for _ in range(3):
-            book.ask(1, [0])
+    book = ledger(tmp_path, simulated=True, epsilon=epsilon(1) + 1e-6)
+    for _ in range(3):
+        book.ask(1, [0])
     assert book.epsilons("server")[0] == pytest.approx(epsilon(1))
 
 

@@ -10,14 +10,14 @@ from text_sets import write_topics
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, WireError
-from fcl_flower.federation import messages
-from fcl_flower.federation.server import Server
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.privacy.ledger import FILE
 from fcl_flower.results.report.run_page import write_report
-from fcl_flower.runtime import in_process
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.server import Server
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation import in_process
 
 Z, CLIP = 2.0, 0.1
 PRIVATE = {"unit": "client", "noise_multiplier": Z, "clip": CLIP}
@@ -29,23 +29,30 @@ def private(folder, strategy="fedavg", **changes):
     return tiny(folder, strategy=strategy, **{**PRIVATE, **small, **changes})
 
 
-def updates_of(config):
+@pytest.fixture
+def real(monkeypatch):
+    """Take clients of this process for real ones; return how the server does."""
+    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
+    return {"delay": lambda client: 0}
+
+
+def updates_of(config, **behaviour):
     """Return client, question and reply of each update of a run."""
     found = []
 
-    def keep(client, message, reply):
-        if message.metadata.message_type == "train":
-            found.append((client, message, reply))
+    def keep(client, request, reply):
+        if request.kind == "train":
+            found.append((client, request, reply))
         return reply
 
-    run_in_process(config, tamper=keep)
+    run_in_process(config, tamper=keep, **behaviour)
     return found
 
 
-def fails(client, message, reply):
+def fails(client, request, reply):
     """Let client 2 answer no question about training."""
-    if client == 2 and message.metadata.message_type == "train":
-        return failure(message, "out of memory")
+    if client == 2 and request.kind == "train":
+        return failure(request, "out of memory")
     return reply
 
 
@@ -62,7 +69,7 @@ def test_an_update_is_what_was_received_and_noise_of_its_own(tmp_path, strategy)
     noises = []
     for _, asked, reply in updates_of(config):
         received = messages.decode_payload(asked.content)
-        record = reply.content.metric_records[messages.METRICS]
+        record = reply.content.scalars[messages.METRICS]
         assert dict(record) == {messages.NUM_EXAMPLES: 1}
         sent = messages.decode_payload(reply.content)
         assert sent["base"].keys() == received["base"].keys()
@@ -82,21 +89,27 @@ def test_an_update_is_what_was_received_and_noise_of_its_own(tmp_path, strategy)
     assert np.abs(alike).max() < 0.2  # of each client and round
 
 
-def test_a_simulation_repeats_its_noise_and_a_federation_does_not(
-    tmp_path, monkeypatch
-):
-    def sent(name):
-        replies = updates_of(private(tmp_path / name, tasks=1))
-        return [messages.decode_payload(r.content)["base"][LAYER] for *_, r in replies]
+def test_a_simulation_repeats_its_noise(tmp_path):
+    first, again = (noisy(tmp_path / name) for name in "ab")
 
-    np.testing.assert_array_equal(sent("a"), sent("b"))
+    np.testing.assert_array_equal(first, again)
     remarks = summary_of(tmp_path / "a")["remarks"]
     assert "from the run's seed" in remarks["privacy noise"]
 
-    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
-    assert not np.array_equal(sent("c"), sent("d"))
-    assert "privacy noise" not in summary_of(tmp_path / "c")["remarks"]
-    assert not summary_of(tmp_path / "c")["privacy"]["simulated_noise"]
+
+def test_a_federation_does_not_repeat_its_noise(tmp_path, real):
+    first, again = (noisy(tmp_path / name, **real) for name in "ab")
+
+    assert not np.array_equal(first, again)
+    found = summary_of(tmp_path / "a")
+    assert "privacy noise" not in found["remarks"]
+    assert not found["privacy"]["simulated_noise"]
+
+
+def noisy(folder, **behaviour):
+    """Return what the updates of a run are for a layer, noise and all."""
+    replies = updates_of(private(folder, tasks=1), **behaviour)
+    return [messages.decode_payload(r.content)["base"][LAYER] for *_, r in replies]
 
 
 # ---- what is reported
@@ -145,14 +158,14 @@ def test_what_may_be_one_clients_update_has_no_other_noise(tmp_path, rule, noise
 
 
 def test_scores_are_not_asked_for_where_they_shall_not_be(tmp_path):
-    grid = run_in_process(private(tmp_path, "fedweit", scores=False))
+    transport = run_in_process(private(tmp_path, "fedweit", scores=False))
     found = summary_of(tmp_path)
     assert found["average_accuracy"] is None
     assert "privacy of scores" not in found["remarks"]
-    for _, message in grid.asked:
-        if message.metadata.message_type == "train":
-            assert not messages.decode_request(message.content).evaluate
-        assert message.metadata.message_type != "evaluate"
+    for _, request in transport.asked:
+        if request.kind == "train":
+            assert not messages.decode_request(request.content).evaluate
+        assert request.kind != "evaluate"
     write_report(tmp_path)
 
 
@@ -193,19 +206,19 @@ class KilledError(BaseException):
     pass
 
 
-def interrupted(config, after):
+def interrupted(config, after, **behaviour):
     """Run until some number of updates were made, then kill the server."""
     left = [after]
 
-    def die(client, message, reply):
-        if message.metadata.message_type == "train":
+    def die(client, request, reply):
+        if request.kind == "train":
             left[0] -= 1
             if left[0] < 0:
                 raise KilledError
         return reply
 
     with pytest.raises(KilledError):
-        run_in_process(config, tamper=die)
+        run_in_process(config, tamper=die, **behaviour)
 
 
 def test_a_resumed_simulation_ends_with_the_same_numbers(tmp_path):
@@ -220,14 +233,12 @@ def test_a_resumed_simulation_ends_with_the_same_numbers(tmp_path):
     assert summary_of(tmp_path / "whole")["privacy"]["epsilon"] > 0
 
 
-def test_a_federation_pays_for_what_was_asked_before_it_was_killed(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(in_process, "simulated", contextlib.nullcontext)
+def test_a_federation_pays_for_what_was_asked_before_it_was_killed(tmp_path, real):
     config = partial(private, tmp_path, rounds=2, client_state=str(tmp_path / "c"))
-    interrupted(config(), after=5)  # in round 3, both clients having been asked
+    # In round 3, both clients having been asked.
+    interrupted(config(), after=5, **real)
 
-    run_in_process(config(resume=True))
+    run_in_process(config(resume=True), **real)
 
     found = summary_of(tmp_path)["privacy"]
     assert found["epsilon_server"] == pytest.approx(epsilon(5))

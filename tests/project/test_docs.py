@@ -19,10 +19,10 @@ from fcl_flower.config import run_config
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.exports import manifest
-from fcl_flower.federation import checkpoint, client, clients, versions
-from fcl_flower.federation.checkpoint import FolderStateStore
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import journal
+from fcl_flower.rounds import checkpoint, clients, place, versions
+from fcl_flower.rounds.checkpoint import FolderStateStore
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -252,7 +252,7 @@ def test_the_page_on_stability_has_the_numbers_of_protocol_and_formats():
     page = page_of("project/stability")
     formats = [
         *(run_config.FORMAT, journal.FORMAT, checkpoint.FORMAT),
-        *(client.SPEC_FORMAT, versions.FORMAT, manifest.FORMAT),
+        *(place.SPEC_FORMAT, versions.FORMAT, manifest.FORMAT),
     ]
 
     assert f"protocol {clients.PROTOCOL}." in page

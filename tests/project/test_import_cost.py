@@ -31,7 +31,7 @@ def test_a_client_that_is_ready_has_loaded_torch_and_flower_and_no_other(strateg
     """A SuperNode starts a process for each message."""
     loaded = loaded_by(
         f"""
-import fcl_flower.federation.client_app
+import fcl_flower.flower_app.client_app
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
@@ -59,7 +59,7 @@ fcl.simulate({strategy!r}, clients=2, tasks=1, rounds=1, output={str(tmp_path)!r
 """
     )
 
-    assert "fcl_flower.federation.prepare" in loaded
+    assert "fcl_flower.rounds.prepare" in loaded
     assert not {"prometheus_client", "torch._dynamo"} & loaded
 
 
@@ -111,18 +111,18 @@ def test_what_is_refused_is_refused_before_anything_heavy_is_loaded(arguments):
 
 def test_what_waits_beside_a_supernode_has_not_loaded_flower():
     """It lasts for months on small devices, and only looks after the others."""
-    loaded = loaded_by("import fcl_flower.runtime.client")
+    loaded = loaded_by("import fcl_flower.deploy.client")
 
-    assert "fcl_flower.runtime.client" in loaded
+    assert "fcl_flower.deploy.client" in loaded
     assert not {"torch", "flwr", "numpy", "pydantic", "psutil", *HEAVY} & loaded
     assert not {"cryptography", "click", "ctypes", "importlib.metadata"} & loaded
 
 
 SUPERNODE = """
-from fcl_flower.flower.supernode import leave_out
+from fcl_flower.deploy.speedups.supernode import leave_out
 leave_out()
 import flwr.supernode.cli.flower_supernode, flwr.supernode.main
-import fcl_flower.flower.executor, fcl_flower.flower.stopped_runs
+import fcl_flower.deploy.speedups.resident, fcl_flower.deploy.speedups.stopped_runs
 """
 
 

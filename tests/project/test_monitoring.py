@@ -10,8 +10,8 @@ import pytest
 import yaml
 from fakes import run_in_process, tiny
 
+from fcl_flower.deploy.metrics import ServerMetrics
 from fcl_flower.results.known_runs import noted
-from fcl_flower.runtime.metrics import ServerMetrics
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "monitoring"

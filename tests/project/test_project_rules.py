@@ -21,8 +21,8 @@ import strategies
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.parsing import flatten
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation import messages
 from fcl_flower.results.report.run_page import write_report
+from fcl_flower.rounds import messages
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -216,7 +216,7 @@ def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
     lengths = []
 
     def measure(client, message, reply):
-        if message.metadata.message_type == "train":
+        if message.kind == "train":
             sent, learned = (
                 messages.decode_payload(m.content)["base"] for m in (message, reply)
             )

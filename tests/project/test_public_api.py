@@ -67,10 +67,10 @@ def test_an_error_can_be_named_without_torch_and_flower():
 
 
 @pytest.mark.process
-def test_a_run_in_this_process_loads_no_ray():
+def test_a_run_in_this_process_loads_neither_flower_nor_ray():
     found = loaded_by(
         "import fcl_flower as fcl\n"
         "fcl.simulate('fedavg', clients=2, tasks=1, rounds=1, progress=False)"
     )
-    assert {"torch", "flwr"} <= found
-    assert not {"ray", "sklearn", "scipy", "gensim", "pandas"} & found
+    assert "torch" in found
+    assert not {"flwr", "ray", "sklearn", "scipy", "gensim", "pandas"} & found

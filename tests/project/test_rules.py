@@ -69,8 +69,8 @@ def test_a_project_that_keeps_the_rules_breaks_none(project):
         ),
         (
             {"strategies__new_py": '"""New."""\nfrom flwr.common.date import now\n'},
-            "strategies/new.py: imports flwr.common.date, which only fcl_flower/flower "
-            "may",
+            "strategies/new.py: imports flwr.common.date, which only "
+            "fcl_flower/deploy/speedups may",
         ),
         *(
             (

@@ -4,8 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
-from fcl_flower.flower import transport
-from fcl_flower.runtime.http import Bounds
+from fcl_flower.deploy.http import Bounds
+from fcl_flower.deploy.speedups import streaming
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explain/security.md").read_text()
@@ -23,8 +23,8 @@ def test_the_bounds_are_those_of_the_reverse_proxy():
     assert rows["without TLS handshake and first header"] == head
     assert rows["idle, or within a body"] == f"{Bounds.idle_seconds:.0f} seconds"
     assert rows["body of a call"] == f"{Bounds.body_bytes // 2**20} MiB"
-    most = f"more than {transport.MOST_TIMES} times what was sent, or than "
-    assert f"{most}{transport.MOST_BYTES // 2**30} GiB, is refused" in " ".join(
+    most = f"more than {streaming.MOST_TIMES} times what was sent, or than "
+    assert f"{most}{streaming.MOST_BYTES // 2**30} GiB, is refused" in " ".join(
         PAGE.split()
     )
 

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from records import begun, trained
 
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.processes import free_port
 from fcl_flower.results.events import Traffic
 from fcl_flower.results.monitors import Exporter
-from fcl_flower.runtime.processes import free_port
 
 CAUSES = {"failed", "refused", "late", "state-lost", "unreachable"}
 FORGED = 'no"} 1\nfcl_rounds_total 99\nfcl_left_out_total{cause="mine'
@@ -81,8 +81,8 @@ def test_each_scrape_of_a_run_has_the_numbers_of_its_record(tmp_path):
     start = time.time()
     threads = threading.active_count()
 
-    def look(client, message, reply):
-        if client == 0 and message.metadata.message_type == "train":
+    def look(client, request, reply):
+        if client == 0 and request.kind == "train":
             found = scrape(port)
             ended.append(found.pop(("fcl_last_round_timestamp_seconds",)))
             seen.append((found, expected(tmp_path)))

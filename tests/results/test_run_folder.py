@@ -7,7 +7,7 @@ import pytest
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results import run_folder
 from fcl_flower.results.run_folder import CLIENTS, clients_bytes, close_folder
-from fcl_flower.runtime.study import Study
+from fcl_flower.simulation.study import Study
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from fakes import run_in_process, tiny
 
 from fcl_flower.core.files import make_private_folder
-from fcl_flower.runtime.processes import make_folder
+from fcl_flower.core.processes import make_folder
 
 PRIVATE = ("checkpoint", "journal.jsonl", "states")
 

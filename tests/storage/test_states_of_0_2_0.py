@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import exact, rounds_of, summary_of
-from flwr.app import Context, RecordDict
 from write_states import LAST, RUNS, Tiny, arrays, run, unpack
 
 import fcl_flower as fcl
@@ -17,11 +16,11 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError, RunUnknownError
 from fcl_flower.core.formats import FormatError
-from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.federation.client import keep_spec, kept_spec
 from fcl_flower.results import journal, record
 from fcl_flower.results.report.run_page import write_report
 from fcl_flower.results.result import Result
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.place import Place
 from fcl_flower.setup.resolve import resolve
 
 STATES = Path(__file__).parent / "states_0_2_0.json"
@@ -38,9 +37,9 @@ def states(tmp_path):
 
 
 def of_client(folder):
-    """Give what a message brings and its node, for the folder of a state."""
-    context = Context(1, 7, {}, RecordDict(), {"run.id": folder.parent.name})
-    return context, NodeConfig(partition_id=0, state_path=str(folder.parents[1]))
+    """Give the place of a client, for the folder of its state."""
+    node = NodeConfig(partition_id=0, state_path=str(folder.parents[1]))
+    return Place(folder.parent.name, node)
 
 
 def resume(folder):
@@ -107,19 +106,19 @@ def test_a_client_of_0_2_0_has_its_state_and_is_told_the_run(states):
     here = states / "a-run" / "client-0"
     here.parent.mkdir()
     folder = folder.rename(here)
-    context, node = of_client(here)
+    place = of_client(here)
 
     saved = FolderStateStore(folder).load()
     with pytest.raises(RunUnknownError):
-        kept_spec(context, node)
+        place.spec()
     spec = resolve(RunConfig.from_settings(dataset="digits", clients=2))
-    keep_spec(context, node, spec)
+    place.keep_spec(spec)
     FolderStateStore(folder).save(saved.state, saved.round + 1, saved.beside)
 
     assert saved.round == LAST
     heads = saved.state["heads/0"]
     assert {t.shape for t in heads.values()} >= {(2, 3), (2,)}
-    assert kept_spec(context, node) == spec
+    assert place.spec() == spec
     again = FolderStateStore(folder).load()
     assert again.round == LAST + 1
     assert exact(again.state) == exact(saved.state)
@@ -157,11 +156,11 @@ def newer(folder, kind, number):
         end = struct.pack("<QI", len(text), zlib.crc32(text))
         path.write_bytes(content[:start] + text + end)
         return path, lambda: FolderStateStore(folder / "checkpoint").load()
-    client = of_client(folder / "client-0")
-    keep_spec(*client, resolve(RunConfig.from_settings(dataset="digits", clients=2)))
+    place = of_client(folder / "client-0")
+    place.keep_spec(resolve(RunConfig.from_settings(dataset="digits", clients=2)))
     path = folder / "client-0" / "run.json"
     path.write_text(raised(path.read_text(), number))
-    return path, lambda: kept_spec(*client)
+    return path, place.spec
 
 
 @pytest.mark.parametrize("kind", ["config", "journal", "manifest", "told run"])

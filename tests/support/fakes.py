@@ -1,73 +1,79 @@
-"""A grid that misbehaves as a test asks for, and the small runs on it."""
+"""A transport that misbehaves as a test asks for, and the small runs on it."""
 
 import json
 
 import numpy as np
-from flwr.app import Error, Message
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation.messages import decode_request
 from fcl_flower.results.recorder import Recorder
-from fcl_flower.runtime import in_process as one_process
-from fcl_flower.runtime.in_process import run_apps
+from fcl_flower.rounds.messages import decode_request
+from fcl_flower.rounds.transport import Problem, Reply
+from fcl_flower.simulation import in_process as one_process
+from fcl_flower.simulation.in_process import run_simulated
 
 
-class InProcessGrid(one_process.InProcessGrid):
-    """Nodes with ids of your choice, one for each partition.
+class InProcessTransport(one_process.InProcessTransport):
+    """Nodes with ids of your choice, one for each client.
 
-    ``tamper(client, message, reply)`` may return another reply, or None for none. A
-    client that raises is answered for by an error, as Flower does. ``delay(client)``
-    is the number of pulls that find nothing yet; ``deaf(client, message)`` says that a
-    message cannot be sent. ``places[i]`` is what else the node of partition ``i`` is
-    configured with.
+    ``tamper(client, request, reply)`` may return another reply, or None for none. A
+    client that raises is answered for by a problem. ``delay(client)`` is the number of
+    looks that find nothing yet; ``deaf(client, request)`` says that a request cannot be
+    sent. ``places[i]`` is what else the node of client ``i`` is configured with. With a
+    delay seconds count, as over a network.
     """
 
-    def __init__(
-        self, nodes, run_config, tamper=None, delay=None, deaf=None, places=()
-    ):
-        super().__init__(nodes, run_config, places)
-        self.tamper = tamper or (lambda client, message, reply: reply)
+    def __init__(self, nodes, config, tamper=None, delay=None, deaf=None, places=()):
+        super().__init__(nodes, config, places)
+        self.simulated = delay is None
+        self.tamper = tamper or (lambda client, request, reply: reply)
         self.delay = delay or (lambda client: 0)
-        self.deaf = deaf or (lambda client, message: False)
+        self.deaf = deaf or (lambda client, request: False)
         self.waits = {}
         self.asked = []
 
-    def push_messages(self, messages):
-        return [self.push(message) for message in messages]
+    def send(self, requests, seconds):
+        return [self.push(request, seconds) for request in requests]
 
-    def push(self, message):
-        client = self.client(message)
-        if self.deaf(client, message):
+    def push(self, request, seconds):
+        client = self.client(request)
+        if self.deaf(client, request):
             return None  # as Flower reports a message that it cannot send
-        (name,) = super().push_messages([message])
+        (name,) = super().send([request], seconds)
         self.waits[name] = self.delay(client)
         return name
 
-    def pull_messages(self, message_ids):
-        found = []
-        for name in message_ids:
-            if self.waits.get(name, 0) > 0:
-                self.waits[name] -= 1
-            else:
-                found += (r for r in super().pull_messages([name]) if r is not None)
-        return found
+    def receive(self, name, request):
+        if self.waits.get(name, 0) > 0:
+            self.waits[name] -= 1
+            return None
+        if name not in self._queued:
+            return None
+        reply = super().receive(name, request)
+        return None if reply.problem == SILENCE else reply
 
-    def reply(self, message, context):
-        client = self.client(message)
-        self.asked.append((client, message))
-        return self.tamper(client, message, self.answer(message, context))
+    def answer(self, request, place):
+        client = self.client(request)
+        self.asked.append((client, request))
+        reply = Reply(request, self.honest_answer(request, place))
+        reply = self.tamper(client, request, reply)
+        if reply is None:
+            return SILENCE
+        return reply.problem or reply.content
 
-    def answer(self, message, context):
-        return super().reply(message, context)
+    def honest_answer(self, request, place):
+        return super().answer(request, place)
 
-    def client(self, message):
-        return self.contexts[message.metadata.dst_node_id].node_config["partition-id"]
+    def client(self, request):
+        return self.places[request.node].number
 
 
-def failure(message, reason):
-    """Return the reply by which Flower says that a client failed."""
-    return Message(Error(code=0, reason=reason), reply_to=message)
+SILENCE = Problem("", "late")
+
+
+def failure(request, reason):
+    """Return the reply that says that a client failed."""
+    return Reply(request, Problem(reason))
 
 
 def tiny(folder, **values):
@@ -77,18 +83,18 @@ def tiny(folder, **values):
 
 
 def run_in_process(config, nodes=None, **behaviour):
-    """Run a RunConfig without Ray; return the grid with every node's context."""
+    """Run a RunConfig without Ray; return the transport with every client's place."""
     nodes = nodes or [101 + 7 * i for i in range(config.scenario.clients)]
-    grid = InProcessGrid(nodes, config.flat(), **behaviour)
-    run_apps(grid, config)
-    return grid
+    transport = InProcessTransport(nodes, config, **behaviour)
+    run_simulated(transport, config)
+    return transport
 
 
-def asked_in(message, number, kind="train"):
-    """Return whether a message asks a client for something in a round."""
-    if message.metadata.message_type != kind:
+def asked_in(request, number, kind="train"):
+    """Return whether a request asks a client for something in a round."""
+    if request.kind != kind:
         return False
-    return decode_request(message.content).stage.round == number
+    return decode_request(request.content).stage.round == number
 
 
 def summary_of(folder):

@@ -5,9 +5,9 @@ from fakes import asked_in, exact, rounds_of, run_in_process, summary_of
 from resuming import PulledPlugError
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation.checkpoint import FolderStateStore
-from fcl_flower.federation.extend import extend
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.extend import extend
 
 NODES = [71, 23, 40]
 
@@ -82,8 +82,8 @@ def check_extended(tmp_path, places, before, after, **settings):
 
 
 def pulled_in(number):
-    def pull(who, message, reply):
-        if who == 1 and asked_in(message, number):
+    def pull(who, request, reply):
+        if who == 1 and asked_in(request, number):
             raise PulledPlugError
         return reply
 

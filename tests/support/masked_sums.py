@@ -1,24 +1,24 @@
 """The parties of one sum under masks, and the numbers that they add up."""
 
 import numpy as np
-from flwr.app import Context, RecordDict
 
 from fcl_flower.config.sections import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
-from fcl_flower.federation.secure.client import (
+from fcl_flower.rounds.place import place_of
+from fcl_flower.rounds.secure.client import (
     ABSENT,
     KEYS,
     PRESENT,
     SHARES,
     ClientSide,
-    from_records,
-    to_records,
+    from_content,
+    to_content,
 )
-from fcl_flower.federation.secure.crypto import Layout, decode_fixed_point
-from fcl_flower.federation.secure.server import MaskedSum
+from fcl_flower.rounds.secure.crypto import Layout, decode_fixed_point
+from fcl_flower.rounds.secure.server import MaskedSum
+from fcl_flower.rounds.transport import TRAIN
 
-TRAIN = "train"
 PAYLOADS = [{"base": {"w": np.arange(100.0) / (c + 1)}} for c in range(60)]
 EXAMPLES = [10, 7, 1, 20, 3] * 12
 LAYOUT = Layout.of(PAYLOADS[0], weighted=True)
@@ -34,15 +34,12 @@ class Parties:
     def __init__(self, change=None, clients=5, section=USUAL):
         self.clients = range(clients)
         self.section = section
-        self.contexts = [
-            Context(1, client, {"partition-id": client}, RecordDict(), {})
-            for client in self.clients
-        ]
+        self.places = [place_of(client) for client in self.clients]
         self.change = change or (lambda client, step, answer: answer)
         self.sum = MaskedSum(self, section)
 
     def side(self, client=0):
-        return ClientSide(self.contexts[client], self.section)
+        return ClientSide(self.places[client], self.section)
 
     def ask(self, query, questions, rows, columns, least):
         answers, failures = {}, {}
@@ -55,7 +52,7 @@ class Parties:
                     step = side.share_keys if query == SHARES else side.unmask
                     answer = step(question)
                 answer = self.change(client, query, answer)
-                answers[client] = from_records(answer, columns, rows(client))
+                answers[client] = from_content(answer, columns, rows(client))
             except Exception as error:
                 failures[client] = f"{query}: {error}"
         return answers, failures
@@ -100,8 +97,8 @@ class Parties:
             )
             for owner in self.sum.holders(0)
         }
-        answer = self.side().unmask(to_records({**question, **dict(changed)}))
-        return [len(share) for (share,) in from_records(answer, 1, question).values()]
+        answer = self.side().unmask(to_content({**question, **dict(changed)}))
+        return [len(share) for (share,) in from_content(answer, 1, question).values()]
 
     def share_keys(self, change, clients=0):
         """Ask client 0 to share its keys by a false roster, or false ``clients``."""
@@ -109,7 +106,7 @@ class Parties:
         answers, _ = self.ask(KEYS, asked, lambda client: [client], 3, 0)
         roster = {client: table[client][:2] for client, table in answers.items()}
         changed = change(roster)
-        self.side().share_keys(to_records(changed, clients or len(changed)))
+        self.side().share_keys(to_content(changed, clients or len(changed)))
 
 
 def at(step, change, *whom):

@@ -10,63 +10,61 @@ from typing import ClassVar
 
 import numpy as np
 from fakes import failure
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fcl_flower.core.types import SparseArray
-from fcl_flower.federation import messages
-from fcl_flower.federation.codec import encode
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.codec import Encoded, encode
+from fcl_flower.rounds.transport import Content, Reply
 
 # ---- what is sent: content -> another content, made of the honest one
 
 
-def over_the_network(records, damage=lambda contents: None):
+def over_the_network(content, damage=lambda contents: None):
     """Take apart and put together as Flower does between two machines.
 
     ``damage`` may change the bytes of the objects, which it gets by their hash.
     """
-    objects = get_all_nested_objects(records)
-    contents = {name: found.deflate() for name, found in objects.items()}
-    damage(contents)
-    return inflate_object_from_contents(records.object_id, contents)
+    # Imported here, as few tests of the rounds need Flower.
+    from grids import travelled
+
+    from fcl_flower.flower_app.records import RecordMaker, content_of
+
+    return content_of(travelled(RecordMaker().records(content), damage))
 
 
-def with_array(records, group, name, array):
-    changed = {**dict(records[group].items()), name: array}
-    return RecordDict({**records, group: record_of(changed)})
+def with_groups(content, groups):
+    return Content({**content.tensors, **groups}, content.scalars)
 
 
-def record_of(arrays):
-    """Return a record of arrays as they are, which its constructor would copy.
-
-    In one process their bytes may be a tensor's own memory: Flower does not copy such.
-    """
-    record = ArrayRecord()
-    record.update(arrays)
-    return record
+def with_array(content, group, name, array):
+    return with_groups(content, {group: {**content.tensors[group], name: array}})
 
 
-def with_scalars(records, **scalars):
-    known = {**records[messages.METRICS], **scalars}
-    return RecordDict({**records, messages.METRICS: MetricRecord(known)})
+def with_table(content, name, table):
+    return Content(content.tensors, {**content.scalars, name: table})
+
+
+def without(content, name):
+    """Leave out a group, or a table."""
+    return Content(
+        {group: found for group, found in content.tensors.items() if group != name},
+        {table: found for table, found in content.scalars.items() if table != name},
+    )
+
+
+def with_scalars(content, **scalars):
+    known = {**content.scalars[messages.METRICS], **scalars}
+    return with_table(content, messages.METRICS, known)
 
 
 def array_of(tensor):
     made = encode(tensor)
-    return Array(made.dtype, made.shape, made.form, bytes(made.data))
+    return Encoded(made.dtype, made.shape, made.form, bytes(made.data))
 
 
 def relabelled(array, **changed):
-    fields = {n: getattr(array, n) for n in ("dtype", "shape", "stype")}
-    return Array(**{**fields, "data": bytes(array.data), **changed})
+    fields = {n: getattr(array, n) for n in ("dtype", "shape", "form")}
+    return Encoded(**{**fields, "data": bytes(array.data), **changed})
 
 
 def broken_bytes(array):
@@ -81,7 +79,7 @@ def broken_bytes(array):
 
 
 def broken_positions(array):
-    if ".sparse" not in array.stype:
+    if ".sparse" not in array.form:
         return
     for what, gaps in (
         ("beyond the end", [math.prod(array.shape)]),
@@ -91,7 +89,7 @@ def broken_positions(array):
     ):
         places = b"".join(gap.to_bytes(8, "little") for gap in gaps)
         data = bytes(4 * len(gaps)) + places + b"\x08"
-        yield f"places {what}", relabelled(array, stype="fcl.sparse.index", data=data)
+        yield f"places {what}", relabelled(array, form="fcl.sparse.index", data=data)
 
 
 def broken_shapes(array):
@@ -121,17 +119,18 @@ def broken_labels(array):
         "V9",
     ):
         yield f"dtype {dtype!r}", relabelled(array, dtype=dtype)
-    for stype in ("numpy.ndarray", "pickle", "", "fcl.dense+bfloat16", "fcl.nothing"):
-        yield f"stype {stype!r}", relabelled(array, stype=stype)
+    for form in ("numpy.ndarray", "pickle", "", "fcl.dense+bfloat16", "fcl.nothing"):
+        yield f"form {form!r}", relabelled(array, form=form)
     yield (
         "a bomb of zeros",
-        Array("float32", (2**29,), array.stype.split(".")[0] + ".dense.index", b"\x01"),
+        Encoded(
+            "float32", (2**29,), array.form.split(".")[0] + ".dense.index", b"\x01"
+        ),
     )
 
 
 def decoded(array):
-    records = RecordDict({"g": record_of({"t": array})})
-    return messages.decode_payload(records)["g"]["t"]
+    return messages.decode_payload(Content({"g": {"t": array}}))["g"]["t"]
 
 
 def broken_values(array):
@@ -164,61 +163,57 @@ def broken_array(array):
     yield from broken_values(array)
 
 
-def broken_arrays(records):
-    for group in records.array_records:
-        for name, array in list(records[group].items())[:4]:
+def broken_arrays(content):
+    for group, arrays in content.tensors.items():
+        for name, array in list(arrays.items())[:4]:
             for what, broken in broken_array(array):
                 label = f"{group}/{name}: {what}"
-                yield label, with_array(records, group, name, broken)
+                yield label, with_array(content, group, name, broken)
 
 
-def broken_groups(records):
-    some = records["base"]
+def broken_groups(content):
+    some = content.tensors["base"]
     (name, array), *others = some.items()
     strange = (
         *("more", "", "meta/seen", "adapters/0/0", "server:base", "base/0", "é<b>"),
         *("\ud800", "\x1b[2J", "x\ny", "x" * 10_000),
     )
     for group in strange:
-        yield f"another group {group!r}", RecordDict({**records, group: some})
+        yield f"another group {group!r}", with_groups(content, {group: some})
     yield (
         "thousands of groups",
-        RecordDict({**records, **{f"g{i}": ArrayRecord() for i in range(3000)}}),
+        with_groups(content, {f"g{i}": {} for i in range(3000)}),
     )
-    rest = {group: record for group, record in records.items() if group != "base"}
-    yield "a group renamed", RecordDict({**rest, "BASE": some})
-    yield "an unknown tensor", with_array(records, "base", "heads.0.weight", array)
-    yield "an empty name", with_array(records, "base", "", array)
+    renamed = with_groups(without(content, "base"), {"BASE": some})
+    yield "a group renamed", renamed
+    yield "an unknown tensor", with_array(content, "base", "heads.0.weight", array)
+    yield "an empty name", with_array(content, "base", "", array)
     unreadable = relabelled(array, data=b"")
-    yield "an unreadable tensor", with_array(records, "base", "\x1b[2J", unreadable)
+    yield "an unreadable tensor", with_array(content, "base", "\x1b[2J", unreadable)
     swapped = {name: others[0][1], others[0][0]: array, **dict(others[1:])}
-    yield "two tensors swapped", RecordDict({**records, "base": record_of(swapped)})
+    yield "two tensors swapped", with_groups(content, {"base": swapped})
 
 
-def broken_scalars(records):
-    yield (
-        "no scalars",
-        RecordDict({g: r for g, r in records.items() if g != messages.METRICS}),
-    )
-    yield (
-        "no number of examples",
-        RecordDict({**records, messages.METRICS: MetricRecord({"loss": 1.0})}),
-    )
-    yield (
-        "text for scalars",
-        RecordDict({**records, messages.METRICS: ConfigRecord({"num-examples": "9"})}),
-    )
+def broken_scalars(content):
+    rest = without(content, messages.METRICS)
+    for label, table in (
+        ("no number of examples", {"loss": 1.0}),
+        ("text for scalars", {"num-examples": "9"}),
+        ("bytes for scalars", {"num-examples": b"9"}),
+    ):
+        yield label, with_table(content, messages.METRICS, table)
+    yield "no scalars", rest
     yield (
         "tensors for scalars",
-        RecordDict({**records, messages.METRICS: records["base"]}),
+        with_groups(rest, {messages.METRICS: content.tensors["base"]}),
     )
     for examples in (-1, 0.5, [5], 2**40, 2**63, float("nan")):
         yield (
             f"{examples} examples",
-            with_scalars(records, **{"num-examples": examples}),
+            with_scalars(content, **{"num-examples": examples}),
         )
     for loss in (float("nan"), float("inf"), 1e300, [1.0, 2.0]):
-        yield f"loss {loss}", with_scalars(records, loss=loss)
+        yield f"loss {loss}", with_scalars(content, loss=loss)
     of_adapters = {
         "attention/9/0": 0.5,
         "attention/0/9": 0.5,
@@ -226,14 +221,14 @@ def broken_scalars(records):
         "attention/999999999/999999999": 0.5,
         "adapter_density": 1.5,
     }
-    known = of_adapters if "adapters" in records else {}
+    known = of_adapters if "adapters" in content.tensors else {}
     for name, weight in {**known, "x" * 2**21: 0.5}.items():
-        yield name[:40], with_scalars(records, **{name: weight})
+        yield name[:40], with_scalars(content, **{name: weight})
 
 
-def broken_stages(records):
+def broken_stages(content):
     """The answer to something else, or to nothing."""
-    asked = dict(records[messages.STAGE])
+    asked = content.scalars[messages.STAGE]
     number, task = asked["round"], asked["task"]
     for name, value in (
         *[("round", other) for other in (number - 1, number + 1, 0, -1, 2**40)],
@@ -243,30 +238,25 @@ def broken_stages(records):
         *[(name, int(asked[name])) for name in ("first", "last")],
         ("since", 0),
     ):
-        told = ConfigRecord({**asked, name: value})
-        yield f"{name} {value!r}", RecordDict({**records, messages.STAGE: told})
+        told = {**asked, name: value}
+        yield f"{name} {value!r}", with_table(content, messages.STAGE, told)
     for name in asked:
-        told = ConfigRecord({n: value for n, value in asked.items() if n != name})
-        yield f"no {name}", RecordDict({**records, messages.STAGE: told})
-    rest = {name: record for name, record in records.items() if name != messages.STAGE}
-    yield "no stage", RecordDict(rest)
-    scalars = MetricRecord({"round": number, "task": task})
-    yield "scalars for a stage", RecordDict({**rest, messages.STAGE: scalars})
+        told = {n: value for n, value in asked.items() if n != name}
+        yield f"no {name}", with_table(content, messages.STAGE, told)
+    yield "no stage", without(content, messages.STAGE)
+    scalars = {"round": number, "task": task}
+    yield "scalars for a stage", with_table(content, messages.STAGE, scalars)
 
 
-def without_something(records):
+def without_something(content):
     """Left out, where a strategy needs the whole."""
-    for group in records.array_records:
-        if group == "base" and "adapters" in records:
+    for group, arrays in content.tensors.items():
+        if group == "base" and "adapters" in content.tensors:
             continue  # FedWeIT: a client sends what channels of the base it likes
-        record = records[group]
-        for name in record:
-            rest = {other: a for other, a in record.items() if other != name}
-            yield (
-                f"{group} without {name}",
-                RecordDict({**records, group: record_of(rest)}),
-            )
-        yield f"{group} empty", RecordDict({**records, group: ArrayRecord()})
+        for name in arrays:
+            rest = {other: a for other, a in arrays.items() if other != name}
+            yield f"{group} without {name}", with_groups(content, {group: rest})
+        yield f"{group} empty", with_groups(content, {group: {}})
 
 
 # ---- what a strategy is asked to aggregate: payload -> another
@@ -311,7 +301,7 @@ def broken_payloads(payload):
                 yield f"{place}: {what}", {**rest, group: {**others, name: broken}}
 
 
-# ---- what is answered: message -> reply
+# ---- what is answered: request -> reply
 
 
 class Raises:
@@ -324,34 +314,23 @@ class Raises:
         raise self.error
 
 
-def strange_messages(honest):
-    def without_content(message):
-        reply = Message(honest, reply_to=message)
-        reply.__dict__["_content"] = None
-        return reply
-
-    def with_content(content):
-        def answer(message):
-            reply = Message(honest, reply_to=message)
-            reply.__dict__["_content"] = content
-            return reply
-
-        return answer
+def strange_replies():
+    def opened_to(content):
+        return lambda request: Reply(request, lambda: content)
 
     def raising(error):
-        def answer(message):
+        def fail():
             raise error
 
-        return answer
+        return lambda request: Reply(request, fail)
 
-    yield "error", lambda message: failure(message, "broken")
-    yield "error without a reason", lambda message: failure(message, None)
-    yield "a long error", lambda message: failure(message, "x" * 10**6)
-    yield "neither content nor error", without_content
-    for content in ({}, "text", 3, Raises(KeyError("x")), Raises(RecursionError())):
-        yield f"content {type(content).__name__}", with_content(content)
+    yield "error", lambda request: failure(request, "broken")
+    yield "a long error", lambda request: failure(request, "x" * 10**6)
+    for content in (None, {}, "text", 3, Raises(KeyError("x"))):
+        yield f"content {type(content).__name__}", opened_to(content)
+    yield "content without an end", opened_to(Raises(RecursionError()))
     for error in (ValueError("bad"), KeyError("k"), RecursionError(), MemoryError()):
-        yield f"{type(error).__name__} on arrival", raising(error)
+        yield f"{type(error).__name__} when it is opened", raising(error)
 
 
 # ---- drawn at random
@@ -410,8 +389,8 @@ class Mutants:
         self.rng = np.random.default_rng(seed)
         self.tensors = [
             (f"{group}/{name}", group, name, list(broken_array(array)))
-            for group, record in honest.array_records.items()
-            for name, array in record.items()
+            for group, arrays in honest.tensors.items()
+            for name, array in arrays.items()
         ]
         self.contents = [
             *broken_groups(honest),
@@ -448,7 +427,7 @@ class Mutants:
             label, content = self.pick(self.contents)
             labels.append(label)
         for _ in range(self.rng.integers(2, 5)):
-            if content.array_records.keys() == self.honest.array_records.keys():
+            if content.tensors.keys() == self.honest.tensors.keys():
                 label, content = self.break_tensor(content)
                 labels.append(label)
         return ", ".join(labels), content
@@ -456,7 +435,7 @@ class Mutants:
     def inflate(self):
         place, group, name, _ = self.pick(self.tensors)
         value = 10 ** self.rng.uniform(6, 38) * self.rng.choice([-1, 1])
-        array = absurd(self.honest[group][name], value)
+        array = absurd(self.honest.tensors[group][name], value)
         return f"{place}: {value:.1e}", with_array(self.honest, group, name, array)
 
     def pick(self, some):

@@ -2,11 +2,11 @@
 
 import numpy as np
 from fakes import asked_in, failure, rounds_of, run_in_process
-from flwr.app import Message
 from mutants import array_of, with_array
 
-from fcl_flower.federation import messages
-from fcl_flower.federation.replies import QUERY
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.replies import SURVEY
+from fcl_flower.rounds.transport import Reply
 
 
 def hostile_and_absent(folder, config, number, group, tensor):
@@ -21,14 +21,14 @@ def hostile_and_absent(folder, config, number, group, tensor):
     """
 
     def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, number, QUERY):
+        if who != 1 or not asked_in(message, number, SURVEY):
             return reply
         values = messages.decode_payload(reply.content)[group][tensor]
         bad = array_of(-np.asarray(values))
-        return Message(with_array(reply.content, group, tensor, bad), reply_to=message)
+        return Reply(message, with_array(reply.content, group, tensor, bad))
 
     def absent(who, message, reply):
-        gone = who == 1 and asked_in(message, number, QUERY)
+        gone = who == 1 and asked_in(message, number, SURVEY)
         return failure(message, "gone") if gone else reply
 
     run_in_process(config(folder / "a"), tamper=hostile)

@@ -1,18 +1,15 @@
 """A service in one process, with clients that outlive its server."""
 
-from contextlib import ExitStack
-
-from fakes import InProcessGrid, rounds_of, summary_of
+from fakes import InProcessTransport, rounds_of, summary_of
 from local_runs import table
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.federation.client import forget_runs
-from fcl_flower.federation.messages import decode_request
-from fcl_flower.federation.service import Service
-from fcl_flower.flower.identity import flower_identity
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.results import service as files
 from fcl_flower.results.service import read_status
+from fcl_flower.rounds.client import forget_runs
+from fcl_flower.rounds.messages import decode_request
+from fcl_flower.rounds.service import Service
 
 
 class KilledError(BaseException):
@@ -61,7 +58,7 @@ class World:
         )
         self.offline = set()
         self.delay = lambda client: 0
-        self.tamper = lambda client, message, reply: reply
+        self.tamper = lambda client, request, reply: reply
 
     def event(self):
         if self.events == self.kill_at:
@@ -78,31 +75,29 @@ class World:
     def serve(self):
         """Let a server serve until the test has seen enough, or it is killed."""
 
-        def answered(client, message, reply):
+        def answered(client, request, reply):
             self.event()
-            if message.metadata.message_type == "train":
-                stage = decode_request(message.content).stage
+            if request.kind == "train":
+                stage = decode_request(request.content).stage
                 self.trained.append((client, stage.round, stage.task))
-            return self.tamper(client, message, reply)
+            return self.tamper(client, request, reply)
 
         world = self
 
-        class Grid(InProcessGrid):
-            def get_node_ids(self):
-                return [n for n in super().get_node_ids() if n not in world.offline]
+        class Network(InProcessTransport):
+            def nodes(self):
+                return [n for n in super().nodes() if n not in world.offline]
 
         nodes = [100 + client for client in range(len(self.places))]
         state = str(self.folder / "states")
         places = [{"data-path": str(p), "state-path": state} for p in self.places]
-        grid = Grid(
-            nodes, self.config.flat(), tamper=answered, places=places, delay=self.delay
+        network = Network(
+            nodes, self.config, tamper=answered, places=places, delay=self.delay
         )
         try:
-            with ExitStack() as stack:
-                for one in (simulated(), flower_identity()):
-                    stack.enter_context(one)
+            with simulated():
                 forget_runs()
-                Service(self.config, grid, lambda: self.now, self.sleep).run()
+                Service(self.config, network, lambda: self.now, self.sleep).run()
         except DoneError:
             return True
         except KilledError:

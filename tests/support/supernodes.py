@@ -17,7 +17,7 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message, _push_messages
 
-from fcl_flower.runtime.processes import free_port
+from fcl_flower.core.processes import free_port
 
 SECRET = b"between two"
 NODE = 7

@@ -19,7 +19,6 @@ import pytest
 import torch
 from every_method import smallest
 from fakes import exact, run_in_process, tiny
-from flwr.app import Array
 from memory import peak_of
 from mutants import with_array
 from torch.optim.adam import adam
@@ -31,11 +30,11 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data import examples
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation import client as clients_side
-from fcl_flower.federation import messages
-from fcl_flower.federation.client import forget_runs, run_parts
-from fcl_flower.federation.codec import compress_bytes
-from fcl_flower.federation.replies import ReplyReader
+from fcl_flower.rounds import client as clients_side
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.client import forget_runs, run_parts
+from fcl_flower.rounds.codec import Encoded, compress_bytes
+from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.setup.build import Built
 from fcl_flower.training import loop, optimizers
 
@@ -79,7 +78,7 @@ class Seen:
     """What was seen of one run."""
 
     folder: Path
-    grid: Any = None
+    transport: Any = None
     strategies: list = field(default_factory=list)
     learners: list = field(default_factory=list)
     problems: list = field(default_factory=list)
@@ -342,7 +341,7 @@ def one_index_a_page(shape, dtype):
     entries = math.prod(shape) * size // PAGE
     gaps = np.full(entries, PAGE // size - 1, "<u2")
     data = np.ones(entries, dtype).tobytes() + gaps.tobytes() + b"\x02"
-    return Array(dtype, shape, "fcl.dense.index", data)
+    return Encoded(dtype, shape, "fcl.dense.index", data)
 
 
 def claims(array):
@@ -353,28 +352,28 @@ def claims(array):
     if 0 < math.prod(inner) < entries:
         yield one_index_a_page((entries // math.prod(inner), *inner), array.dtype)
     yield one_index_a_page((entries,), array.dtype)
-    form = "fcl.sparse.index" if "sparse" in array.stype else "fcl.dense"
-    yield Array(array.dtype, array.shape, f"{form}+zstd", BOMB)
+    form = "fcl.sparse.index" if "sparse" in array.form else "fcl.dense"
+    yield Encoded(array.dtype, array.shape, f"{form}+zstd", BOMB)
 
 
 def claim_too_much(seen, patch):
     """Replace each tensor of the first update by claims; note what refusals take."""
     read = ReplyReader._update
 
-    def read_after_claims(reader, client, records, state, base_norm):
-        honest = {} if seen.peaks else records.array_records
-        for group, record in honest.items():
-            for tensor, array in record.items():
+    def read_after_claims(reader, client, content, state, base_norm):
+        honest = {} if seen.peaks else content.tensors
+        for group, arrays in honest.items():
+            for tensor, array in arrays.items():
                 for claim in claims(array):
-                    hostile = with_array(records, group, tensor, claim)
+                    hostile = with_array(content, group, tensor, claim)
 
                     def refused(hostile=hostile):
                         with pytest.raises(WireError):
                             read(reader, client, hostile, state, base_norm)
 
-                    key = (group, tensor, claim.shape, claim.stype)
+                    key = (group, tensor, claim.shape, claim.form)
                     seen.peaks[key] = peak_of(refused)
-        return read(reader, client, records, state, base_norm)
+        return read(reader, client, content, state, base_norm)
 
     patch.setattr(ReplyReader, "_update", read_after_claims)
 
@@ -411,7 +410,7 @@ def watched(name, folder):
         counted = watch_optimizers(seen, patch)
         try:
             given = settings_of(name, folder) | UNUSUAL
-            seen.grid = run_in_process(tiny(seen.folder, **given))
+            seen.transport = run_in_process(tiny(seen.folder, **given))
         finally:
             counted.remove()
     return seen
@@ -472,5 +471,5 @@ def alone(name, folder):
     with pytest.MonkeyPatch.context() as patch:
         build_by(patch, "strategy", partial(watch_strategy, seen))
         build_by(patch, "learner", partial(watch_learner, seen))
-        seen.grid = run_in_process(tiny(seen.folder, **given))
+        seen.transport = run_in_process(tiny(seen.folder, **given))
     return seen

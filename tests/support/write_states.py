@@ -33,6 +33,7 @@ LEFT_OUT = ("report.html", "flower.log")
 STORES = (
     "fcl_flower.federation.transport.state_store",
     "fcl_flower.federation.checkpoint",
+    "fcl_flower.rounds.checkpoint",
 )
 
 

@@ -16,19 +16,19 @@ import time
 from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.flower.commands import (
-    SUPERLINK,
-    environment,
-    program,
-    write_superlink,
-)
-from fcl_flower.runtime.processes import (
+from fcl_flower.core.processes import (
     await_port,
     free_port,
     start_guarded,
     stop_guarded,
 )
-from fcl_flower.runtime.submission import write_app
+from fcl_flower.deploy.commands import (
+    SUPERLINK,
+    environment,
+    program,
+    write_superlink,
+)
+from fcl_flower.deploy.submission import write_app
 
 
 def main() -> None:

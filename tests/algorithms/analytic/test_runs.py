@@ -10,7 +10,7 @@ from fakes import exact as plain
 from fakes import failure, rounds_of, run_in_process, summary_of
 
 from fcl_flower.algorithms.base import ModelShape
-from fcl_flower.federation.checkpoint import FolderStateStore
+from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -59,14 +59,14 @@ def test_messages_lost_and_asked_for_again_change_nothing(tmp_path):
     run_in_process(start(tmp_path / "undisturbed", rounds=2))
     lost = {(1, 1), (2, 3), (1, 5)}
 
-    def tamper(client, message, reply):
+    def tamper(client, request, reply):
         number = (
             len(list(rounds_of(folder))) + 1
             if (folder / "rounds.jsonl").exists()
             else 1
         )
-        if (client, number) in lost and message.metadata.message_type == "train":
-            return failure(message, "lost")
+        if (client, number) in lost and request.kind == "train":
+            return failure(request, "lost")
         return reply
 
     folder = tmp_path / "lossy"
@@ -89,7 +89,7 @@ def test_resumed_is_undisturbed_to_the_last_bit(tmp_path):
     broken = tmp_path / "broken"
     states = str(tmp_path / "states")
 
-    def stop(client, message, reply):
+    def stop(client, request, reply):
         if (broken / "rounds.jsonl").exists() and len(rounds_of(broken)) == 1:
             raise KeyboardInterrupt
         return reply

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from resuming import check_resumed, small
 
-from fcl_flower.federation import messages
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import Reply
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,16 +41,16 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
 
 
 def test_a_hostile_slice_is_left_out_as_if_its_client_had_failed(tmp_path, settings):
-    def infinite(who, message, reply):
-        if who != 1 or not asked_in(message, 2):
+    def infinite(who, request, reply):
+        if who != 1 or not asked_in(request, 2):
             return reply
         found = messages.decode_payload(reply.content)["prompts"][KEYS]
         bad = array_of(np.full_like(np.asarray(found), np.inf))
         content = with_array(reply.content, "prompts", KEYS, bad)
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
-    def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
+    def absent(who, request, reply):
+        return failure(request, "gone") if who == 1 and asked_in(request, 2) else reply
 
     run_in_process(tiny(tmp_path / "a", **settings), tamper=infinite)
     run_in_process(tiny(tmp_path / "b", **settings), tamper=absent)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from resuming import check_resumed, small
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation import messages
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import Reply
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
 
@@ -60,16 +60,16 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
 def test_a_hostile_gram_matrix_is_left_out_as_if_its_client_had_not_answered(
     tmp_path, settings, number
 ):
-    def negative(who, message, reply):
-        if who != 1 or not asked_in(message, number, QUERY):
+    def negative(who, request, reply):
+        if who != 1 or not asked_in(request, number, QUERY):
             return reply
         half = messages.decode_payload(reply.content)["grams"][PAIR]
         content = with_array(reply.content, "grams", PAIR, array_of(-np.asarray(half)))
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
-    def absent(who, message, reply):
-        asked = who == 1 and asked_in(message, number, QUERY)
-        return failure(message, "gone") if asked else reply
+    def absent(who, request, reply):
+        asked = who == 1 and asked_in(request, number, QUERY)
+        return failure(request, "gone") if asked else reply
 
     run_in_process(tiny(tmp_path / "a", **settings), tamper=negative)
     run_in_process(tiny(tmp_path / "b", **settings), tamper=absent)

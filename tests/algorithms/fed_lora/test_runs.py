@@ -5,17 +5,17 @@ import pytest
 import torch
 from encoders import reading_digits
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from resuming import check_resumed, small
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.exports.networks import exported
-from fcl_flower.federation import messages
-from fcl_flower.runtime.in_process import run_in_process as simulate
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import Reply
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import run_in_process as simulate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 UP = "body.adapters.0.up"
@@ -93,16 +93,16 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
 def test_a_hostile_factor_is_left_out_as_if_its_client_had_failed(
     tmp_path, settings, bad
 ):
-    def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, 2):
+    def hostile(who, request, reply):
+        if who != 1 or not asked_in(request, 2):
             return reply
         sent = messages.decode_payload(reply.content)["base"][UP]
         assert sent.shape == (16, 2)
         content = with_array(reply.content, "base", UP, array_of(np.float32(bad)))
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
-    def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
+    def absent(who, request, reply):
+        return failure(request, "gone") if who == 1 and asked_in(request, 2) else reply
 
     given = {**settings, **by("residual")}
     run_in_process(tiny(tmp_path / "a", **given), tamper=hostile)

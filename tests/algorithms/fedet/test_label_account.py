@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from fakes import asked_in, failure, run_in_process, summary_of, tiny
 
-from fcl_flower.runtime import in_process
+from fcl_flower.simulation import in_process
 
 TOLD = {"groups": 1, "distribution": "noised", "entropy": "noised", "noise": 5.0}
 
@@ -14,10 +14,10 @@ def label_epsilon(folder, repeated):
     """Return what client 0 says at the end, whose second round is asked for again."""
     lost = []
 
-    def lose(client, message, reply):
-        if client == 0 and repeated and asked_in(message, 2) and not lost:
-            lost.append(message)
-            return failure(message, "the connection was lost")
+    def lose(client, request, reply):
+        if client == 0 and repeated and asked_in(request, 2) and not lost:
+            lost.append(request)
+            return failure(request, "the connection was lost")
         return reply
 
     config = tiny(

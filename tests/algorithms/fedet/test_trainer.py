@@ -10,9 +10,9 @@ from torch import nn
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.data.examples import PublicExamples
-from fcl_flower.federation import messages
 from fcl_flower.models.build import create_model
 from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.rounds import messages
 from fcl_flower.training.loop import Training
 from fcl_flower.training.tensors import arrays_of, snapshot
 from strategies.fedet.trainer import FedEtTrainer, Router, RouterNetwork, TextRcnn

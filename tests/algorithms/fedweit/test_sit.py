@@ -18,9 +18,9 @@ from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
-from fcl_flower.federation import messages
-from fcl_flower.federation.codec import WireFormat
 from fcl_flower.models.build import create_model
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.codec import WireFormat
 from fcl_flower.training.loop import Training, score
 from fcl_flower.training.tensors import snapshot
 from strategies.fedseit import FedSeit, FedSeitParams

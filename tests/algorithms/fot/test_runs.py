@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from resuming import check_resumed
+
+from fcl_flower.rounds.transport import Reply
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -88,15 +89,15 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
 def test_hostile_sketches_are_left_out_as_if_their_client_had_failed(
     tmp_path, group, tensor
 ):
-    def hostile(who, message, reply):
-        if who != 1 or not asked_in(message, 2):
+    def hostile(who, request, reply):
+        if who != 1 or not asked_in(request, 2):
             return reply
         bad = array_of(np.asarray(tensor))
         content = with_array(reply.content, group, "body.fc1", bad)
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
-    def absent(who, message, reply):
-        return failure(message, "gone") if who == 1 and asked_in(message, 2) else reply
+    def absent(who, request, reply):
+        return failure(request, "gone") if who == 1 and asked_in(request, 2) else reply
 
     run_in_process(settings(tmp_path / "a", clients=2), tamper=hostile)
     run_in_process(settings(tmp_path / "b", clients=2), tamper=absent)

@@ -5,14 +5,14 @@ import shutil
 import numpy as np
 import pytest
 from fakes import asked_in, failure, rounds_of, run_in_process, summary_of, tiny
-from flwr.app import Message
 from mutants import array_of, with_array
 from queries import hostile_and_absent
 from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.federation import messages
-from fcl_flower.federation.replies import QUERY
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.replies import SURVEY
+from fcl_flower.rounds.transport import Reply
 from fcl_flower.setup import build
 from fcl_flower.setup.resolve import resolve
 
@@ -54,12 +54,12 @@ def test_others_who_have_learned_the_same_make_clients_better(tmp_path):
 
 
 def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
-    grid = run_in_process(settings(tmp_path))
+    transport = run_in_process(settings(tmp_path))
     got = [
         (client, group)
-        for client, message in grid.asked
-        if message.metadata.message_type == "train"
-        for group in messages.decode_payload(message.content)
+        for client, request in transport.asked
+        if request.kind == "train"
+        for group in messages.decode_payload(request.content)
         if group.startswith("networks/")
     ]
     assert got
@@ -71,9 +71,9 @@ def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
 
 
 def test_a_network_whose_reply_was_lost_comes_later(tmp_path):
-    def lost(client, message, reply):
-        gone = client == 0 and asked_in(message, 2)
-        return failure(message, "lost") if gone else reply
+    def lost(client, request, reply):
+        gone = client == 0 and asked_in(request, 2)
+        return failure(request, "lost") if gone else reply
 
     run_in_process(settings(tmp_path), tamper=lost)
     rows = rounds_of(tmp_path)
@@ -97,8 +97,8 @@ def test_networks_travel_in_eight_bits(tmp_path):
 
 
 def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
-    def wipe(who, message, reply):
-        if who == 0 and asked_in(message, 2):
+    def wipe(who, request, reply):
+        if who == 0 and asked_in(request, 2):
             shutil.rmtree(tmp_path / "lost-state" / "client-0")
         return reply
 
@@ -116,7 +116,7 @@ def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
 
 
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
-    check_resumed(tmp_path, settings, 3, QUERY)
+    check_resumed(tmp_path, settings, 3, SURVEY)
 
 
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
@@ -128,14 +128,14 @@ def test_a_hostile_answer_is_as_good_as_none(tmp_path):
 def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
     """Of five clients one sends a network that takes each class for the next."""
 
-    def wrong(client, message, reply):
-        if client != 0 or not asked_in(message, 4) or not reply.has_content():
+    def wrong(client, request, reply):
+        if client != 0 or not asked_in(request, 4) or reply.problem:
             return reply
         content, sent = reply.content, messages.decode_payload(reply.content)
         for name in ("head.weight", "head.bias"):
             rolled = np.roll(np.asarray(sent["networks/0"][name]), 1, 0)
             content = with_array(content, "networks/0", name, array_of(rolled))
-        return Message(content, reply_to=message)
+        return Reply(request, content)
 
     given = {"clients": 5, "tasks": 1, "rounds": 4, "seed": 2}
     found = {}

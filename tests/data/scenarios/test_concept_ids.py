@@ -8,7 +8,7 @@ from clients.concept_matching import ConceptMatching
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import ScenarioData
-from fcl_flower.federation import messages
+from fcl_flower.rounds import messages
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
@@ -19,11 +19,11 @@ def told(folder, **values):
     return tiny(folder, **{**given, **rest, "evaluate_every": 6, **values})
 
 
-def stages(grid, kind):
+def stages(transport, kind):
     return [
-        (client, messages.decode_request(message.content).stage)
-        for client, message in grid.asked
-        if message.metadata.message_type == kind
+        (client, messages.decode_request(request.content).stage)
+        for client, request in transport.asked
+        if request.kind == kind
     ]
 
 
@@ -84,18 +84,18 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
         **{"strategy.params": 'knowledge = "all"'},
         seed=2,
     )
-    grid = run_in_process(config)
+    transport = run_in_process(config)
     stream = Built(resolve(config)).scenario.stream
     met, uploaded_groups = {}, set()
     trains = [
-        (client, message)
-        for client, message in grid.asked
-        if message.metadata.message_type == "train"
+        (client, request)
+        for client, request in transport.asked
+        if request.kind == "train"
     ]
     for number in range(1, 7):
         now = []
-        for client, message in trains:
-            stage = messages.decode_request(message.content).stage
+        for client, request in trains:
+            stage = messages.decode_request(request.content).stage
             if stage.round != number:
                 continue
             now.append((client, stage.task))
@@ -107,7 +107,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
             met[client].add(stage.task)
             foreign = {
                 tuple(map(int, group.split("/")[1:]))
-                for group in messages.decode_payload(message.content)
+                for group in messages.decode_payload(request.content)
                 if group.startswith("adapters/")
             }
             others = {place for place in uploaded_groups if place[0] != client}
@@ -193,15 +193,15 @@ def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
         **{"strategy.params": 'knowledge = "sit:1", members = 1, dls = true'},
         **write_topics(tmp_path),
     )
-    grid = run_in_process(config)
+    transport = run_in_process(config)
     rows = rounds_of(tmp_path / "run")
     assert [row["failed"] for row in rows] == [[]] * 6
     first = [
         (stage.round, client, stage.task)
-        for client, stage in stages(grid, "train")
+        for client, stage in stages(transport, "train")
         if stage.starts_task
     ]
-    asked = stages(grid, "query.survey")
+    asked = stages(transport, "query.survey")
     assert [(stage.round, c, stage.task) for c, stage in asked] == first
     overlap = diagnostics_of(tmp_path / "run")["overlap"]
     scored = {task for task, scores in overlap["values"].items() if scores}

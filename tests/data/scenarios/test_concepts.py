@@ -25,7 +25,7 @@ from fcl_flower.data.scenarios.concepts import (
     concept_tasks,
 )
 from fcl_flower.data.scenarios.plan import ConceptStream, ScenarioSpec
-from fcl_flower.federation import messages
+from fcl_flower.rounds import messages
 
 FORM = InputSpec((1, 8, 8), single_head=True)
 NAMES = ("digits", "rotated-90:digits", "relabelled-3:digits")
@@ -295,11 +295,11 @@ def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
 
 
 def test_nobody_who_learns_is_told_the_concept(tmp_path):
-    grid = run_in_process(hidden(tmp_path, clients=3, tasks=3, rounds=4))
+    transport = run_in_process(hidden(tmp_path, clients=3, tasks=3, rounds=4))
     stages = [
-        dict(message.content.config_records[messages.STAGE])
-        for _, message in grid.asked
-        if message.metadata.message_type != "query"
+        dict(request.content.scalars[messages.STAGE])
+        for _, request in transport.asked
+        if request.kind != "query"
     ]
     assert stages
     assert {stage["task"] for stage in stages} == {0}
@@ -326,8 +326,8 @@ def matching(folder, **values):
 def test_clients_may_be_absent_come_late_or_leave(tmp_path):
     trained = Counter()
 
-    def unreliable(client, message, reply):
-        if message.metadata.message_type != "train":
+    def unreliable(client, request, reply):
+        if request.kind != "train":
             return reply
         trained[client] += 1
         late = client == 0 and trained[client] <= 2
@@ -356,7 +356,7 @@ def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
 
 
 def test_alone_a_client_keeps_all_concept_models_to_itself(tmp_path):
-    grid = run_in_process(matching(tmp_path, local_only=True, clients=2, rounds=8))
-    assert not any(message.content.array_records for _, message in grid.asked)
+    transport = run_in_process(matching(tmp_path, local_only=True, clients=2, rounds=8))
+    assert not any(request.content.tensors for _, request in transport.asked)
     assert summary_of(tmp_path)["average_accuracy"] > 0.5
     assert summary_of(tmp_path)["model_bytes"] > 0

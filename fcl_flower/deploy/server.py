@@ -1,0 +1,256 @@
+"""The server of a federation: a SuperLink behind a reverse proxy."""
+
+import datetime
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from fcl_flower.core import processes
+from fcl_flower.core.errors import RoundError
+from fcl_flower.deploy import commands, proxy
+from fcl_flower.deploy.certificates import Certificates
+from fcl_flower.deploy.diagnosis import diagnose_server
+from fcl_flower.deploy.http import Bounds, raise_descriptor_limit
+from fcl_flower.deploy.logs import as_local, now, on_screen
+from fcl_flower.deploy.membership import HOME, NUMBERS, OBJECTS, write_keys
+from fcl_flower.deploy.node_auth import NodeKeys, public_key
+from fcl_flower.deploy.speedups import Choice
+from fcl_flower.deploy.watch import Program, Watch
+from fcl_flower.flower_app.environment import SPEEDUPS, environment
+from fcl_flower.rounds.clients import VARIABLE, ClientNumbers
+
+LOOK_SECONDS = 1.0
+NO_SPEEDUPS = Choice((), "speed-ups: none")
+STREAMING = "fcl_flower.deploy.speedups.streaming"
+WARN_BEFORE, WARN_EVERY = datetime.timedelta(days=30), datetime.timedelta(days=1)
+"""Before the end of the server's certificate, and between two warnings of it."""
+
+
+class Addresses(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+    control_port: int
+
+    @property
+    def control(self) -> str:
+        """Where runs are started and keys registered, from this machine alone."""
+        return f"127.0.0.1:{self.control_port}"
+
+
+def run_superlink(
+    certificates: Certificates | None,
+    state: Path,
+    addresses: Addresses,
+    more: Sequence[str],
+    report: Callable[[str], None],
+    metrics_port: int = 0,
+    speedups: Choice = NO_SPEEDUPS,
+    show: Callable[[str], None] = on_screen,
+) -> None:
+    """Run the server of a federation until it is stopped.
+
+    Without certificates any program may join as a client. The folder ``state`` is for
+    what a restart needs, ``more`` are arguments for flower-superlink. Lines for the
+    user are reported, and those of Flower's programs shown. With a ``metrics_port``
+    Prometheus finds metrics there, on this machine alone. ``speedups`` are those that
+    Flower's programs and the server apps take up.
+
+    Raises:
+        ConfigError: a certificate is missing, the folder cannot be written, another
+            program works in it, the address is taken, or ``more`` names another
+            flower-superexec.
+        RoundError: a part of it did not start, or ended by itself again and again.
+    """
+    security, trust, keys = ["--insecure"], ["--insecure"], None
+    if certificates is not None:
+        files = certificates.authority, certificates.server, certificates.server_key
+        certificates.require(*files)
+        options = ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile")
+        named = zip(options, map(str, files), strict=True)
+        security = [*(word for pair in named for word in pair)]
+        security.append("--enable-supernode-auth")
+        trust = ["--root-certificates", str(certificates.authority)]
+        keys = NodeKeys()
+    bounds = Bounds.of_descriptors(raise_descriptor_limit(), keys=keys is not None)
+    home, path = state / HOME, (state / NUMBERS).absolute()
+    numbers, control = ClientNumbers(path), addresses.control
+    processes.make_folder(state, "state", private=True)
+    authority = certificates and certificates.authority
+    commands.write_superlink(home, control, authority)
+    superlink = commands.server_program(
+        [
+            commands.program("flower-superlink"),
+            *("--host", "127.0.0.1", "--port", str(addresses.control_port)),
+            *("--database", str((state / "superlink.db").absolute())),
+            *security,
+            *more,
+        ],
+        (state / OBJECTS).absolute(),
+        speedups.names,
+    )
+    superexec = [
+        commands.program("flower-superexec"),
+        *trust,
+        *("--runtime-api-address", control),
+    ]
+    env = {**environment(home), VARIABLE: str(path)}
+    if "streaming" in speedups.names:
+        env[SPEEDUPS] = STREAMING
+    with ExitStack() as stack:
+        lock = stack.enter_context(processes.lock_states(state, report))
+        # Each run installs its app. A full disk may have left a part of one, which
+        # Flower takes for the whole.
+        shutil.rmtree(home / "apps", ignore_errors=True)
+        # What listens there already would be taken for our SuperLink.
+        processes.refuse_used_port(addresses.control_port, "control-port")
+        listener = stack.enter_context(
+            proxy.listening(addresses.host, addresses.port, certificates)
+        )
+        if metrics_port:
+            seen = keys.seen if keys else None
+            _serve_metrics(stack, metrics_port, state, certificates, seen, control)
+            report(f"metrics: http://127.0.0.1:{metrics_port}/metrics")
+        report(speedups.sentence)
+        report(shlex.join(superlink))
+        watch = stack.enter_context(Watch(report))
+        port = addresses.control_port
+        watch.start(Program("flower-superlink", superlink, env, lock, show, port))
+        watch.start(Program("flower-superexec", superexec, env, lock, show))
+        # Before the proxy runs: a client that is not let in goes for good.
+        folder, new = None, list[Path]()
+        if certificates and keys:
+            folder = _KeyFolder(certificates.clients, keys, report, state)
+            new = folder.look()
+        # It ends before the SuperLink: stopping that takes descriptors, which there
+        # are again once the proxy has closed its connections.
+        given = listener, control, keys, bounds, report
+        watch.start(proxy.Proxy(lambda: proxy.run_proxy(*given)))
+        report(
+            f"clients reach this server at {addresses.host}:{addresses.port}, fcl run "
+            f"at {control} from this machine"
+        )
+        expiry = _Expiry(certificates, report)
+        while True:
+            watch.look()
+            expiry.look()
+            try:
+                while new:
+                    report(_register(new[0], home, numbers))
+                    del new[0]
+                new = folder.look() if folder else []
+            except OSError as error:
+                report(f"could not read or register clients' keys: {error}")
+            time.sleep(LOOK_SECONDS)
+
+
+class _Expiry:
+    """Warns while the server's certificate ends soon, at once and then once a day."""
+
+    def __init__(
+        self, certificates: Certificates | None, report: Callable[[str], None]
+    ) -> None:
+        self._ends = certificates and certificates.ends()
+        self._report = report
+        self._warned: datetime.datetime | None = None
+
+    def look(self) -> None:
+        """Warn where it is time."""
+        time = now()
+        if self._ends is None or self._ends - time > WARN_BEFORE:
+            return
+        if self._warned is None or time - self._warned >= WARN_EVERY:
+            self._warned = time
+            over = "has ended" if self._ends < time else "ends"
+            self._report(
+                f"the server's certificate {over} at {as_local(self._ends)}, and no "
+                "client is let in after that: make another where ca.key is, with fcl "
+                "certs FOLDER --renew, and start fcl server again with it"
+            )
+
+
+def _serve_metrics(
+    stack: ExitStack,
+    port: int,
+    state: Path,
+    certificates: Certificates | None,
+    seen: Callable[[], Mapping[str, float]] | None,
+    control: str,
+) -> None:
+    # Imported here, as most servers have no metrics.
+    from prometheus_client import CollectorRegistry
+
+    from fcl_flower.deploy.metrics import ServerMetrics
+    from fcl_flower.results.monitors import exporting
+
+    authority = certificates and certificates.authority
+    registry = CollectorRegistry()
+    registry.register(
+        ServerMetrics(
+            state,
+            certificates,
+            seen,
+            lambda: diagnose_server(control, authority, commands.START_RUN) is None,
+        )
+    )
+    stack.enter_context(exporting("metrics-port", port, registry))
+
+
+class _KeyFolder:
+    """Clients' public keys in a folder: those that are in it now are let in."""
+
+    def __init__(
+        self,
+        folder: Path,
+        keys: NodeKeys,
+        report: Callable[[str], None],
+        state: Path,
+    ) -> None:
+        self._folder, self._keys, self._report = folder, keys, report
+        self._state = state
+        self._seen: dict[Path, bytes] = {}
+
+    def look(self) -> list[Path]:
+        """Let in whose keys are there now, no others; list the files that are new.
+
+        Raises:
+            OSError: a file has gone meanwhile, or there are no descriptors left.
+        """
+        found = {p: p.read_bytes() for p in sorted(self._folder.glob("*.pub"))}
+        if found == self._seen:
+            return []
+        new, known = list[Path](), {}
+        for path in sorted(self._seen.keys() - found.keys()):
+            self._report(f"{path.name} is gone: its client is not let in any more")
+        for path, text in found.items():
+            changed = self._seen.get(path) != text
+            try:
+                known[path.stem] = public_key(text)
+                new += [path] if changed else []
+            except ValueError as error:
+                if changed:
+                    self._report(f"could not register {path.name}: {error}")
+        self._keys.replace(known)
+        write_keys(self._state, self._folder)
+        self._seen = found
+        return new
+
+
+def _register(key: Path, home: Path, numbers: ClientNumbers) -> str:
+    before = ""
+    try:
+        found = commands.flwr(
+            home, "supernode", "register", str(key), commands.SUPERLINK
+        )
+        numbers.bind(int(found["node-id"]), key)
+    except RoundError as error:
+        if commands.KEY_IN_USE not in str(error):
+            return f"could not register {key.name}: {error}"
+        before = " before"
+    bound = "" if numbers.has(key) else ", but for no client's number"
+    return f"registered {key.name}{before}{bound}"

@@ -1,1 +1,0 @@
-"""Server, clients and rounds: all that speaks Flower during a run."""

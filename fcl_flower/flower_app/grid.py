@@ -1,0 +1,65 @@
+"""The transport over Flower's Grid, by its public names."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fcl_flower.core import failures
+from fcl_flower.flower_app.records import RecordMaker, content_of
+from fcl_flower.rounds.transport import Content, Problem, Reply, Request
+
+UNAVAILABLE = 5
+"""Flower's code for a node that no longer gives a sign of life."""
+
+
+class GridTransport:
+    """Carries requests as Flower's messages, by a Grid.
+
+    Attributes:
+        simulated: Flower's simulation answers for all clients.
+        blocking: calls go over a network, which may take minutes.
+    """
+
+    def __init__(self, grid: Grid, *, simulated: bool = False) -> None:
+        """Send through ``grid``, of a simulation that we have started or any other."""
+        self._grid = grid
+        self.simulated = simulated
+        self.blocking = not simulated
+
+    def nodes(self) -> Iterable[int]:
+        """List the nodes that are connected now."""
+        return self._grid.get_node_ids()
+
+    def send(self, requests: Sequence[Request], seconds: float) -> list[str | None]:
+        """Push requests; return their messages' ids, None for what is refused."""
+        maker, messages = RecordMaker(), list[Message]()
+        for request in requests:
+            content = maker.records(request.content)
+            message = Message(
+                content, dst_node_id=request.node, message_type=request.kind
+            )
+            message.metadata.ttl = seconds
+            messages.append(message)
+        sent = {*self._grid.push_messages(messages)}
+        names = [message.metadata.message_id for message in messages]
+        return [name if name and name in sent else None for name in names]
+
+    def receive(self, name: str, request: Request) -> Reply | None:
+        """Pull the reply to a message; whatever Flower cannot open is a problem."""
+        try:
+            for reply in self._grid.pull_messages([name]):
+                if not reply.has_error():
+                    return Reply(request, partial(_opened, reply))
+                gone = reply.error.code == UNAVAILABLE
+                reason = f"{failures.FAILED}: {reply.error.reason}"
+                return Reply(request, Problem(reason, "gone" if gone else "failed"))
+        # Flower unpacks the peer's bytes here, and lets out whatever that raises.
+        except Exception as error:
+            return Reply(request, Problem(f"its reply cannot be opened: {error!r}"))
+        return None
+
+
+def _opened(reply: Message) -> Content:
+    return content_of(reply.content)

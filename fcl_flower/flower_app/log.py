@@ -1,0 +1,13 @@
+"""Our log goes where Flower's goes, in a process that Flower has started."""
+
+import logging
+
+from fcl_flower.core.log import LOGGER
+
+
+def join_flower() -> None:
+    """Let our log have the handlers of Flower's, from here on."""
+    if not LOGGER.handlers:
+        LOGGER.handlers = list(logging.getLogger("flwr").handlers)
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False

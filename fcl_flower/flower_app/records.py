@@ -1,0 +1,97 @@
+"""Content of a message <-> Flower's records, and a model <-> Flower's arrays."""
+
+from typing import Final, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fcl_flower.core.errors import config_error
+from fcl_flower.core.types import Arrays
+from fcl_flower.rounds.codec import Encoded
+from fcl_flower.rounds.prepare import INITIAL
+from fcl_flower.rounds.transport import Content, Value
+
+NUMPY: Final = "numpy.ndarray"
+
+
+class RecordMaker:
+    """Makes records of contents; a tensor that is in several becomes one Array.
+
+    Flower stores an object by its content, and hashes an Array once: what all clients
+    receive is uploaded once. Keep one for messages that are sent together.
+    """
+
+    def __init__(self) -> None:
+        """Have made nothing yet."""
+        self._made: dict[int, tuple[Encoded, Array]] = {}
+
+    def records(self, content: Content) -> RecordDict:
+        """Make the records of a message; tensors stay in their memory."""
+        records = RecordDict()
+        for group, tensors in content.tensors.items():
+            records[group] = record = ArrayRecord()  # the constructor copies
+            for name, tensor in tensors.items():
+                record[name] = self._array(tensor)
+        for name, table in content.scalars.items():
+            records[name] = ConfigRecord(dict(table))
+        return records
+
+    def _array(self, tensor: Encoded) -> Array:
+        if id(tensor) not in self._made:
+            array = Array(tensor.dtype, tensor.shape, tensor.form, b"")
+            # Flower slices whatever is there; its constructor alone insists on `bytes`.
+            array.data = cast(bytes, tensor.data)
+            self._made[id(tensor)] = tensor, array
+        return self._made[id(tensor)][1]
+
+
+def kept_records(content: Content) -> RecordDict:
+    """Make records for `Context.state`, which Flower serializes: of bytes alone."""
+    records = RecordMaker().records(content)
+    for record in records.array_records.values():
+        for array in record.values():
+            array.data = bytes(array.data)
+    return records
+
+
+def content_of(records: RecordDict) -> Content:
+    """Read the content of records; what a peer has sent may raise any error."""
+    content = Content()
+    for group, record in records.array_records.items():
+        content.tensors[group] = {
+            name: Encoded(array.dtype, tuple(array.shape), array.stype, _data(array))
+            for name, array in record.items()
+        }
+    tables = (records.config_records, records.metric_records)
+    for name, table in ((n, t) for kind in tables for n, t in kind.items()):
+        content.scalars[name] = cast(dict[str, Value], dict(table))
+    return content
+
+
+def _data(array: Array) -> bytes:
+    # A speed-up may leave tensors on the disk until they are looked at.
+    read = getattr(array.data, "read", None)
+    return cast(bytes, read()) if read else array.data
+
+
+# ---- what Flower's user gives and gets
+
+
+def model_of(record: ArrayRecord | None) -> Arrays | None:
+    """Read a user's model of NumPy arrays; None where there is none."""
+    if not record:
+        return None
+    for name, array in record.items():
+        if array.stype != NUMPY:
+            raise config_error(f"{INITIAL} {name}", array.stype, NUMPY)
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def array_record(model: Arrays) -> ArrayRecord:
+    """Convert a model to Flower's NumPy arrays."""
+    return ArrayRecord({name: Array(np.asarray(t)) for name, t in model.items()})
+
+
+def metric_record(metrics: dict[str, float]) -> MetricRecord:
+    """Convert what was measured to Flower's record."""
+    return MetricRecord(dict(metrics))

@@ -1,0 +1,47 @@
+"""The Flower ServerApp: one federated continual learning run."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from os import environ
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fcl_flower.config.run_config import RunConfig
+from fcl_flower.core.errors import FclError
+from fcl_flower.flower_app.environment import SPEEDUPS
+from fcl_flower.flower_app.grid import GridTransport
+from fcl_flower.flower_app.log import join_flower
+from fcl_flower.rounds.noted_runs import noted_run
+from fcl_flower.rounds.run import run_federation
+from fcl_flower.rounds.transport import Transport
+
+
+def run_with(
+    work: Callable[[RunConfig, Transport], object], grid: Grid, context: Context
+) -> None:
+    """Do a server's work with the configuration of a Flower run, over its grid."""
+    join_flower()
+    if name := environ.get(SPEEDUPS):
+        import_module(name).take_up()
+    try:
+        work(RunConfig.of(context.run_config), GridTransport(grid))
+    except FclError:
+        # The message is for the user. Flower prints the rest, and ends the process.
+        sys.tracebacklimit = 0
+        raise
+
+
+def _run(config: RunConfig, transport: Transport) -> None:
+    with noted_run(config):
+        run_federation(config, transport)
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run every task, then write the summary and the report."""
+    run_with(_run, grid, context)

@@ -1,0 +1,273 @@
+"""The client's side of every message: it wraps any `ClientLearner` of ours."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from fcl_flower.algorithms.base import ClientQueries
+from fcl_flower.config.run_config import refuse_attack
+from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.errors import (
+    MESSAGE_FAILED,
+    ContractError,
+    FclError,
+    RunUnknownError,
+    WireError,
+    unforeseen,
+    without_paths,
+)
+from fcl_flower.core.log import log
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.data.local.client import finished_tasks
+from fcl_flower.results.costs import MULTIPLY_ADDS
+from fcl_flower.rounds import clients, messages, pixel_sums
+from fcl_flower.rounds.client import Client, client_data, local_data, run_parts
+from fcl_flower.rounds.copies import CopyError
+from fcl_flower.rounds.messages import encode_evaluation
+from fcl_flower.rounds.place import Place
+from fcl_flower.rounds.replies import SURVEY
+from fcl_flower.rounds.retention import remove_old_runs
+from fcl_flower.rounds.secure import client as exchange
+from fcl_flower.rounds.secure.client import ClientSide
+from fcl_flower.rounds.transport import EVALUATE, QUERY, TRAIN, Content, Problem, Value
+
+# The server is trusted with more than a peer: it sends the adapters of all clients.
+MAX_RECEIVED = 2**36
+
+Train: TypeAlias = Callable[
+    [Payload, Payload, TaskStage, TaskData], tuple[Payload, Update]
+]
+"""`ClientLearner.train`."""
+Handler: TypeAlias = Callable[[Content, Place], Content]
+"""Answers the messages of one kind, in a client's place."""
+
+
+def answer(kind: str, content: Content, place: Place) -> Content | Problem:
+    """Answer a message of any kind; an error is answered for by its sentence.
+
+    What the sentence keeps from the server, as it tells of local data, stands beside it
+    in this machine's log; so does the traceback of an error that nobody has foreseen.
+    """
+    return answered(partial(_handler(kind), content, place))
+
+
+def answered(call: Callable[[], Content | Problem]) -> Content | Problem:
+    """Answer by what a call returns; see `answer`."""
+    try:
+        return call()
+    except RunUnknownError as error:
+        log(WARNING, "%s", error)
+        return messages.run_unknown()
+    except FclError as error:
+        reason, cause = without_paths(str(error)), error.__cause__
+        local = f"{error}: {cause}" if isinstance(cause, FclError) else str(error)
+        log(ERROR, f"{MESSAGE_FAILED} %s", local)
+    except Exception as error:
+        reason = unforeseen(error)
+        log(ERROR, "an unforeseen error: please report it", exc_info=error)
+        log(ERROR, f"{MESSAGE_FAILED} %s", f"{type(error).__name__}: {error}")
+    return Problem(reason)
+
+
+def _handler(kind: str) -> Handler:
+    if kind in HANDLERS:
+        return HANDLERS[kind]
+
+    def unknown(content: Content, place: Place) -> Content:
+        raise WireError(
+            f"message: got the kind {kind[:40]!r}, expected one of "
+            f"{', '.join(HANDLERS)}: install the same version of fcl-flower everywhere"
+        )
+
+    return unknown
+
+
+def who(content: Content, place: Place) -> Content:
+    """Reply with the client's number, if it has one, and its version.
+
+    The run that the server tells is kept, unless it asks for an attack; so is the
+    number that it gives.
+    """
+    number = messages.told_number(content)
+    if number is not None:
+        place.keep_number(number)
+    if place.known_number is None:
+        return Content(scalars={"who": {**clients.own()}})
+    if text := messages.told_run(content):
+        spec = RunSpec.from_json(text)
+        refuse_attack(spec.config)
+        node = place.node
+        begins = bool(node.keep_runs) and not place.folder.exists()
+        place.keep_spec(spec)
+        if begins:
+            run = place.folder.parent
+            for name in remove_old_runs(run.parent, node.keep_runs, run.name):
+                log(INFO, "removed the state of an old run, %s", name)
+    about: dict[str, Value] = {"partition": place.number, **clients.own()}
+    if place.node.data_path:
+        about["tasks"] = len(_finished(place))
+    return Content(scalars={"who": about})
+
+
+def finished(content: Content, place: Place) -> Content:
+    """Reply with the samples of each task that is there now; no run need be known."""
+    return messages.told_tasks(_finished(place))
+
+
+def _finished(place: Place) -> list[int]:
+    node = place.node
+    if not node.data_path:
+        return []
+    report = partial(log, WARNING, "a task does not count yet: %s")
+    folder, marked = Path(node.data_path).expanduser(), bool(node.marked_tasks)
+    return finished_tasks(folder, marked=marked, report=report)
+
+
+def classes(content: Content, place: Place) -> Content:
+    """Name the classes of the client's task, for a head that grows with them."""
+    stage = messages.decode_request(content).stage
+    run = run_parts(place.run, place.spec(), place.node).run
+    names = local_data(run, place.node, stage.task + 1).class_names(stage.task)
+    return messages.told_classes(names)
+
+
+def pixels(content: Content, place: Place) -> Content:
+    """Add up the pixels that the client trains on first, before the run is settled."""
+    stage = messages.decode_request(content).stage
+    run = run_parts(place.run, place.spec(), place.node).run
+    data = client_data(run, place, stage.task + 1).training(stage)
+    return pixel_sums.pixel_sums(data.train.x)
+
+
+def survey(content: Content, place: Place) -> Content:
+    """Answer the question that the strategy asks before a task."""
+    stage = messages.decode_request(content).stage
+    client = Client(place, stage)
+    question = messages.decode_payload(content, MAX_RECEIVED)
+    data = client.data(stage)
+    learner = client.learner
+    if not isinstance(learner, ClientQueries):
+        raise ContractError(
+            f"{type(learner).__name__}: got a query, expected none, as it is no "
+            "ClientQueries"
+        )
+    state = client.state(client.store.load(before=stage.round))
+    reply = learner.answer_query(state, question, stage, data)
+    return messages.MessageEncoder(client.wire).payload(reply)
+
+
+def advertise_keys(content: Content, place: Place) -> Content:
+    """Begin a sum under masks: reply with public keys."""
+    return _side_of_sum(place).advertise_keys()
+
+
+def share_keys(content: Content, place: Place) -> Content:
+    """Reply with shares of what the masks are made of, sealed for the others."""
+    return _side_of_sum(place).share_keys(content)
+
+
+def unmask(content: Content, place: Place) -> Content:
+    """Reply with the shares by which the masks are taken off the sum."""
+    return _side_of_sum(place).unmask(content)
+
+
+def _side_of_sum(place: Place) -> ClientSide:
+    return ClientSide(place, place.spec().config.federation)
+
+
+def train(content: Content, place: Place) -> Content:
+    """Train one round on the client's current task; be tested too, where asked."""
+    client = Client(place, messages.decode_request(content).stage)
+    return trained(content, client, client.train)
+
+
+def trained(content: Content, client: Client, train: Train) -> Content:
+    """Answer a call to train; ``train`` is the learner's, or a hostile client's."""
+    assignment = messages.decode_request(content)
+    stage = assignment.stage
+    saved = client.store.load(before=stage.round)
+    if assignment.since > (0 if saved is None else saved.round):
+        return messages.state_lost(assignment.since)
+    copy = client.model_copy(saved)
+    try:
+        received = copy.receive(content, MAX_RECEIVED)
+    except CopyError as error:
+        log(WARNING, "asking for the whole model: %s", error)
+        return messages.state_lost(assignment.since)
+    state = client.state(saved)
+    data = client.data(stage)
+    spent = client.charge_privacy(state, len(data.train.y))
+    sum_of = received.pop(exchange.SUM_OF, {})
+    client.keep_received(saved, received, stage)
+    if client.config.training.count_multiply_adds:
+        train = _counted(train)
+    state, learned = train(state, received, stage, data)
+    update = client.add_noise(learned, received, stage)
+    payload = copy.send(update.payload, stage.round)
+    client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
+    # What was sent is old by now: the client has its private state, and its update.
+    own = learned.payload if client.learner.update_is_model else {}
+    tested = None
+    if assignment.evaluate:
+        early = not client.predicts_locally
+        tested = client.evaluation(state, own, stage, before_aggregation=early)
+    if client.predicts_locally:
+        whole = client.validated(state, {}, stage) if assignment.evaluate else None
+        client.keep_version(state, {}, stage, whole)
+    if client.masks is not None:
+        update = client.masks.masked(update, sum_of)
+        payload = update.payload
+    encoder = messages.MessageEncoder(client.wire)
+    return encoder.encode_update(update, stage, tested, payload)
+
+
+def _counted(train: Train) -> Train:
+    from fcl_flower.training.loop import multiply_adds
+
+    def counted(
+        state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        (state, update), count = multiply_adds(
+            lambda: train(state, received, stage, data)
+        )
+        metrics = {**update.metrics, MULTIPLY_ADDS: float(count)}
+        return state, replace(update, metrics=metrics)
+
+    return counted
+
+
+def evaluate(content: Content, place: Place) -> Content:
+    """Score every task so far, or every concept, on its whole test set."""
+    assignment = messages.decode_request(content)
+    stage = assignment.stage
+    client = Client(place, stage)
+    saved = client.store.load(before=stage.round + 1)
+    if assignment.since > (0 if saved is None else saved.round):
+        return messages.state_lost(assignment.since)
+    received = client.model_copy(saved).receive(content, MAX_RECEIVED)
+    state = client.state(saved)
+    found = Evaluation((), 0)  # what predicts comes even where no score may leave
+    if client.config.privacy.scores:
+        found = client.evaluation(state, received, stage)
+    accuracy = client.validated(state, received, stage)
+    client.keep_version(state, received, stage, accuracy)
+    return Content(scalars={messages.SCORES: encode_evaluation(found)})
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    QUERY: who,
+    f"{QUERY}.{messages.TASKS}": finished,
+    f"{QUERY}.{messages.CLASSES}": classes,
+    pixel_sums.KIND: pixels,
+    SURVEY: survey,
+    f"{QUERY}.{exchange.KEYS}": advertise_keys,
+    f"{QUERY}.{exchange.SHARES}": share_keys,
+    f"{QUERY}.{exchange.UNMASK}": unmask,
+    TRAIN: train,
+    EVALUATE: evaluate,
+}
+"""What a client answers, by the kind of a message."""

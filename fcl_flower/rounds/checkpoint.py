@@ -1,0 +1,369 @@
+"""Where a state is kept between two messages, or two runs of a process.
+
+Both sides use it: a client for its private state, the server for its checkpoint.
+"""
+
+import json
+import struct
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Mapping
+from logging import WARNING
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypedDict
+
+from typing_extensions import override
+
+from fcl_flower.core.errors import ContractError, WireError
+from fcl_flower.core.files import make_private_folder, replacing, sync_folder
+from fcl_flower.core.formats import KEY, check_format
+from fcl_flower.core.log import log
+from fcl_flower.core.types import Arrays, Payload, group_kind
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.place import Place
+from fcl_flower.rounds.stored import (
+    Entry,
+    File,
+    StoredArrays,
+    copy_group,
+    encode_group,
+    size_of,
+)
+
+MANIFEST = "manifest-"
+FORMAT: Final = 2
+"""Of a manifest and of the files that it names. In the first each group was a file."""
+_MAGIC: Final = b"fcl-flower state\n"
+"""What a file begins with, since the second format."""
+_END: Final = struct.Struct("<QI")
+"""What it ends with: the bytes of the manifest before this, and their checksum."""
+VERSIONS = 2
+"""How many are kept: a round that is repeated starts from the state before it."""
+BESIDE: Final = ("asked", "copies")
+"""What is kept beside an algorithm's state, in groups whose names begin so: requests
+that are pending, and models that are known, with what rounding has left of them."""
+
+
+class Saved(NamedTuple):
+    """What was saved in a round; ``beside`` the state by a name of `BESIDE`."""
+
+    round: int
+    state: Payload
+    beside: Mapping[str, Payload] = MappingProxyType({})
+
+
+class _Manifest(TypedDict):
+    round: int
+    groups: dict[str, Entry]
+
+
+class StateStore(ABC):
+    """Keeps states, always at full precision."""
+
+    def load(self, before: int = sys.maxsize) -> Saved | None:
+        """Load what was saved last, but in an earlier round than ``before``.
+
+        None where there is nothing.
+        """
+        found = self._load(before)
+        if found is None:
+            return None
+        number, groups = found
+        state, beside = dict[str, Arrays](), dict[str, dict[str, Arrays]]()
+        for group, arrays in groups.items():
+            name, _, rest = group.partition("/")
+            if name in BESIDE:
+                beside.setdefault(name, {})[rest] = arrays
+            else:
+                state[group] = arrays
+        return Saved(number, state, beside)
+
+    def save(
+        self,
+        state: Payload,
+        server_round: int,
+        beside: Mapping[str, Payload] = MappingProxyType({}),
+    ) -> None:
+        """Save a state; those of this round and of later ones are dropped."""
+        for group in state:
+            if group.partition("/")[0] in BESIDE:
+                raise ContractError(
+                    f"state: got the group {group!r}, expected a name that does not "
+                    f"begin with {' or '.join(BESIDE)}, as what is kept beside it does"
+                )
+        kept = {
+            f"{name}/{group}": arrays
+            for name, groups in beside.items()
+            for group, arrays in groups.items()
+        }
+        self._save({**state, **kept}, server_round)
+
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        """Let go of groups of some kinds, where they can be read again.
+
+        ``state`` was loaded or saved last; it is returned with others for these groups,
+        whose tensors are read whenever they are looked at.
+        """
+        return state
+
+    @abstractmethod
+    def last(self, group: str) -> Arrays:
+        """Load a group as it was saved last, in whatever round; empty if it was not.
+
+        A round that is repeated starts from the state before it, but what its first
+        attempt has cost is spent.
+        """
+
+    @abstractmethod
+    def _load(self, before: int) -> tuple[int, Payload] | None: ...
+
+    @abstractmethod
+    def _save(self, groups: Payload, server_round: int) -> None: ...
+
+
+class MemoryStateStore(StateStore):
+    """What a client keeps where its node has no folder: lost with its program.
+
+    In a simulation of Flower's every client's state lies in the driver and travels with
+    each message, so that large states of many clients want `FolderStateStore`. It holds
+    one version only: a round that is repeated starts from what its first attempt left.
+    """
+
+    def __init__(self, place: Place) -> None:
+        """Keep states in the memory of a client's place."""
+        self._place = place
+
+    @override
+    def last(self, group: str) -> Arrays:
+        found = self._load(sys.maxsize)
+        return {} if found is None else found[1].get(group, {})
+
+    @override
+    def _load(self, before: int) -> tuple[int, Payload] | None:
+        kept = self._place.state
+        if MANIFEST not in kept.scalars:
+            return None
+        number = int(str(kept.scalars[MANIFEST]["round"]))
+        # Its own state: old adapters may take more in dense form than a peer may.
+        return number, messages.decode_payload(kept, max_bytes=sys.maxsize)
+
+    @override
+    def _save(self, groups: Payload, server_round: int) -> None:
+        content = messages.MessageEncoder().payload(groups)
+        content.scalars[MANIFEST] = {"round": server_round}
+        for name in (messages.SPEC, messages.NUMBER):
+            if name in self._place.state.scalars:
+                content.scalars[name] = self._place.state.scalars[name]
+        self._place.state = content
+
+
+class FolderStateStore(StateStore):
+    """A folder with a file for each of two versions, and for what is older in them.
+
+    A file has the groups that had changed, and then a manifest: where each group of the
+    version lies, there or in an earlier file. An earlier file of which less than half
+    is in use is given up: what is in use is copied.
+
+    Its owner alone can read it. A crash at any moment leaves the old state or the new
+    one, never a mixture; a damaged file is found by its checksum, and the version
+    before it is taken instead. A group is not encoded again when it is the very object
+    that was loaded, and unless ``durable`` not read before it is looked into: a client
+    with many old tasks touches those that it works on. A group without tensors is a
+    line of the manifest.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        """Keep states in ``folder``, one client's own, which need not exist yet.
+
+        ``durable`` forces each file to the disk, so that even a power cut loses
+        nothing, and checks every group when loading; a simulation does without.
+        """
+        self._folder = folder
+        self._durable = durable
+        self._entries: dict[str, Entry] = {}
+        self._loaded: dict[str, Arrays] = {}
+
+    @override
+    def _load(self, before: int) -> tuple[int, Payload] | None:
+        damage: WireError | None = None
+        for path in reversed(self._manifests()):
+            try:
+                file = File(path)
+                found = _manifest(file)
+                if found["round"] >= before:
+                    continue
+                self._loaded = self._stored(found, file)
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+                damage = damage or error
+                continue
+            self._entries = found["groups"]
+            return found["round"], self._loaded
+        if damage is not None:
+            raise damage
+        return None
+
+    def _stored(self, found: _Manifest, own: File) -> dict[str, Arrays]:
+        files, loaded = {own.path.name: own}, dict[str, Arrays]()
+        for group, entry in found["groups"].items():
+            name = entry["file"]
+            if not entry["tensors"]:
+                loaded[group] = {}
+                continue
+            if name not in files:
+                files[name] = File(self._folder / name)
+            loaded[group] = stored = StoredArrays(files[name], entry)
+            if self._durable:
+                stored.check()
+        return loaded
+
+    @override
+    def _save(self, groups: Payload, server_round: int) -> None:
+        old = self._manifests()
+        if not old:
+            make_private_folder(self._folder)
+        number = _number(old[-1]) + 1 if old else 1
+        unchanged = {
+            group: self._entries[group]
+            for group, arrays in groups.items()
+            if self._loaded.get(group) is arrays
+        }
+        self._write(number, groups, server_round, unchanged, _wasteful(unchanged))
+        self._drop_old_versions(number, old, server_round)
+
+    @override
+    def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
+        files, found = dict[str, File](), dict[str, Arrays]()
+        for group, arrays in state.items():
+            entry = self._entries[group]
+            if group_kind(group) not in kinds or not entry["tensors"]:
+                continue
+            if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
+                continue
+            name = entry["file"]
+            if name not in files:
+                files[name] = File(self._folder / name)
+            found[group] = StoredArrays(files[name], entry, held=False)
+        self._loaded |= found
+        return {**state, **found}
+
+    @override
+    def last(self, group: str) -> Arrays:
+        for path in reversed(self._manifests()):
+            try:
+                entry = _manifest(File(path))["groups"].get(group)
+                if entry is None or not entry["tensors"]:
+                    return {}
+                return dict(StoredArrays(File(self._folder / entry["file"]), entry))
+            except WireError as error:
+                log(WARNING, "%s; trying the version before", error)
+        return {}
+
+    def drop_earlier(self) -> None:
+        """Remove all versions but the last saved, and what only they hold."""
+        last = self._manifests()[-1]
+        number, found = _number(last) + 1, _manifest(File(last))
+        given_up = {entry["file"] for entry in self._entries.values()}
+        self._write(number, self._loaded, found["round"], self._entries, given_up)
+        self._drop_old_versions(number, [], 0)
+
+    def _manifests(self) -> list[Path]:
+        # One before these may be there for what it has of the groups of a later one.
+        found = filter(_number, self._folder.glob(f"{MANIFEST}*"))
+        return sorted(found, key=_number)[-VERSIONS:]
+
+    def _drop_old_versions(
+        self, number: int, old: list[Path], server_round: int
+    ) -> None:
+        kept = {f"{MANIFEST}{number}"} | _files(self._entries)
+        for path in reversed(old):
+            try:
+                manifest = _manifest(File(path))
+            except WireError:
+                continue
+            if manifest["round"] < server_round:  # the last one that is
+                kept |= {path.name} | _files(manifest["groups"])
+                break
+        for path in self._folder.iterdir():
+            ours = path.suffix in {".bin", ".new"} or _number(path)
+            if ours and path.name not in kept:
+                path.unlink()
+
+    def _write(
+        self,
+        number: int,
+        groups: Payload,
+        server_round: int,
+        unchanged: Mapping[str, Entry],
+        given_up: Collection[str],
+    ) -> None:
+        name, entries = f"{MANIFEST}{number}", dict[str, Entry]()
+        written: dict[int, Entry] = {}
+        path = self._folder / name
+        with replacing(path, private=True, durable=self._durable) as file:
+            file.write(_MAGIC)
+            for group, arrays in groups.items():
+                known, start = unchanged.get(group), file.tell()
+                if known is not None and known["file"] not in given_up:
+                    entries[group] = known
+                    continue
+                if id(arrays) not in written:  # a group may have two names
+                    written[id(arrays)] = (
+                        encode_group(file, arrays)
+                        if known is None
+                        else copy_group(file, File(self._folder / known["file"]), known)
+                    )
+                    written[id(arrays)] |= {"file": name, "start": start}
+                entries[group] = written[id(arrays)]
+            for entry in written.values():
+                entry["of"] = file.tell() - len(_MAGIC)
+            found = {KEY: FORMAT, "round": server_round, "groups": entries}
+            text = json.dumps(found).encode()
+            file.write(text)
+            file.write(_END.pack(len(text), zlib.crc32(text)))
+        if self._durable:
+            sync_folder(self._folder)
+        self._entries, self._loaded = entries, dict(groups)
+
+
+def _files(entries: Mapping[str, Entry]) -> set[str]:
+    return {entry["file"] for entry in entries.values() if entry["tensors"]}
+
+
+def _wasteful(entries: Mapping[str, Entry]) -> set[str]:
+    """Name the files of which less than half is in use by these groups."""
+    groups = {(e["file"], e.get("start", 0)): e for e in entries.values()}
+    used = Counter[str]()
+    for entry in groups.values():
+        used[entry["file"]] += size_of(entry)
+    return {
+        entry["file"]
+        for entry in groups.values()
+        if 2 * used[entry["file"]] < entry.get("of", 0)
+    }
+
+
+def _number(path: Path) -> int:
+    """Read the number of a manifest, from 1; 0 of any other file."""
+    name, _, number = path.name.rpartition("-")
+    return int(number) if name == MANIFEST[:-1] and number.isdecimal() else 0
+
+
+def _manifest(file: File) -> _Manifest:
+    if file.read(0, len(_MAGIC)) == _MAGIC:
+        end = file.size - _END.size
+        length, checksum = _END.unpack(file.read(end, _END.size))
+        length = min(length, end)  # if it is damaged, any number
+        text = file.read(end - length, length)
+    else:
+        told, _, text = file.read(0, file.size).partition(b"\n")
+        text = text.removesuffix(b"\n")
+        checksum = int(told) if told.isdigit() else -1
+    if zlib.crc32(text) != checksum:
+        raise WireError(f"state: {file.path} is damaged")
+    found: _Manifest = json.loads(text)
+    check_format(file.path, found.get(KEY, 1), FORMAT)
+    return found

@@ -1,0 +1,104 @@
+"""Places in a single head, by the classes that clients name as they meet them.
+
+The head has all its places from the start; those that no class has yet are closed, so
+that no probability and no gradient comes of them. A class keeps its place. New ones get
+the next: by ascending client, and in the order that its files give. It is decided
+before the first round of a task, and told to all clients with the run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from logging import INFO, WARNING
+
+from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.log import log
+from fcl_flower.core.types import Assignment, TaskStage
+from fcl_flower.data.labels import look_alikes, plain, refusal
+from fcl_flower.results.class_holders import ClassHolders
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.transport import QUERY
+
+
+class ClassPlaces:
+    """Asks clients for the classes of their tasks, and gives each a place."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        spec: RunSpec,
+        on_names: Callable[[tuple[str, ...], ClassHolders], None],
+        holders: ClassHolders,
+    ) -> None:
+        """Begin with the classes of a run, and who has named them so far.
+
+        ``on_names`` hears of all when more come. With secure aggregation nobody is told
+        who has which.
+        """
+        self._asker, self._spec, self._on_names = asker, spec, on_names
+        self._named: set[tuple[int, int]] = set()
+        self._holders = {name: {*clients} for name, clients in holders.items()}
+
+    def agree(self, stages: Mapping[int, TaskStage]) -> dict[int, str]:
+        """Ask those whose task is new; return whose classes have no place, and why.
+
+        A client that has not named them is asked again before the next round.
+        """
+        requests = {
+            client: messages.MessageEncoder().encode_request({}, Assignment(stage))
+            for client, stage in stages.items()
+            if (client, stage.task) not in self._named
+        }
+        kind = f"{QUERY}.{messages.CLASSES}"
+        named = self._asker.ask(kind, requests, messages.class_names)
+        before, failures = self._spec.config.data.classes, dict[int, str]()
+        names, places = list(before), self._spec.config.model.places
+        more = False
+        rule = self._spec.config.data.labels
+        for client, own in named.items():
+            new = [name for name in own if name not in names]
+            if rule != "keep":
+                alike = {plain(name): name for name in reversed(names)}
+                known = [name for name in new if plain(name) in alike]
+                if known and rule == "refuse":
+                    said = refusal(known[0], alike[plain(known[0])])
+                    failures[client] = f"classes: got {said}"
+                    continue
+                new = [name for name in new if name not in known]
+                own = tuple(alike.get(plain(name), name) for name in own)
+            if len(names) + len(new) > places:
+                failures[client] = (
+                    f"classes: {len(names) + len(new)} of the federation, expected at "
+                    f"most the {places} of model.places"
+                )
+                continue
+            names += new
+            self._named.add((client, stages[client].task))
+            more |= self._note(client, own)
+        if len(names) > len(before) or more:
+            self._on_names(tuple(names), self._holders)
+        if len(names) > len(before):
+            self._tell(tuple(names))
+        return failures
+
+    def _note(self, client: int, names: Sequence[str]) -> bool:
+        """Note whose classes have these names; tell whether any of it is new."""
+        if self._spec.config.federation.secure_aggregation:
+            return False
+        known = look_alikes(self._holders)
+        new = [name for name in names if client not in self._holders.get(name, ())]
+        for name in new:
+            self._holders.setdefault(name, set()).add(client)
+        for group in look_alikes(self._holders):
+            if group not in known:
+                listed = " and ".join(map(repr, group))
+                log(WARNING, "client %d: classes %s look alike", client, listed)
+        return bool(new)
+
+    def _tell(self, names: tuple[str, ...]) -> None:
+        log(INFO, "classes of the head: %s", ", ".join(names))
+        named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
+        self._spec = named.model_copy(update={"revision": self._spec.revision + 1})
+        registry = self._asker.registry
+        text = registry.tell(self._spec)
+        every = {client: messages.greeting(text) for client in registry.clients}
+        self._asker.ask(QUERY, every, messages.told_run)

@@ -1,0 +1,502 @@
+"""The client of a message: its run, its data, its learner and its state."""
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
+from fcl_flower.algorithms.local_only import SERVER
+from fcl_flower.config.run_spec import NodeConfig, RunSpec
+from fcl_flower.core import update_checks
+from fcl_flower.core.errors import (
+    DIVERGED,
+    ConfigError,
+    DivergenceError,
+    WireError,
+    config_error,
+)
+from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.data.examples import (
+    ClientData,
+    Examples,
+    ScenarioData,
+    SplitName,
+    TaskClasses,
+    TaskData,
+    batches,
+    concat,
+)
+from fcl_flower.data.imbalance import unbalanced
+from fcl_flower.data.local.client import LocalData
+from fcl_flower.data.word_vectors import WordVectors, find_vectors
+from fcl_flower.models.heads import MultiHeadModel, mask_logits
+from fcl_flower.privacy.accounting import SPENT
+from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
+from fcl_flower.results import measures
+from fcl_flower.results.costs import EPSILON
+from fcl_flower.rounds import versions
+from fcl_flower.rounds.checkpoint import (
+    FolderStateStore,
+    MemoryStateStore,
+    Saved,
+    StateStore,
+)
+from fcl_flower.rounds.codec import WireFormat, encode
+from fcl_flower.rounds.copies import ModelCopy
+from fcl_flower.rounds.network_pool import NetworkPool
+from fcl_flower.rounds.place import Place
+from fcl_flower.rounds.secure.client import ClientSide
+from fcl_flower.setup.build import Built, built, let_go, limited_threads
+from fcl_flower.training.loop import ClassCounts, most_confident, score
+from fcl_flower.training.private import charge, planned_steps, spent_epsilon
+
+_Key: TypeAlias = tuple[str, str, str, str]
+
+
+class RunParts:
+    """What all clients of a run share on nodes that are configured alike."""
+
+    def __init__(self, run: Built) -> None:
+        """Draw the scenario, and limit the threads of this process to the run's."""
+        self.run = run
+        _ = run.scenario
+        # What reads the data may have brought a library of its own.
+        limited_threads(run.algorithm, run.config.training.threads)
+        self._network: NetworkPool | None = None
+
+    def network(self, words: WordVectors | None) -> MultiHeadModel:
+        """Lend the initial network on its device, the caller's to change.
+
+        It is the caller's until the same thread asks again (`NetworkPool`). ``words``
+        are vectors of a client's own words; None for those of the run.
+        """
+        if words is not None:  # one client's own: of no use to any other
+            return self.run.network(words)
+        if self._network is None:
+            self._network = NetworkPool(self.run.network())
+        return self._network.get()
+
+
+_KEPT: dict[_Key, RunParts] = {}
+"""Of one run at a time; more than one where its nodes are configured differently."""
+
+
+def run_parts(run: str, spec: RunSpec, node: NodeConfig) -> RunParts:
+    """Find what the clients of a run share, or build it and let another run's go.
+
+    The node's device and word vectors count more than those of the run.
+    """
+    key = (run, spec.to_json(), node.device, node.word_vectors)
+    if key not in _KEPT:
+        made = RunParts(built(spec.on_node(node)))
+        for other in [known for known in _KEPT if known[:2] != key[:2]]:
+            del _KEPT[other]
+        _KEPT[key] = made
+    return _KEPT[key]
+
+
+def forget_runs() -> None:
+    """Let go of all parts: the run has ended, and another may have the same number."""
+    _KEPT.clear()
+    let_go()
+
+
+def client_data(run: Built, place: Place, tasks: int) -> ClientData:
+    """Find where a client's samples come from."""
+    if not run.spec.local_data:
+        return ScenarioData(run.scenario, place.number, run.inputs)
+    return local_data(run, place.node, tasks)
+
+
+def local_data(run: Built, node: NodeConfig, tasks: int) -> LocalData:
+    """Find a client's local data, with so many tasks."""
+    if not node.data_path:
+        raise ConfigError(
+            "node-config data-path: missing, expected the folder with this client's "
+            f"local data, for scenario {run.config.scenario.name}"
+        )
+    folder = Path(node.data_path).expanduser()
+    words = run.tokenizer or vector_file(run)
+    marked = bool(node.marked_tasks)
+    return LocalData(folder, run.local_data, tasks, words, marked=marked)
+
+
+def vector_file(run: Built) -> Path | None:
+    """Find the file of word vectors of a client with local data.
+
+    None where the data are not text, or their model has a tokenizer of its own.
+    """
+    if run.spec.modality != "text" or run.model_entry.encoder:
+        return None
+    file = run.config.data.word_vectors
+    if not file:
+        expected = "a file, of the run or of the node, for clients with local texts"
+        raise config_error("data.word_vectors", file, expected)
+    return find_vectors(file, run.data_root)
+
+
+def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
+    """Count the bytes of what a client must keep from its finished tasks.
+
+    That is what it needs to predict, and to go on learning: a memory of samples or the
+    importance of weights counts, the moments of an optimizer and `training_only` groups
+    do not. A client alone keeps all of the server's part.
+    """
+    left_out = (
+        (state, (*learner.temporary_state, SPENT)),
+        (received, learner.training_only),
+    )
+    return sum(
+        len(encode(tensor, copy=False).data)
+        for payload, names in left_out
+        for arrays in _without(payload, names).values()
+        for tensor in arrays.values()
+    )
+
+
+def _without(payload: Payload, names: Collection[str]) -> Payload:
+    """Leave out the groups of some names, and those below them."""
+    below = tuple(f"{name}/" for name in names)
+    return {g: a for g, a in payload.items() if not f"{g}/".startswith(below)}
+
+
+class Client:
+    """What one message needs: the learner, its private state and its data."""
+
+    def __init__(self, place: Place, stage: TaskStage) -> None:
+        node, number = place.node, place.number
+        parts = run_parts(place.run, place.spec(), node)
+        self.run = run = parts.run
+        self.config = config = run.config
+        self.scenario = run.scenario
+        self.samples = client_data(run, place, stage.task + 1)
+        network = parts.network(self.samples.vectors)
+        self.learner: ClientLearner[Any] = run.learner(number, network)
+        if config.model.growing_head:
+            self.learner.model.restrict_head(run.labels_until(stage.task))
+        masked = config.federation.secure_aggregation
+        self.masks = ClientSide(place, config.federation) if masked else None
+        self.wire = WireFormat.of(config.federation, run.algorithm.load_server())
+        self.epsilon = 0.0
+        self.models: Path | None = None
+        self.store: StateStore = MemoryStateStore(place)
+        if config.run.client_state != "context":
+            folder = Path(config.run.client_state) / f"client-{number}"
+            self.store = FolderStateStore(folder, durable=False)
+            if run.spec.local_data:  # nobody else will know the classes
+                self.models = folder / versions.MODELS
+        if node.state_path:
+            self.store = FolderStateStore(place.folder)
+            self.models = place.folder / versions.MODELS
+
+    def state(self, saved: Saved | None) -> Payload:
+        """Take the learner's part of what was saved; None: nothing was.
+
+        What a round has cost that is asked for again is spent all the same, but in a
+        simulation, where it brings the same noise.
+        """
+        found = self.learner.init() if saved is None else saved.state
+        spent = {} if is_simulated() else self.store.last(SPENT)
+        return {**found, SPENT: spent} if spent else found
+
+    def model_copy(self, saved: Saved | None) -> ModelCopy:
+        """Take up the client's copies of models as they were saved with a state."""
+        context = self.learner.context
+        kept = {} if saved is None else saved.beside.get("copies", {})
+        return ModelCopy(self.wire, context.seed, context.client, kept)
+
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        """Let the learner train.
+
+        Raises:
+            DivergenceError: what the client keeps holds NaN, or what it sends is not
+                finite.
+        """
+        after, update = self.learner.train(state, received, stage, data)
+        # What a server notes of a round is NaN where there was nothing to measure.
+        notes = f"{SERVER}meta/"
+        kept = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
+        try:
+            update_checks.no_nan(kept)
+            update_checks.finite(update.payload)
+        except WireError as error:
+            raise self._diverged(str(error)) from error
+        for name, value in update.metrics.items():
+            if not math.isfinite(value):
+                raise self._diverged(f"{name} is {value}")
+        return after, update
+
+    def _diverged(self, what: str) -> DivergenceError:
+        rate = self.learner.context.training.learning_rate
+        return DivergenceError(
+            f"{DIVERGED}: {what}, expected finite values; training.learning_rate is "
+            f"{rate:g}, try a lower one (--learning-rate)"
+        )
+
+    def evaluation(
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        *,
+        before_aggregation: bool = False,
+    ) -> Evaluation:
+        """Test the client, and count what it takes to predict."""
+        scores = self.scores(state, received, stage)
+        size = model_bytes(self.learner, state, received)
+        tasks = len(self.run.schedule.own_tasks(self.learner.context.client))
+        ends = stage.ends_task and stage.task + 1 == tasks and not before_aggregation
+        inferred = self.inferred(state, received, tasks) if ends else []
+        return replace(scores, model_bytes=size, inferred=inferred)
+
+    def charge_privacy(self, state: Payload, examples: int) -> Payload:
+        """Count what the examples have cost with this round, where they cost something.
+
+        It is kept beside a learner's state, as a learner may return no group but its
+        own. ``state`` is that from before the round.
+
+        Raises:
+            BudgetError: it would exceed the privacy budget.
+        """
+        privacy = self.config.privacy
+        if privacy.unit != "example":
+            return {}
+        steps = planned_steps(examples, self.run.training(), privacy.noise_multiplier)
+        spent = charge(state.get(SPENT, {}), steps, privacy)
+        self.epsilon = spent_epsilon(spent, privacy.delta)
+        return {SPENT: spent}
+
+    def add_noise(self, update: Update, received: Payload, stage: TaskStage) -> Update:
+        """Make an update fit to leave the client: with noise, where that is set."""
+        privacy = self.config.privacy
+        if privacy.unit == "none":
+            return update
+        if privacy.unit == "example":
+            return replace(update, metrics={EPSILON: self.epsilon})
+        context = self.learner.context
+        rng = secret_generator(context.seed, "privacy", context.client, stage.round)
+        return privatize(update, received, privacy.clip, privacy.noise_multiplier, rng)
+
+    def data(self, stage: TaskStage) -> TaskData:
+        """Load what the client trains on."""
+        found = self.samples.training(stage)
+        train, valid, test = map(self._here, (found.train, found.valid, found.test))
+        if self.config.scenario.joint:
+            train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
+        if self.config.model.mask_loss:
+            self.learner.model.restrict_head([*train.y.tolist(), *valid.y.tolist()])
+        return TaskData(train, valid, test, found.classes)
+
+    def scores(
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        split: SplitName = "test",
+    ) -> Evaluation:
+        """Test every task so far, or concept; no more than the scores is filled in."""
+        hidden = self.scenario.stream is not None
+        blind = self.run.spec.hidden_tasks
+        counted, balances = (
+            self.config.federation.per_class,
+            self.run.balances_scores,
+        )
+        accuracy, by_class, balanced, skewed = [], [], [], False
+        for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
+            known, asked = received, task
+            labels = self._restricted(task)
+            if blind:
+                # As if the client saw the concept now: fresh examples of it.
+                samples = self._examples(task, "valid")
+                known = self.learner.select_model(state, received, samples)
+                asked = stage.task
+            predict = partial(self._logits, state, known, asked, labels)
+            test = self._examples(task, split)
+            answers = ClassCounts(predict)
+            accuracy.append(score(answers, test).accuracy)
+            if counted or balances:
+                by_class.append(answers.by_class(test.y, self.learner.model.classes))
+            if balances:
+                recall = measures.recall(np.array(by_class[-1]))
+                balanced.append(float(measures.mean_measured(recall, axis=0)))
+                skewed |= unbalanced(test.y.cpu().numpy())
+        told = by_class if counted else ()
+        return Evaluation(accuracy, 0, told, balanced=balanced, unbalanced=skewed)
+
+    def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
+        """Test so many tasks where the most confident head answers each sample.
+
+        As `Model.predict` with ``auto`` does; right are the class and its task. It
+        takes as many passes over all tests as there are tasks. Empty with one head.
+        """
+        single = self.config.model.head == "single"
+        blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
+        if blind or tasks < 2 or (single and not self.learner.needs_task):
+            return []
+        head = range(len(versions.head_names(self.run)))
+        named = [
+            torch.tensor(
+                head if single else self.samples.classes(task).labels,
+                device=self.learner.context.device,
+            )
+            for task in range(tasks)
+        ]
+        tests = [self._examples(task, "test") for task in range(tasks)]
+        by_test: list[list[Tensor]] = [[] for _ in tests]
+        for task, labels in enumerate(named):
+            predict = partial(
+                self._logits, state, received, task, self._restricted(task)
+            )
+            for test, found in zip(tests, by_test, strict=True):
+                with torch.no_grad():
+                    parts = [predict(x) for x, _ in batches(test, 512, seed=None)]
+                    logits = torch.cat(parts)[:, labels]
+                    found.append(logits.double().softmax(1))
+        fractions = []
+        for task, (test, found) in enumerate(zip(tests, by_test, strict=True)):
+            tasks_of, places = most_confident(found)
+            here = tasks_of == task
+            right = named[task][places[here]] == test.y[here]
+            fractions.append(int(right.sum()) / len(test.y))
+        return fractions
+
+    # ---- versions
+
+    @property
+    def predicts_locally(self) -> bool:
+        """Whether it predicts with what it keeps itself."""
+        local_only = self.config.strategy.local_only
+        return local_only or self.run.algorithm.load_server().predicts_locally
+
+    def keep_received(
+        self, saved: Saved | None, received: Payload, stage: TaskStage
+    ) -> None:
+        """Keep a version of what a request to train brings, where that predicts.
+
+        It is the model after the round before, with the client's state of then.
+        """
+        strategy = self.run.algorithm.load_server()
+        tasks = stage.task + (not stage.starts_task)
+        if self.predicts_locally or saved is None or not tasks:
+            return
+        if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
+            return  # what predicts is something else
+        needed = strategy.kinds("predicts") or tuple(received)
+        known = {kind: received[kind] for kind in needed if kind in received}
+        before = TaskStage(stage.round - 1, tasks - 1, False, False)
+        if len(known) == len(needed):
+            self.keep_version(saved.state, known, before, None)
+
+    def keep_version(
+        self,
+        state: Payload,
+        received: Payload,
+        stage: TaskStage,
+        accuracy: float | None,
+    ) -> None:
+        """Keep what predicts as a version, in the folder that the node has for them.
+
+        Args:
+            state: of the client.
+            received: what it predicts with besides.
+            stage: after which it does.
+            accuracy: on the validation samples of the tasks so far; None where unknown.
+        """
+        if self.models is None:
+            return
+        known, learned = versions.versions(self.models), tuple[TaskClasses, ...]()
+        name = f"task-{stage.task + 1:02}"
+        if not stage.ends_task:
+            name = f"round-{stage.round}"
+            if known and known[-1].about.round >= stage.round:
+                return
+            if known:  # not read from their files again
+                learned = known[-1].about.tasks[: stage.task + 1]
+        tasks = range(0 if self.run.spec.hidden_tasks else stage.task + 1)
+        spent = self.store.last(SPENT)
+        about = versions.About(
+            name=name,
+            round=stage.round,
+            tasks=(*learned, *map(self.samples.classes, tasks[len(learned) :])),
+            head=versions.head_names(self.run),
+            client=self.learner.context.client,
+            accuracy=accuracy,
+            epsilon=spent_epsilon(spent, self.config.privacy.delta) if spent else None,
+            spec=self.run.spec,
+        )
+        groups = {
+            f"{origin}/{group}": arrays
+            for origin, payload, left_out in (
+                ("state", state, (*self.learner.temporary_state, SPENT)),
+                ("received", received, self.learner.training_only),
+            )
+            for group, arrays in _without(payload, left_out).items()
+        }
+        if (words := self.samples.vectors) is not None:
+            text = np.frombuffer("\n".join(words.numbers).encode(), np.uint8)
+            bound = np.asarray(words.bound)
+            groups["words"] = {"words": text, "table": words.table, "bound": bound}
+        versions.write(self.models, about, groups)
+        versions.prune(self.models, self.config.run.keep_versions)
+
+    def validated(
+        self, state: Payload, received: Payload, stage: TaskStage
+    ) -> float | None:
+        """Measure the mean accuracy on the validation samples of the tasks so far.
+
+        None without any; they cost time only where a version is kept.
+        """
+        if self.models is None:
+            return None
+        found = self.scores(state, received, stage, "valid").accuracy
+        known = [accuracy for accuracy in found if not math.isnan(accuracy)]
+        return sum(known) / len(known) if known else None
+
+    def _logits(
+        self,
+        state: Payload,
+        received: Payload,
+        task: int,
+        labels: Tensor | None,
+        x: Tensor,
+    ) -> Tensor:
+        logits = self.learner.predict(state, received, task, x)
+        if labels is not None:
+            logits = mask_logits(logits, labels)
+        if logits.isnan().any():  # they would count as the first class
+            raise self._diverged("predictions are NaN")
+        return logits
+
+    def _restricted(self, task: int) -> Tensor | None:
+        """Find a task's labels, where only they are predicted; restrict the head."""
+        if not self.config.model.mask_logits:
+            return None
+        labels = self._labels(task)
+        if self.config.model.mask_loss:
+            self.learner.model.restrict_head(labels.tolist())
+        return labels
+
+    def _of_all_tasks(self, split: SplitName) -> Examples:
+        tasks = range(self.scenario.num_tasks)
+        return concat([self._examples(task, split) for task in tasks])
+
+    def _labels(self, task: int) -> Tensor:
+        # Those held out alone are too few to have a sample of each class of a concept.
+        own = [self.samples.examples(task, split).y for split in ("train", "valid")]
+        return torch.cat(own).to(self.learner.context.device)
+
+    def _examples(self, task: int, split: SplitName) -> Examples:
+        return self._here(self.samples.examples(task, split))
+
+    def _here(self, examples: Examples) -> Examples:
+        device = self.learner.context.device
+        return Examples(examples.x.to(device), examples.y.to(device))

@@ -1,0 +1,125 @@
+"""Where a client works: what is its own there, from one message to the next."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fcl_flower.config.run_spec import NodeConfig, RunSpec
+from fcl_flower.core.errors import ConfigError, RunUnknownError
+from fcl_flower.core.files import make_private_folder, replace_file
+from fcl_flower.core.formats import KEY, check_format
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import Content
+
+SPEC_FILE: Final = "run.json"
+"""Beside a client's state, what a server has told of the run."""
+SPEC_FORMAT: Final = 1
+NUMBER_FILE: Final = "number.json"
+"""In the folder of a run's states: the number that the server has given the client."""
+NUMBER_FORMAT: Final = 1
+
+
+@dataclass(slots=True)
+class Place:
+    """The place of one client in one run.
+
+    Attributes:
+        run: names the run, in folders too.
+        node: the node's own settings.
+        state: what the client keeps there where its node has no folder for states.
+    """
+
+    run: str
+    node: NodeConfig
+    state: Content = field(default_factory=Content)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the client's state, where its node has one for states."""
+        return self._states / f"client-{self.number}"
+
+    @property
+    def _states(self) -> Path:
+        return Path(self.node.state_path) / self.run
+
+    # ---- the client's number
+
+    @property
+    def number(self) -> int:
+        """The client's number: its node's, or what the server has given it.
+
+        Raises:
+            ConfigError: there is none yet.
+        """
+        found = self.known_number
+        if found is None:
+            raise ConfigError(
+                "node-config partition-id: missing, and no server has given this "
+                "client a number in this run"
+            )
+        return found
+
+    @property
+    def known_number(self) -> int | None:
+        """The client's number; None where there is none yet."""
+        if self.node.partition_id is not None:
+            return self.node.partition_id
+        if not self.node.state_path:
+            return messages.told_number(self.state)
+        file = self._states / NUMBER_FILE
+        if not file.is_file():
+            return None
+        found = json.loads(file.read_text())
+        check_format(file, found[KEY], NUMBER_FORMAT)
+        return int(found["client"])
+
+    def keep_number(self, number: int) -> None:
+        """Keep the number that the server gives; nothing where the node has its own."""
+        if self.node.partition_id is not None:
+            return
+        if not self.node.state_path:
+            self.state.scalars[messages.NUMBER] = {"client": number}
+            return
+        make_private_folder(self._states)
+        text = json.dumps({KEY: NUMBER_FORMAT, "client": number})
+        replace_file(self._states / NUMBER_FILE, text, private=True)
+
+    # ---- what the run is
+
+    def keep_spec(self, spec: RunSpec) -> None:
+        """Keep what a run is where the client's state is kept: it is lost with that."""
+        if not self.node.state_path:
+            self.state.scalars[messages.SPEC] = {"json": spec.to_json()}
+            return
+        make_private_folder(self.folder)
+        text = json.dumps({KEY: SPEC_FORMAT, **json.loads(spec.to_json())})
+        replace_file(self.folder / SPEC_FILE, text, private=True)
+
+    def spec(self) -> RunSpec:
+        """Find what a server has told of the run.
+
+        Raises:
+            RunUnknownError: it has told nothing, or that is lost.
+        """
+        text = messages.told_run(self.state)
+        if self.node.state_path:
+            known = self.known_number is not None
+            text = _without_format(self.folder / SPEC_FILE) if known else ""
+        if not text or self.known_number is None:
+            said = "the run is not known here, as after a loss of the state"
+            raise RunUnknownError(said)
+        return RunSpec.from_json(text)
+
+
+def place_of(client: int) -> Place:
+    """Make the place of a client of a simulation, from which its samples follow."""
+    return Place("", NodeConfig(partition_id=client))
+
+
+def _without_format(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    found = json.loads(file.read_text())
+    check_format(file, found.pop(KEY, 1), SPEC_FORMAT)
+    return json.dumps(found)

@@ -1,0 +1,389 @@
+"""How a run begins: from a configuration and connected clients to what a loop needs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.registry import local_only_counterpart
+from fcl_flower.config.run_config import RunConfig, refuse_attack
+from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.errors import RoundError, config_error
+from fcl_flower.core.files import lock_folder
+from fcl_flower.core.log import log
+from fcl_flower.core.schedule import Schedule, SimulatedClock
+from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage
+from fcl_flower.data.examples import TaskClasses
+from fcl_flower.data.scenarios.registry import Scenario
+from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.privacy.ledger import Ledger
+from fcl_flower.results.monitors import RunListener
+from fcl_flower.results.record import Lateness
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.results.run_folder import CHECKPOINT, free_folder
+from fcl_flower.rounds import versions
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.class_names import ClassPlaces
+from fcl_flower.rounds.clients import NUMBERS_FILE, ClientRegistry
+from fcl_flower.rounds.codec import WireFormat
+from fcl_flower.rounds.pacing import Quorum
+from fcl_flower.rounds.pixel_sums import agree_on_pixels
+from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.secure.server import Channel, SecureAggregationStrategy
+from fcl_flower.rounds.server import Server
+from fcl_flower.rounds.transport import Transport
+from fcl_flower.setup.build import Built, built
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.training.tensors import snapshot
+
+INITIAL = "initial_arrays"
+"""What Flower calls the caller's initial model."""
+LARGEST_MESSAGE = 300 * 10**6
+"""Bytes over a network that are known to pass; see experiments/large_updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedRun:
+    """What a loop works on.
+
+    Attributes:
+        server: with its state, fresh or resumed.
+        schedule: maps rounds to tasks and participants.
+        clock: simulated durations, if there are any.
+        lateness: of the clients whose last update was late, as the record has it.
+        registry: maps clients to nodes.
+        config: of the run, with nothing left open.
+        timeout: seconds to wait for clients and for their replies.
+        ledger: what clients' data have cost; None where they are no privacy unit.
+        agree_on_masks: called with the participants before each attempt at a round;
+            returns why some of them are left out.
+        agree_on_classes: called before that with all who are connected, and where they
+            stand; returns likewise.
+    """
+
+    server: Server
+    schedule: Schedule
+    clock: SimulatedClock
+    lateness: Mapping[int, Lateness]
+    registry: ClientRegistry
+    config: RunConfig
+    timeout: float
+    ledger: Ledger | None = None
+    agree_on_masks: Callable[[Sequence[int]], Mapping[int, str]] = lambda clients: {}
+    agree_on_classes: Callable[[Mapping[int, TaskStage]], Mapping[int, str]] = (
+        lambda stages: {}
+    )
+
+
+def prepare(
+    config: RunConfig,
+    transport: Transport,
+    initial_model: Arrays | None,
+    num_rounds: int | None,
+    timeout: float,
+    stack: ExitStack,
+) -> FederatedRun:
+    """Wait for the clients and build a run; resume it where that is configured.
+
+    ``stack`` keeps other processes out of the run's folder, and metrics open, until it
+    is closed. For the other arguments see `run_federation`.
+    """
+    wanted = config.scenario.clients
+    numbers = None
+    if config.run.resume and config.run.output:
+        numbers = Path(config.run.output) / NUMBERS_FILE
+    registry = ClientRegistry(transport, wanted, numbers)
+    # First of all: where its port is taken, nothing has been waited for or written.
+    exporters = _exporters(config.run.metrics_port, registry, stack)
+    if not transport.simulated:
+        refuse_attack(config)
+    made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
+    made = _told(made, Asker(transport, registry, timeout))
+    config, scenario, network = made.config, made.scenario, made.model()
+    model: Arrays = snapshot(network, network.shared_names())
+    if initial_model:
+        model = _checked(initial_model, model)
+    strategy = made.strategy(network)
+    secure = None
+    if config.federation.secure_aggregation:
+        strategy = secure = SecureAggregationStrategy(strategy, config.federation)
+    remarks = _remarks(made, strategy, network.classes)
+    counterpart = local_only_counterpart(config)
+    folder = Path(config.run.output) if config.run.output else free_folder(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(lock_folder(folder, "run.output"))
+    registry.keep_numbers(folder)
+    ledger = _ledger(config, folder, simulated=transport.simulated)
+    recorder = Recorder(
+        folder,
+        config,
+        scenario,
+        remarks=remarks,
+        counterpart=None if counterpart is None else counterpart.title,
+        single_task=made.algorithm.single_task,
+        ledger=ledger,
+        listeners=[*exporters, *_trackers(config, folder, stack)],
+        classes=network.classes if config.federation.per_class else 0,
+        class_names=_class_names(config, scenario, network),
+        simulated=transport.simulated,
+    )
+    server = Server(
+        strategy,
+        registry,
+        recorder,
+        FolderStateStore(folder / CHECKPOINT),
+        wire=WireFormat.of(config.federation, strategy),
+        reader=_reader(made, strategy, registry, network),
+        evaluates_updates=_evaluates_updates(made),
+        largest_message=math.inf if transport.simulated else LARGEST_MESSAGE,
+        on_task_end=partial(
+            _keep_none if transport.simulated else _keep_version,
+            folder,
+            registry,
+            ledger,
+        ),
+    )
+    if config.run.resume and server.resume():
+        log(INFO, "resuming after round %d", server.done)
+        if ledger is not None:
+            ledger.restore()
+    else:
+        server.begin(model)
+        if initial_model and not server.state:
+            raise config_error(
+                INITIAL,
+                f"{len(initial_model)} tensors",
+                f"none, as {config.title} shares no model",
+            )
+    clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
+    run = FederatedRun(
+        server,
+        made.schedule,
+        clock,
+        recorder.record.lateness,
+        registry,
+        config,
+        timeout,
+        ledger,
+    )
+    section = config.federation
+    quorum = Quorum(section.quorum, section.deadline_factor)
+    if made.spec.names_classes:
+        asker = Asker(transport, registry, timeout, quorum.closes_at)
+        holders = recorder.record.begun.class_holders
+        places = ClassPlaces(asker, made.spec, recorder.name_classes, holders)
+        run = replace(run, agree_on_classes=places.agree)
+    if secure is None:
+        return run
+    channel = Channel(transport, registry, timeout, lambda: server.traffic, quorum)
+    return replace(run, agree_on_masks=partial(secure.begin, channel))
+
+
+def _told(made: Built, asker: Asker) -> Built:
+    """Tell the run to enough clients, with what has to be found out from them."""
+    registry, schedule = asker.registry, made.schedule
+    last = schedule.tasks - 1
+    without = {client for client, task in schedule.sat_out if task == last}
+    needed = made.config.federation.updates_needed(
+        len(schedule.participants(schedule.num_rounds))
+    )
+    registry.announce(made.spec)
+    registry.wait_for_clients(needed, asker.timeout, without)
+    if made.config.data.normalise == "data":
+        made = built(agree_on_pixels(asker, made.spec, schedule))
+        registry.announce(made.spec)
+        registry.wait_for_clients(needed, asker.timeout, without)
+    return made
+
+
+def _remarks(
+    made: Built, strategy: ServerStrategy[Any], classes: int
+) -> dict[str, str]:
+    """Collect what a reader of the results should know, by topic; log it."""
+    words = made.word_vectors
+    remarks = {} if words is None else {"word vectors": words.origin}
+    remarks |= made.params.remarks(classes, made.config.scenario.clients)
+    remarks |= strategy.remarks()
+    remarks |= _sat_out(made.schedule)
+    remarks |= _columns(made)
+    for topic, remark in remarks.items():
+        log(INFO, "%s: %s", topic, remark)
+    return remarks
+
+
+def _ledger(config: RunConfig, folder: Path, *, simulated: bool) -> Ledger | None:
+    if config.privacy.unit != "client":
+        return None
+    plain = config.federation.aggregation == "mean"
+    return Ledger(config.privacy, folder, plain_mean=plain, simulated=simulated)
+
+
+def _sat_out(schedule: Schedule) -> dict[str, str]:
+    found = [
+        f"client {client} had none for {', '.join(map(str, tasks))}"
+        for client in range(schedule.clients)
+        if (tasks := sorted(t for c, t in schedule.sat_out if c == client))
+    ]
+    return {"tasks without data": "; ".join(found)} if found else {}
+
+
+def _columns(made: Built) -> dict[str, str]:
+    """Say that nobody makes sure that the clients' tables have the same columns."""
+    known = made.config.data.columns or not made.spec.local_data
+    if known or made.spec.modality != "tabular":
+        return {}
+    why = "no names in data.columns, which fcl check-data proposes"
+    return {"columns of tables": f"not compared between clients: {why}"}
+
+
+def _checked(given: Arrays, model: Arrays) -> Arrays:
+    """Check a caller's initial tensors, and put them in the order of ``model``."""
+    if given.keys() != model.keys():
+        raise config_error(INITIAL, sorted(given), f"the tensors {sorted(model)}")
+    found: dict[str, AnyArray] = {}
+    for name, expected in model.items():
+        key, tensor = f"{INITIAL} {name}", np.asarray(given[name])
+        if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
+            raise config_error(
+                key,
+                f"{tensor.dtype} {tensor.shape}",
+                f"{expected.dtype} {expected.shape}",
+            )
+        if not np.isfinite(tensor).all():
+            raise config_error(key, "NaN or infinity", "finite values")
+        found[name] = tensor
+    return found
+
+
+def _keep_none(*about: object) -> None:
+    """Keep no version: a simulation has the end alone, by its checkpoint."""
+
+
+def _keep_version(
+    folder: Path,
+    registry: ClientRegistry,
+    ledger: Ledger | None,
+    stage: TaskStage,
+    state: Payload,
+) -> None:
+    """Keep a version: the server's state after a task, with which it could predict."""
+    made = Built(RunSpec.from_json(registry.told))  # with all classes named so far
+    numbers = range(1, stage.task + 2)
+    spent = {} if ledger is None else ledger.epsilons("clients")
+    about = versions.About(
+        name=f"task-{stage.task + 1:02}",
+        round=stage.round,
+        tasks=tuple(TaskClasses(f"task-{number:02}", (), ()) for number in numbers),
+        head=versions.head_names(made),
+        client=None,
+        epsilon=max(spent.values(), default=None),
+        spec=made.spec,
+    )
+    models = folder / versions.MODELS
+    versions.write(models, about, {f"state/{g}": a for g, a in state.items()})
+    versions.prune(models, made.config.run.keep_versions)
+
+
+def _class_names(
+    config: RunConfig, scenario: Scenario, network: MultiHeadModel
+) -> Sequence[str]:
+    if config.model.growing_head and scenario.local_data:
+        return config.data.classes
+    if not (config.federation.per_class and network.single_head):
+        return ()
+    known = dict(enumerate(config.data.classes)) or scenario.class_names
+    return [known.get(place, f"class {place}") for place in range(network.classes)]
+
+
+def _count(registry: ClientRegistry, timeout: float) -> int:
+    registry.wait_for_clients(1, timeout)
+    found = registry.clients
+    if found != tuple(range(len(found))):
+        raise RoundError(
+            f"scenario.clients: got partitions {list(found)}, expected 0 to "
+            f"{len(found) - 1}"
+        )
+    return len(found)
+
+
+def _exporters(
+    port: int, registry: ClientRegistry, stack: ExitStack
+) -> Sequence[RunListener]:
+    if not port:
+        return ()
+    from fcl_flower.results.monitors import Exporter, exporting
+
+    exporter = Exporter(lambda: len(registry.clients))
+    stack.enter_context(exporting("run.metrics_port", port, exporter.registry))
+    return [exporter]
+
+
+def _trackers(
+    config: RunConfig, folder: Path, stack: ExitStack
+) -> Sequence[RunListener]:
+    if not config.run.trackers:
+        return ()
+    from fcl_flower.results.monitors import Tracking
+    from fcl_flower.results.trackers import TRACKERS
+
+    made = {name: TRACKERS[name](config, folder) for name in config.run.trackers}
+    return [stack.enter_context(closing(Tracking(made)))]
+
+
+def _reader(
+    made: Built,
+    strategy: ServerStrategy[Any],
+    registry: ClientRegistry,
+    network: MultiHeadModel,
+) -> ReplyReader:
+    scenario, section = made.scenario, made.config.federation
+    samples = None
+    if not scenario.local_data:
+        samples = [[len(task.test) for task in tasks] for tasks in scenario.clients]
+    return ReplyReader(
+        strategy,
+        registry,
+        ScoreCheck(network.classes if section.per_class else 0, samples),
+        max_update_norm=section.max_update_norm,
+        counts_multiply_adds=made.config.training.count_multiply_adds,
+    )
+
+
+def _evaluates_updates(made: Built) -> bool:
+    # Only where all clients take part in every round: the means before and after it
+    # would else be over different clients.
+    section = made.config.federation
+    return (
+        section.evaluate_before_aggregation
+        and section.client_fraction == section.quorum == 1
+        and made.algorithm.load_client().update_is_model
+    )
+
+
+def _resolve(config: RunConfig, clients: int, num_rounds: int | None) -> RunSpec:
+    spec = resolve(config, clients)
+    if num_rounds is None:
+        return spec
+    if config.federation.rounds_by_task:
+        expected = "None with federation.rounds_by_task"
+        raise config_error("num_rounds", num_rounds, expected)
+    if num_rounds % spec.tasks:
+        raise config_error(
+            "num_rounds", num_rounds, f"a multiple of the {spec.tasks} tasks"
+        )
+    rounds, configured = num_rounds // spec.tasks, config.federation.rounds_per_task
+    if configured not in (0, rounds):
+        raise config_error(
+            "num_rounds",
+            num_rounds,
+            f"{configured * spec.tasks}, as federation.rounds_per_task is {configured}",
+        )
+    return resolve(config.replace(rounds=rounds), clients)

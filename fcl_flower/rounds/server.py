@@ -1,0 +1,415 @@
+"""The server's side of every message, and the only writer of the server's state."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fcl_flower.aggregation.mean import interpolate
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
+from fcl_flower.core.diagnostics import Diagnostic
+from fcl_flower.core.errors import RoundError, config_error
+from fcl_flower.core.failures import told
+from fcl_flower.core.log import log
+from fcl_flower.core.types import (
+    Arrays,
+    Assignment,
+    ClientTask,
+    Evaluation,
+    Payload,
+    TaskStage,
+    Update,
+)
+from fcl_flower.results.events import Evaluated, EvaluatedBefore, Traffic, Trained
+from fcl_flower.results.recorder import Recorder
+from fcl_flower.rounds import byte_counts
+from fcl_flower.rounds.checkpoint import StateStore
+from fcl_flower.rounds.clients import ClientRegistry
+from fcl_flower.rounds.codec import EXACT, WireFormat
+from fcl_flower.rounds.copies import ModelPublisher
+from fcl_flower.rounds.pacing import ClientStages
+from fcl_flower.rounds.pending_requests import PendingRequest, PendingRequests
+from fcl_flower.rounds.replies import SURVEY, Replies, ReplyReader, UpdateBuffer
+from fcl_flower.rounds.state_losses import StateLosses
+from fcl_flower.rounds.transport import EVALUATE, TRAIN, Reply, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request to a client, and what it was made of."""
+
+    request: Request
+    pending: PendingRequest
+
+
+class Server:
+    """The server side of one algorithm: its state, its messages and its record.
+
+    A reply that fails, comes late or must not be used is left out, by client and with
+    a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
+    round is one update.
+    """
+
+    def __init__(
+        self,
+        strategy: ServerStrategy[Any],
+        registry: ClientRegistry,
+        recorder: Recorder,
+        store: StateStore,
+        *,
+        wire: WireFormat = EXACT,
+        reader: ReplyReader,
+        evaluates_updates: bool = False,
+        largest_message: float = math.inf,
+        on_task_end: Callable[[TaskStage, Payload], None] = lambda stage, state: None,
+    ) -> None:
+        """Create a server without a state; call `begin` or `resume` next.
+
+        ``reader`` checks what clients reply. With ``evaluates_updates`` clients are
+        tested before the aggregation, too. A first message of more than
+        ``largest_message`` bytes is refused; later ones are sent. ``on_task_end`` is
+        called with the last round of a task and the state after it.
+        """
+        self._strategy = strategy
+        self._on_task_end = on_task_end
+        self._evaluates_updates = evaluates_updates
+        self._largest_message = largest_message
+        self._registry = registry
+        self._recorder = recorder
+        self._store = store
+        self._publisher = ModelPublisher(wire, strategy.context.seed)
+        self._state: Payload = {}
+        self._done = 0
+        self._nominal = byte_counts.NominalBytes()
+        self._reader = reader
+        self._stages = ClientStages()
+        self._losses = StateLosses()
+        self._aggregated: dict[int, int] = {}
+        self.traffic = Traffic()
+        self.pending: PendingRequests | None = None
+
+    def begin(self, model: Arrays) -> None:
+        """Start from the initial shared tensors."""
+        self._recorder.begin()
+        self._state = self._strategy.init(model)
+
+    def resume(self) -> bool:
+        """Continue after the last finished round, if there is one."""
+        saved = self._store.load()
+        if saved is None:
+            return False
+        self._done, self._state = saved.round, self._on_disk(saved.state)
+        self._publisher.restore(saved.round, saved.beside.get("copies", {}))
+        if pending := saved.beside.get("asked"):
+            self.pending = PendingRequests.from_payload(pending)
+        for record in self._recorder.restore(self._done):
+            self._stages.restore(record.state_lost, record.stages)
+        return True
+
+    # ---- what may be read
+
+    @property
+    def state(self) -> Payload:
+        """The algorithm's state, which must not be changed in place."""
+        return self._state
+
+    @property
+    def done(self) -> int:
+        """Last finished round; 0 before the first."""
+        return self._done
+
+    @property
+    def valid_losses(self) -> list[float | None]:
+        """Mean validation losses of the clients by round, as far as they were told."""
+        return [found.valid_loss for found in self._recorder.record.rounds]
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Clients that are connected, ascending."""
+        return self._registry.clients
+
+    @property
+    def predicts_locally(self) -> bool:
+        """Whether clients predict with their private state alone."""
+        return self._strategy.predicts_locally
+
+    @property
+    def evaluates_after_training(self) -> bool:
+        """Whether clients are tested in the reply that holds their update."""
+        return self._strategy.predicts_locally or self._evaluates_updates
+
+    @property
+    def global_model(self) -> Arrays | None:
+        """Tensors of the one model of all clients; None if there is none."""
+        if self._strategy.predicts_locally or self._state.keys() != {"base"}:
+            return None
+        return self._state["base"]
+
+    def last_round(self, client: int) -> int:
+        """Look up a client's last aggregated round in its own count; 0 for none."""
+        return self._stages.last_round(client)
+
+    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
+        """Let a stage start its task if no update of it was aggregated yet."""
+        return self._stages.stage_for(client, stage)
+
+    def client(self, reply: Reply) -> int:
+        """Find the client that a request was sent to, from the reply to it."""
+        return self._registry.client(reply.node)
+
+    def refresh_clients(self) -> tuple[int, ...]:
+        """Look who is connected; return them, ascending."""
+        self._registry.refresh()
+        return self._registry.clients
+
+    # ---- requests
+
+    def query_request(
+        self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
+    ) -> Sent | None:
+        """Ask the algorithm's query before a task; None if it has none."""
+        if not isinstance(self._strategy, ServerQueries):
+            return None
+        payload = self._strategy.configure_query(self._state, stage, client)
+        if payload is None:
+            return None
+        assignment = Assignment(client_stage or stage)
+        return self._send(client, SURVEY, payload, assignment, stage)
+
+    def train_request(
+        self,
+        client: int,
+        stage: TaskStage,
+        *,
+        tasks: int = 0,
+        client_stage: TaskStage | None = None,
+    ) -> Sent:
+        """Ask a connected client to train, and for the accuracies of so many tasks.
+
+        ``stage`` is in the server's count of rounds, ``client_stage`` the same in the
+        client's own, if that differs.
+        """
+        payload = self._strategy.configure_train(self._state, stage, client)
+        self.traffic.nominal_down += self._nominal.of(payload)
+        since = self.last_round(client)
+        assignment = Assignment(client_stage or stage, since, tasks > 0)
+        return self._send(client, TRAIN, payload, assignment, stage, tasks)
+
+    def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Sent:
+        """Ask a client to score its model."""
+        payload: Payload = {}
+        if not self.predicts_locally:
+            payload = self._strategy.configure_evaluate(self._state, stage, client)
+        # Its update may be aggregated, and its round not closed.
+        since = self._aggregated.get(client, self.last_round(client))
+        assignment = Assignment(stage, since)
+        return self._send(client, EVALUATE, payload, assignment, stage, tasks)
+
+    def ask_again(self, client: int, pending: PendingRequest) -> Request:
+        """Repeat a request of before the run was ended; its bytes were counted then."""
+        self._reader.expect(client, pending)
+        return pending.again(self._registry.node(client), self._publisher.wire)
+
+    def _send(
+        self,
+        client: int,
+        kind: str,
+        payload: Payload,
+        assignment: Assignment,
+        stage: TaskStage,
+        tasks: int = 0,
+    ) -> Sent:
+        content, known = self._publisher.message(
+            client, payload, assignment, self._state
+        )
+        size = byte_counts.traffic(content)
+        self._check_size(size.total())
+        self.traffic.down += size
+        pending = PendingRequest(kind, stage, tasks, assignment, payload, known)
+        self._reader.expect(client, pending)
+        return Sent(Request(self._registry.node(client), kind, content), pending)
+
+    def _check_size(self, size: int) -> None:
+        most = self._largest_message
+        if size <= most:
+            return
+        if not self._done:
+            raise config_error(
+                "message",
+                f"{size / 1e6:.0f} MB to a client",
+                f"at most {most / 1e6:.0f} MB, the most that is known to pass: choose "
+                "a smaller model, federation.wire_dtype float16 or int8, or a strategy "
+                "that sends less",
+            )
+        log(WARNING, "a message has %.0f MB, more than are known to pass", size / 1e6)
+
+    # ---- replies
+
+    def receive(self, replies: Iterable[Reply]) -> Replies:
+        """Decode, check and count replies, at most one of each client.
+
+        A client that reports the loss of its private state counts from now on as one
+        that has never trained.
+        """
+        buffer = UpdateBuffer.of(self._strategy, self._recorder.folder)
+        received = self._reader.read(replies, self._state, buffer.store)
+        self.traffic.up += received.traffic
+        self.traffic.nominal_up += received.nominal_bytes
+        for client in sorted(received.state_lost):
+            self._state = self._strategy.on_state_lost(self._state, client)
+            self._stages.forget(client)
+            self._publisher.forget(client)
+        told = received.updates.keys() | received.scores.keys()
+        kept = {client for client in told if self._reader.since(client)}
+        self._losses.note(received.state_lost, kept)
+        self._losses.check(self._registry.here, least=2)
+        return received
+
+    def check_kept(self) -> None:
+        """Refuse a run at whose end no client has the state that it had learned with.
+
+        Raises:
+            StatesLostError: all that are connected have lost it.
+        """
+        self._losses.check(self._registry.here, least=1)
+
+    # ---- the state
+
+    def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
+        """Let the algorithm use the answers to its queries, task by task."""
+        assert isinstance(self._strategy, ServerQueries)  # replies come to queries
+        stages = {client: self._reader.expected(client).stage for client in replies}
+        for task in sorted({stage.task for stage in stages.values()}):
+            found = {c: reply for c, reply in replies.items() if stages[c].task == task}
+            stage = replace(stages[next(iter(found))], round=self._done + 1)
+            self._state = self._strategy.aggregate_query(self._state, stage, found)
+
+    def aggregate(
+        self, stage: TaskStage, updates: Mapping[int, Update], weight: float = 1.0
+    ) -> None:
+        """Move the state towards what the algorithm makes of the updates.
+
+        ``weight`` is how far the averaged groups go, in (0, 1]; see `interpolate`.
+        """
+        before, strategy = self._state, self._strategy
+        counted = strategy.aggregation.count(updates)
+        after = strategy.aggregate_train(before, stage, counted)
+        if weight != 1.0:
+            after = interpolate(before, after, weight, strategy.kinds("mean"))
+        expected = {client: self._reader.expected(client) for client in updates}
+        known = {client: found.known for client, found in expected.items()}
+        self._aggregated |= {c: one.client_stage.round for c, one in expected.items()}
+        self._state = self._publisher.publish(before, after, stage.round, known)
+
+    # ---- the record
+
+    def report_progress(self, number: int, asked: int, busy: Collection[int]) -> None:
+        """Write how many clients were asked in a round, and who has not replied."""
+        self._recorder.progress(number, max(0, asked - len(busy)), asked, working=busy)
+
+    def record_evaluation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record test accuracies after ``task``, by client."""
+        event = Evaluated(round=server_round, task=task, scores=dict(scores))
+        self._recorder.add(event)
+        if self.predicts_locally:  # nothing of the aggregation has reached them yet
+            self.record_before_aggregation(server_round, task, scores)
+
+    def record_before_aggregation(
+        self, server_round: int, task: int, scores: Mapping[int, Evaluation]
+    ) -> None:
+        """Record test accuracies of what clients have trained themselves."""
+        event = EvaluatedBefore(round=server_round, task=task, scores=dict(scores))
+        self._recorder.add(event)
+
+    def close_round(
+        self,
+        stage: TaskStage,
+        updates: Mapping[int, Update],
+        failures: Mapping[int, str],
+        timing: Mapping[str, float],
+        late: Mapping[int, float] = MappingProxyType({}),
+        pending: PendingRequests | None = None,
+    ) -> None:
+        """Record a round whose updates are aggregated, and save a checkpoint.
+
+        For ``timing`` and ``late`` see `Trained`; ``pending`` is what other clients
+        have not answered.
+        """
+        self._done = stage.round
+        expected = {client: self._reader.expected(client) for client in updates}
+        stages = {client: found.client_stage for client, found in expected.items()}
+        self._recorder.add(
+            Trained(
+                round=self._done,
+                task=stage.task,
+                replies={c: dict(update.metrics) for c, update in updates.items()},
+                failed=dict(sorted(failures.items())),
+                traffic=self.traffic,
+                diagnostics=dict(self._diagnostics(stage, stages, updates)),
+                stages=stages,
+                timing=dict(timing),
+                late=dict(late),
+                state_lost=sorted(self._stages.state_lost),
+            )
+        )
+        beside = {"copies": self._publisher.kept()}
+        if pending is not None:
+            beside["asked"] = pending.to_payload()
+        self._store.save(self._state, self._done, beside)
+        self._state = self._on_disk(self._state)
+        if stage.ends_task:
+            self._on_task_end(stage, self._state)
+        self._stages.note(stages)
+        self._aggregated.clear()
+        self.traffic = Traffic()
+        self._nominal = byte_counts.NominalBytes()
+        self._publisher.close_round()
+
+    def _on_disk(self, state: Payload) -> Payload:
+        return self._store.on_disk(state, self._strategy.kinds("on_disk"))
+
+    def replan(self, rounds_by_task: tuple[int, ...]) -> None:
+        """Record that the first tasks have so many rounds, after the last round."""
+        self._recorder.replan(self._done, rounds_by_task)
+
+    def note_given_up(self, reasons: Mapping[int, str]) -> None:
+        """Note why clients were given up, which may be after the last round."""
+        self._recorder.note_failures(reasons)
+
+    def finish(self, write_report: Callable[[Path], Path]) -> None:
+        """Write the summary and the report; only then is the run shown as finished."""
+        advice = self._strategy.advice(self._recorder.record.diagnostics)
+        summary = self._recorder.finish(self.traffic, advice)
+        if advice:
+            log(WARNING, "%s", advice)
+        self._recorder.hand_over(summary, write_report(self._recorder.folder))
+        log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
+        for client, why in summary.left_out.items():
+            log(WARNING, "client %s took part in no round: %s", client, why)
+        self._recorder.progress(self._done, 0, 0, "finished")
+
+    def check_evaluated(self) -> None:
+        """Refuse a record without a single accuracy, with the reason if known."""
+        record = self._recorder.record
+        if np.isnan(record.accuracy).all():
+            why = told(record.failures) or "unknown"
+            raise RoundError(f"no client was evaluated; why: {why}")
+
+    def _diagnostics(
+        self,
+        stage: TaskStage,
+        stages: Mapping[int, TaskStage],
+        updates: Mapping[int, Update],
+    ) -> Mapping[str, float | Diagnostic]:
+        metrics = {
+            ClientTask(client, stages[client].task): update.metrics
+            for client, update in updates.items()
+        }
+        return self._strategy.diagnostics(self._state, stage, metrics)

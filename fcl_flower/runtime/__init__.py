@@ -1,1 +1,0 @@
-"""Where a federation runs: this process, Ray, or real machines."""

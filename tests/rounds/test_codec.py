@@ -1,0 +1,916 @@
+"""Round trips, sizes, rounding and hostile bytes of the codec.
+
+Three oracles: the tensor that went in, sizes counted entry by entry as the table in
+the module's docstring says, and torch's own rounding.
+"""
+
+import struct
+import tracemalloc
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+import torch
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import peak_of
+
+from fcl_flower.core.errors import ContractError, WireError
+from fcl_flower.core.types import SparseArray
+from fcl_flower.rounds import palette
+from fcl_flower.rounds.codec import (
+    LEVELS,
+    Encoded,
+    compress_bytes,
+    decode,
+    decompress_bytes,
+    encode,
+    spec,
+)
+
+DTYPES = [
+    *("float16", "float32", "float64", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+]
+PRECISIONS = ["float32", "float16", "bfloat16"]
+LAYOUTS = [
+    *("fcl.dense", "fcl.dense.bitmap", "fcl.dense.index", "fcl.dense.rows"),
+    *("fcl.sparse.bitmap", "fcl.sparse.index", "fcl.sparse.rows"),
+]
+FORMS = [
+    f"{form}{suffix}" for form in LAYOUTS for suffix in ("", "+float16", "+bfloat16")
+]
+FORMS += [
+    f"{form}+palette{bits}"
+    for form in ("fcl.dense", "fcl.dense.bitmap", "fcl.sparse.bitmap")
+    for bits in (1, 5, 8)
+]
+steady = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+@st.composite
+def arrays(draw, dtypes=DTYPES):
+    """Return an array of any bit patterns, of which a drawn share stays zero."""
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = int(np.prod(shape))
+    if dtype.kind == "b":
+        flat = rng.random(size) < 0.5
+    else:
+        flat = np.frombuffer(rng.bytes(size * dtype.itemsize), dtype).copy()
+    if dtype.kind == "f":
+        special = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], dtype)
+        flat = np.where(rng.random(size) < 0.3, rng.choice(special, size), flat)
+    flat = flat.astype(dtype).reshape(shape)
+    present = draw(st.sampled_from([0, 0.02, 0.1, 0.5, 0.95, 1]))
+    by_row = draw(st.booleans()) and len(shape) > 0
+    where = rng.random((shape[0],) + (1,) * (len(shape) - 1) if by_row else shape)
+    return np.where(where < present, flat, np.zeros((), dtype))
+
+
+@st.composite
+def sparse_arrays(draw, dtypes=DTYPES):
+    """Return a SparseArray whose values may be zero, at times in whole rows."""
+    dense = draw(arrays(dtypes))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    share = draw(st.sampled_from([0, 0.02, 0.1, 0.5, 0.95, 1]))
+    if draw(st.booleans()) and dense.ndim:
+        rows = np.flatnonzero(rng.random(len(dense)) < share)
+        return SparseArray.of_channels(dense, rows)
+    return SparseArray.of_mask(dense, np.asarray(rng.random(dense.shape) < share))
+
+
+def sparse(shape, indices, values, dtype="float32"):
+    return SparseArray(shape, np.array(indices, np.int64), np.array(values, dtype))
+
+
+def assert_same(actual, expected):
+    assert type(actual) is type(expected)
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    if isinstance(expected, SparseArray):
+        assert actual.indices.dtype == np.int64
+        assert actual.indices.tolist() == expected.indices.tolist()
+        actual, expected = actual.values, expected.values
+    assert actual.tobytes() == expected.tobytes()
+
+
+@steady
+@given(arrays() | sparse_arrays())
+def test_a_tensor_comes_back_bit_for_bit(tensor):
+    assert_same(decode(encode(tensor)), tensor)
+
+
+@steady
+@given(
+    arrays() | sparse_arrays(),
+    st.sampled_from([*PRECISIONS, "int8"]),
+    st.booleans(),
+    st.sampled_from([1, 2, -1]),
+)
+def test_bytes_that_are_not_copied_are_the_same(tensor, precision, compress, step):
+    if isinstance(tensor, np.ndarray) and tensor.ndim:
+        tensor = tensor[::step]
+    with np.errstate(all="ignore"):
+        copied = encode(tensor, precision, compress=compress)
+        found = encode(tensor, precision, compress=compress, copy=False)
+
+    assert (found.form, found.shape) == (copied.form, copied.shape)
+    assert bytes(found.data) == copied.data
+    assert isinstance(copied.data, bytes)
+    assert isinstance(found.data, bytes) or found.data.readonly
+
+
+def test_the_bytes_of_a_whole_array_stay_where_they_are_and_come_back_read_only():
+    tensor = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    here, copied = encode(tensor, copy=False), encode(tensor)
+
+    found = decode(here)
+    tensor[:] = 7
+
+    assert found.tolist() == [[7, 7], [7, 7]]
+    assert decode(copied).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        found.flags.writeable = True
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision_leaves_every_dtype_but_float32_alone(dtype, precision):
+    tensor = np.array([0, 1, 1 / 3, 100.7]).astype(dtype)
+    encoded = encode(tensor, precision)
+    assert "+" not in encoded.form
+    assert_same(decode(encoded), tensor)
+
+
+def test_memory_order_strides_and_byte_order_do_not_matter():
+    tensor = np.arange(24, dtype=np.float32).reshape(4, 6) + 0.1
+    for precision in PRECISIONS:
+        expected = decode(encode(tensor, precision))
+        wide = np.repeat(tensor, 2, axis=1)[:, ::2]
+        for other in (np.asfortranarray(tensor), wide, tensor.astype(">f4")):
+            assert_same(decode(encode(other, precision)), expected)
+
+
+def test_values_travel_little_endian():
+    assert encode(np.array([1], ">i4")).data == b"\x01\x00\x00\x00"
+    assert encode(np.array([1.0], ">f4"), "bfloat16").data == b"\x80\x3f"
+
+
+# What the bytes are, by hand.
+
+
+def test_bitmap_holds_values_then_one_bit_an_entry():
+    encoded = encode(sparse((10,), [0, 9], [7, 0], "uint8"))
+    expected = Encoded("uint8", (10,), "fcl.sparse.bitmap", b"\x07\x00\x01\x02")
+    assert encoded == expected
+
+
+def test_index_holds_values_then_absent_entries_before_each_then_the_gap_width():
+    encoded = encode(sparse((100,), [3, 5, 6], [1, 2, 3], "uint8"))
+    expected = b"\x01\x02\x03" + b"\x03\x01\x00" + b"\x01"
+    assert encoded == Encoded("uint8", (100,), "fcl.sparse.index", expected)
+
+
+def test_rows_hold_values_then_one_bit_a_row():
+    dense = np.arange(36, dtype=np.uint8).reshape(4, 9)
+    encoded = encode(SparseArray.of_channels(dense, np.array([1, 3])))
+    values = bytes([*range(9, 18), *range(27, 36)])
+    assert encoded == Encoded("uint8", (4, 9), "fcl.sparse.rows", values + b"\x0a")
+
+
+def test_a_large_array_of_zeros_takes_one_byte():
+    tensor = np.zeros((1000, 1000), np.float32)
+    encoded = encode(tensor)
+    assert (encoded.form, encoded.data) == ("fcl.dense.index", b"\x01")
+    assert_same(decode(encoded), tensor)
+
+
+@pytest.mark.parametrize(("gap", "width"), [(255, 1), (256, 2), (65535, 2), (65536, 4)])
+def test_gaps_take_the_smallest_width_that_fits(gap, width):
+    tensor = sparse((10**6,), [gap, 2 * gap + 1], [1, 2], "uint8")
+    encoded = encode(tensor)
+    assert (encoded.form, encoded.data[-1]) == ("fcl.sparse.index", width)
+    assert len(encoded.data) == 2 * (1 + width) + 1
+    assert_same(decode(encoded), tensor)
+
+
+def test_a_gap_beyond_four_bytes_survives():
+    tensor = sparse((2**40,), [2**32 + 1, 2**39], [1, 2], "uint8")
+    encoded = encode(tensor)
+    assert encoded.data[-1] == 8
+    assert_same(decode(encoded, max_bytes=2**40), tensor)
+
+
+def possible_sizes(tensor, itemsize):
+    """Count, entry by entry, the bytes of each form that can hold ``tensor``."""
+    is_sparse = isinstance(tensor, SparseArray)
+    n = 1
+    for length in tensor.shape:
+        n *= length
+    if is_sparse:
+        present = set(tensor.indices.tolist())
+    else:
+        flat = tensor.reshape(-1)
+        present = {i for i in range(n) if any(flat[i : i + 1].tobytes())}
+    k = len(present)
+    widest, last = 0, -1
+    for index in sorted(present):
+        widest, last = max(widest, index - last - 1), index
+    gap = next(g for g in (1, 2, 4, 8) if widest < 256**g)
+    sizes = {"bitmap": k * itemsize + -(-n // 8), "index": k * (itemsize + gap) + 1}
+    if not is_sparse:
+        sizes["all"] = n * itemsize
+    if n and tensor.shape:
+        height, width = tensor.shape[0], n // tensor.shape[0]
+        touched = {index // width for index in present}
+        if not is_sparse or len(touched) * width == k:
+            sizes["rows"] = len(touched) * width * itemsize + -(-height // 8)
+    if tensor.dtype == np.float32:
+        sizes |= palette_sizes(tensor, n, present)
+    return sizes
+
+
+def palette_sizes(tensor, n, present):
+    """Count the bytes of a palette with codes, of all entries and of those present."""
+    is_sparse = isinstance(tensor, SparseArray)
+    flat = tensor.values if is_sparse else tensor.reshape(-1)
+    entries = [flat[i : i + 1].tobytes() for i in range(len(flat))]
+    kept = entries if is_sparse else [entries[i] for i in sorted(present)]
+    ways = {"bitmap": (kept, -(-n // 8))} | ({} if is_sparse else {"": (entries, 0)})
+    sizes = {}
+    for layout, (values, places) in ways.items():
+        colours = len(set(values))
+        if len(values) >= 256 and colours <= 256:
+            bits = next(b for b in range(1, 9) if colours <= 2**b)
+            size = 1 + 4 * colours + -(-len(values) * bits // 8) + places
+            sizes[f"{layout}+palette{bits}"] = size
+    return sizes
+
+
+@st.composite
+def few_values(draw):
+    """Draw a float32 array, or a sparse one, of at most 300 different bit patterns."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=20))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    colours = np.frombuffer(rng.bytes(4 * draw(st.integers(1, 300))), np.float32)
+    share = draw(st.sampled_from([0.01, 0.2, 0.6, 1.0]))
+    present = rng.random(shape) < share
+    dense = np.where(present, rng.choice(colours, shape), 0).astype(np.float32)
+    dense = np.where(rng.random(shape) < 0.05, np.float32(-0.0), dense)
+    as_sparse = draw(st.booleans())
+    return SparseArray.of_mask(dense, present) if as_sparse else np.asarray(dense)
+
+
+@steady
+@given(arrays() | sparse_arrays() | few_values())
+def test_the_smallest_form_is_chosen(tensor):
+    sizes = possible_sizes(tensor, tensor.dtype.itemsize)
+    encoded = encode(tensor)
+    layout = encoded.form.removeprefix("fcl.dense").removeprefix("fcl.sparse")
+    assert len(encoded.data) == min(sizes.values())
+    assert len(encoded.data) == sizes[layout.removeprefix(".") or "all"]
+
+
+@steady
+@given(few_values(), st.booleans())
+def test_few_different_values_come_back_bit_for_bit(tensor, compress):
+    for precision in ("float32", "bfloat16", "int8"):
+        encoded = encode(tensor, precision, compress=compress)
+        if precision == "float32" or "+palette" in encoded.form:
+            assert_same(decode(encoded), tensor)
+
+
+def test_a_palette_has_the_bytes_that_the_docstring_says():
+    values = np.tile(np.array([-1.0, 0.5, 2.0, 0.5], np.float32), 100)
+    encoded = encode(values)
+    colours = np.array([0.5, 2.0, -1.0], "<f4").tobytes()  # by their bits
+    codes = bytes([2 | 0 << 2 | 1 << 4 | 0 << 6]) * 100
+    assert encoded.form == "fcl.dense+palette2"
+    assert encoded.data == b"\2" + colours + codes
+
+
+def test_a_rounded_adapter_takes_its_bits_and_one_for_each_absent_entry():
+    rng = np.random.default_rng(5)
+    adapter = rng.choice(rng.normal(size=31).astype(np.float32), (400, 100))
+    sparse = SparseArray.of_mask(adapter, rng.random(adapter.shape) < 0.4)
+    encoded = encode(sparse)
+    assert encoded.form == "fcl.sparse.bitmap+palette5"
+    assert len(encoded.data) == 1 + 4 * 31 + -(-5 * sparse.nnz // 8) + 5000
+
+
+def test_compressed_codes_take_less_where_some_are_frequent():
+    rng = np.random.default_rng(5)
+    skewed = np.rint(rng.normal(size=(400, 100)) * 3).astype(np.float32)
+    packed, small = encode(skewed), encode(skewed, compress=True)
+    assert (packed.form, small.form) == (
+        "fcl.dense+palette5",
+        "fcl.dense+palette8+zstd",
+    )
+    assert len(small.data) < 0.85 * len(packed.data)
+    assert_same(decode(small), skewed)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
+def test_codes_of_a_palette_are_read_as_bit_by_bit(bits, count):
+    draws = np.random.default_rng(bits)
+    colours = draws.normal(size=2**bits).astype(np.float32)
+    data = draws.bytes((count * bits + 7) // 8)
+
+    found = palette.unpack(bytes([2**bits - 1]) + colours.tobytes() + data, count, bits)
+
+    marks = np.unpackbits(
+        np.frombuffer(data, np.uint8), count=count * bits, bitorder="little"
+    )
+    codes = marks.reshape(count, bits) @ 2 ** np.arange(bits)
+    np.testing.assert_array_equal(found, colours[codes])
+
+
+def test_values_that_differ_late_or_more_than_a_palette_holds_have_none():
+    late = np.zeros(10_000, np.float32)
+    late[4097:] = np.arange(10_000 - 4097)
+    assert "palette" not in encode(late).form
+    many = np.arange(300 * 100, dtype=np.float32) % 300 + 1
+    assert "palette" not in encode(many).form
+    assert "palette" in encode(many % 256 + 1).form
+
+
+def test_every_form_is_chosen_by_some_tensor():
+    one = np.zeros((8, 1000), np.float32)
+    one[3, 7] = 1
+    row = np.zeros((8, 1000), np.float32)
+    row[3] = np.arange(1, 1001)
+    half = np.zeros((8, 1000), np.float32)
+    half[:, ::2] = np.arange(1, 4001).reshape(8, 500)
+    signs = np.sign(half)
+    seen = {encode(t).form for t in (np.ones(3), one, row, half)}
+    seen |= {encode(SparseArray.of_nonzero(t)).form for t in (one, row, half)}
+    assert seen == set(LAYOUTS)
+    few = [encode(t).form for t in (signs, signs + 1, SparseArray.of_nonzero(signs))]
+    assert few == [
+        *("fcl.dense+palette1", "fcl.dense+palette1"),
+        "fcl.sparse.bitmap+palette1",
+    ]
+    signs[:, :800] = 0
+    signs[:, ::4] *= 2
+    assert encode(signs + signs**2).form == "fcl.dense.bitmap+palette1"
+
+
+def test_minus_zero_is_not_zero_and_explicit_zeros_stay():
+    dense = np.zeros(1000, np.float32)
+    dense[500] = -0.0
+    assert np.signbit(decode(encode(dense))[500])
+    assert decode(encode(sparse((1000,), [3, 4], [0, 5]))).indices.tolist() == [3, 4]
+
+
+# Lower precision on the wire, against torch.
+
+EDGES = [
+    *(0.0, -0.0, 1.0, 1 / 3, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, 1e-38, 2**-133),
+    *(65504.0, 65519.996, 65520.0, -65520.0, 1e5, 6e-8, 2.98e-8, 2.9802322e-8, 5.9e-8),
+]
+
+
+def float32_samples():
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
+    ties = (bits & 0xFFFF0000) | 0x8000  # halfway between two bfloat16 numbers
+    halves = rng.normal(size=10_000).astype(np.float16).view(np.uint16)
+    upper = (halves + 1).astype(np.uint16).view(np.float16).astype(np.float32)
+    between = (halves.view(np.float16).astype(np.float32) + upper) / 2
+    return np.concatenate(
+        [bits.view("f4"), ties.view("f4"), between, np.array(EDGES, "f4")]
+    )
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_lower_precision_rounds_as_torch_does(precision, kind):
+    values = float32_samples()
+    torch_type = getattr(torch, precision)
+    expected = torch.from_numpy(values).to(torch_type).to(torch.float32).numpy()
+    tensor = sparse(values.shape, range(len(values)), values)
+    actual = decode(encode(values if kind == "dense" else tensor, precision))
+    actual = actual if kind == "dense" else actual.values
+    assert actual.dtype == np.float32
+    number = ~np.isnan(values)
+    assert not number.all()
+    assert np.isnan(actual[~number]).all()
+    assert actual[number].tobytes() == expected[number].tobytes()
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_no_payload_turns_a_nan_into_a_number(bits, precision):
+    tensor = np.array([bits, bits], np.uint32).view(np.float32)
+    assert np.isnan(decode(encode(tensor, precision))).all()
+
+
+def test_a_signalling_nan_from_a_peer_decodes_without_a_warning():
+    tensor = decode(Encoded("float32", (2,), "fcl.dense+float16", b"\x01\x7c\x00\x3c"))
+    assert np.isnan(tensor).tolist() == [True, False]
+
+
+@steady
+@given(
+    arrays(["float32"]) | sparse_arrays(["float32"]),
+    st.sampled_from(["float16", "bfloat16"]),
+)
+def test_lower_precision_loses_nothing_more_the_second_time(tensor, precision):
+    first = encode(tensor, precision)
+    assert_same(decode(encode(decode(first), precision)), decode(first))
+    if isinstance(tensor, SparseArray):
+        assert decode(first).indices.tolist() == tensor.indices.tolist()
+
+
+def test_a_caller_who_makes_numpy_raise_still_gets_infinity():
+    with np.errstate(all="raise"):
+        tensor = decode(encode(np.array([1e9, 1e-9], np.float32), "float16"))
+    assert tensor.tolist() == [np.inf, 0.0]
+
+
+# What cannot travel.
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        np.array([None]),
+        np.array(["a"]),
+        np.array([1j]),
+        np.array(["2020"], "datetime64[Y]"),
+        np.zeros(2, [("a", "f4")]),
+        sparse((3,), [0], [1j], "complex64"),
+    ],
+)
+def test_encode_refuses_a_dtype_that_cannot_travel(tensor):
+    with pytest.raises(ContractError, match=r"dtype .* cannot travel"):
+        encode(tensor)
+
+
+@pytest.mark.parametrize("indices", [[2, 1], [1, 1], [-1, 1], [0, 3]])
+def test_encode_refuses_a_sparse_array_that_contradicts_itself(indices):
+    with pytest.raises(ContractError, match="indices"):
+        encode(sparse((3,), indices, [1, 2]))
+
+
+# Hostile bytes.
+
+
+def assert_tensor_or_wire_error(encoded, max_bytes=2**16):
+    """Return whether ``encoded`` was accepted; what was accepted must be sound."""
+    try:
+        tensor = decode(encoded, max_bytes)
+    except WireError:
+        return False
+    assert tensor.shape == encoded.shape
+    assert tensor.dtype.name == encoded.dtype
+    if isinstance(tensor, SparseArray):
+        tensor.validate()
+        tensor = tensor.to_dense()
+    assert tensor.nbytes <= max_bytes
+    if encoded.dtype == "bool":
+        assert tensor.view(np.uint8).max(initial=0) <= 1
+    return True
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        (Encoded("float32", (1,), "fcl.tensor", bytes(4)), "unknown form 'fcl.tensor'"),
+        (Encoded("float32", (1,), "fcl.dense+int2", bytes(4)), "unknown form"),
+        (Encoded("float32", (1,), "fcl.sparse", bytes(4)), "unknown form"),
+        (Encoded("object", (1,), "fcl.dense", bytes(8)), "unknown dtype 'object'"),
+        (Encoded("O", (1,), "fcl.dense", bytes(8)), "unknown dtype"),
+        (Encoded("<f4", (1,), "fcl.dense", bytes(4)), "unknown dtype"),
+        (Encoded("int16", (1,), "fcl.dense+float16", bytes(2)), "holds float32"),
+        (Encoded("int8", (-1, -1), "fcl.dense", bytes(1)), "negative"),
+        (Encoded("int8", (1,) * 65, "fcl.dense", bytes(1)), "65 axes"),
+        (Encoded("int8", (2**70,), "fcl.dense", bytes(1)), "claims more"),
+        (Encoded("int8", (0, 2**62), "fcl.dense", b""), "claims more"),
+        (Encoded("int8", (2**32, 2**32), "fcl.dense.index", b"\1"), "claims more"),
+        (Encoded("int8", (3,), "fcl.dense", bytes(2)), "2 values cannot fill"),
+        (Encoded("int8", (3,), "fcl.dense", bytes(4)), "4 values cannot fill"),
+        (Encoded("int16", (3,), "fcl.dense", bytes(5)), "whole values"),
+        (Encoded("int8", (9,), "fcl.dense.bitmap", bytes(1)), "2 bytes of positions"),
+        (Encoded("int8", (8,), "fcl.dense.bitmap", b"\5\3"), "marks 2 values, not 1"),
+        (Encoded("int8", (3,), "fcl.sparse.bitmap", b"\5\x08"), "must lie in"),
+        (Encoded("int8", (3, 2), "fcl.sparse.rows", b"\5\1"), "marks 2 values, not 1"),
+        (Encoded("int8", (3, 2), "fcl.sparse.rows", b"\5\5\x08"), "must lie in"),
+        (Encoded("int8", (3, 0), "fcl.sparse.rows", b"\7"), "without entries"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b""), "last byte"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\1\1\3"), "last byte"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\1\1\1\1"), "whole values"),
+        (Encoded("int8", (3,), "fcl.sparse.index", b"\5\3\1"), "must lie in"),
+        (Encoded("int8", (3,), "fcl.dense+palette1", bytes(6)), "holds float32"),
+        (Encoded("float32", (3,), "fcl.sparse+palette1", bytes(6)), "unknown form"),
+        (Encoded("float32", (3,), "fcl.dense+palette9", bytes(6)), "unknown form"),
+        (Encoded("float32", (3,), "fcl.dense+palette1", b""), "no palette and 3 codes"),
+        (Encoded("float32", (3,), "fcl.dense+palette1", bytes(5)), "no palette and 3"),
+        (Encoded("float32", (3,), "fcl.dense+palette1", bytes(7)), "no palette and 3"),
+        (Encoded("float32", (3,), "fcl.dense+palette1", bytes(5) + b"\4"), "beyond a"),
+        (
+            Encoded("float32", (9,), "fcl.dense.bitmap+palette1", b"\0"),
+            "too few for a bitmap",
+        ),
+        (
+            Encoded("float32", (3,), "fcl.sparse.bitmap+palette1", bytes(6) + b"\x08"),
+            "must lie in",
+        ),
+        (Encoded("bool", (2,), "fcl.dense", b"\1\2"), "byte 0 or 1"),
+        (Encoded("bool", (2,), "fcl.sparse.bitmap", b"\2\1"), "byte 0 or 1"),
+    ],
+)
+def test_decode_names_what_is_wrong(encoded, message):
+    with pytest.raises(WireError, match=message):
+        decode(encoded)
+
+
+@pytest.mark.parametrize("gap", [2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_gaps_whose_sum_leaves_int64_are_refused(gap, position):
+    gaps = np.zeros(3, "<u8")
+    gaps[position] = gap
+    data = b"\1\1\1" + gaps.tobytes() + b"\x08"
+    with pytest.raises(WireError, match="indices must"):
+        decode(Encoded("int8", (100,), "fcl.sparse.index", data))
+
+
+def test_two_gaps_that_wrap_to_a_valid_index_are_refused():
+    gaps = np.array([2**63 - 2, 2**63 + 5], "<u8")
+    data = b"\1\1" + gaps.tobytes() + b"\x08"
+    with pytest.raises(WireError, match="indices must"):
+        decode(Encoded("int8", (100,), "fcl.sparse.index", data))
+
+
+def samples():
+    """Return one encoded tensor for each form and several dtypes."""
+    rng = np.random.default_rng(3)
+    for dtype in ("float32", "bool", "uint8", "float64"):
+        dense = (rng.normal(size=(6, 9)) * 50).astype(dtype)
+        few = SparseArray.of_mask(dense, rng.random(dense.shape) < 0.05)
+        half = SparseArray.of_mask(dense, rng.random(dense.shape) < 0.5)
+        rows = SparseArray.of_channels(dense, np.array([1, 4]))
+        for tensor in (few, half, rows):
+            for precision in PRECISIONS:
+                yield encode(tensor, precision)
+                yield encode(tensor.to_dense(), precision)
+        yield encode(dense)
+    few = rng.choice(rng.normal(size=20).astype(np.float32), (20, 20))
+    for tensor in (few, np.where(few > 0, few, 0), SparseArray.of_nonzero(few, 0.5)):
+        for compress in (False, True):
+            yield encode(tensor, compress=compress)
+
+
+def test_flipped_truncated_and_grown_data_never_crashes():
+    rng = np.random.default_rng(11)
+    refused = accepted = 0
+    for encoded in samples():
+        size = len(encoded.data)
+        damaged = [encoded.data[:cut] for cut in range(size)]
+        damaged += [encoded.data + rng.bytes(more) for more in range(1, 10)]
+        for _ in range(100):
+            data = bytearray(encoded.data)
+            for bit in rng.integers(0, 8 * size, rng.integers(1, 4)):
+                data[bit // 8] ^= 1 << (bit % 8)
+            damaged.append(bytes(data))
+        for data in damaged:
+            other = Encoded(encoded.dtype, encoded.shape, encoded.form, data)
+            if assert_tensor_or_wire_error(other):
+                accepted += 1
+            else:
+                refused += 1
+    assert refused > 3000
+    assert accepted > 1000  # a flipped bit of a value is a valid other value
+
+
+@settings(steady, max_examples=1000)
+@given(
+    st.builds(
+        Encoded,
+        dtype=st.sampled_from(DTYPES),
+        shape=st.lists(st.integers(-1, 70) | st.integers(), max_size=3).map(tuple),
+        form=st.sampled_from(FORMS),
+        data=st.binary(max_size=40),
+    )
+)
+def test_random_bytes_never_crash(encoded):
+    assert_tensor_or_wire_error(encoded)
+
+
+@pytest.mark.parametrize("field", ["form", "dtype"])
+def test_an_error_quotes_only_the_start_of_what_the_peer_said(field):
+    header = {"form": "fcl.dense", "dtype": "int8", field: "\x00" * 100_000}
+    with pytest.raises(WireError) as caught:
+        decode(Encoded(shape=(1,), data=b"\1", **header))
+    assert len(str(caught.value)) < 300
+
+
+def peak_of_decoding(encoded, max_bytes=2**31):
+    tracemalloc.start()
+    try:
+        decode(encoded, max_bytes)
+    except WireError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "shape", [(2**40,), (2**31, 2**31), (2**29 + 1,), (0, 2**60), (2**200,)]
+)
+def test_a_shape_that_claims_too_much_allocates_nothing(form, shape):
+    encoded = Encoded("float32", shape, form, b"\x01")
+    with pytest.raises(WireError, match="claims more"):
+        decode(encoded)
+    assert peak_of_decoding(encoded) < 20_000
+
+
+def test_the_limit_counts_decoded_bytes_and_is_the_callers():
+    zeros = encode(np.zeros(1000, np.float32), "float16")
+    sparse_zeros = encode(sparse((1000,), [], []))
+    for encoded in (zeros, sparse_zeros):
+        assert decode(encoded, max_bytes=4000).shape == (1000,)
+        with pytest.raises(WireError, match="claims more than 3999 bytes"):
+            decode(encoded, max_bytes=3999)
+
+
+def test_no_limit_lets_a_size_leave_int64():
+    claim = Encoded("int8", (2**63,), "fcl.sparse.index", b"\x01")
+    with pytest.raises(WireError, match="claims more"):
+        decode(claim, max_bytes=2**80)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "form", "data"),
+    [
+        # All bits set and no value: counted before any index is made.
+        ("uint8", (8_000_000,), "fcl.sparse.bitmap", b"\xff" * 1_000_000),
+        ("uint8", (8_000_000, 200), "fcl.sparse.rows", b"\xff" * 1_000_000),
+        ("uint8", (8_000_000, 0), "fcl.sparse.rows", b"\xff" * 1_000_000),
+        # Honest, but with the smallest values there are.
+        ("uint8", (800_000,), "fcl.sparse.bitmap", b"\xff" * 900_000),
+        ("uint8", (800_000,), "fcl.sparse.index", b"\x00" * 1_000_000 + b"\x01"),
+        ("uint8", (1_000_000,), "fcl.dense", b"\x00" * 1_000_000),
+        ("float32", (500_000,), "fcl.dense+bfloat16", b"\x00" * 1_000_000),
+        # Most of the dense tensor is not there, but nobody asked for it.
+        ("uint8", (2_000_000_000,), "fcl.sparse.index", b"\x00" * 1_000_000 + b"\x01"),
+    ],
+)
+def test_memory_stays_within_a_small_multiple_of_the_data(dtype, shape, form, data):
+    assert peak_of_decoding(Encoded(dtype, shape, form, data)) < 20 * len(data)
+
+
+@steady
+@given(arrays() | sparse_arrays(), st.sampled_from(PRECISIONS))
+def test_what_was_decoded_cannot_be_written_to(tensor, precision):
+    decoded = decode(encode(tensor, precision))
+    if isinstance(decoded, SparseArray):
+        assert not decoded.indices.flags.writeable
+        decoded = decoded.values
+    assert not decoded.flags.writeable
+
+
+def test_encoding_leaves_its_argument_writeable_and_unchanged():
+    tensor = np.array([0, 1.0, 1 / 3], np.float32)
+    for precision in PRECISIONS:
+        encode(tensor, precision)
+    assert tensor.flags.writeable
+    assert tensor.tolist() == [0, 1, np.float32(1 / 3)]
+
+
+# ---- values as levels of a scale: bounds, means over seeds, and hostile scales
+
+SCALED = list(LEVELS)
+often = settings(derandomize=True, deadline=None, max_examples=200)
+float_arrays = hnp.arrays(
+    np.float32,
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9),
+    elements=st.floats(-1e6, 1e6, width=32),
+)
+
+
+def scale_of(tensor, precision):
+    return np.abs(tensor).max(initial=0) / LEVELS[precision]
+
+
+@often
+@given(
+    float_arrays,
+    st.sampled_from(SCALED),
+    st.one_of(st.none(), st.integers(0, 2**40)),
+    st.booleans(),
+)
+def test_a_value_moves_by_less_than_the_scale(tensor, precision, seed, compress):
+    made = encode(tensor, precision, seed=seed, compress=compress)
+    read = decode(made)
+    assert (read.shape, read.dtype) == (tensor.shape, np.float32)
+    scale = scale_of(tensor, precision)
+    allowed = (0.5 if seed is None else 1) * scale * (1 + 1e-5) + 1e-40
+    assert np.all(np.abs(read - tensor) <= allowed)
+
+
+@often
+@given(float_arrays, st.sampled_from(SCALED))
+def test_the_nearest_level_is_never_further_than_zero(tensor, precision):
+    read = decode(encode(tensor, precision))
+    assert np.all(np.abs(read - tensor) <= np.abs(tensor) * (1 + 1e-5))
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_levels_are_those_of_the_scale_by_hand(precision):
+    most = LEVELS[precision]
+    tensor = np.array([[2.0 * most, 1.1, -1.1, -2.0 * most]], np.float32)
+    made = encode(tensor, precision)
+    levels = np.array([most, 1, -1, -most], "i1").tobytes()
+    assert made.data == struct.pack("<f", 2.0) + levels
+    assert decode(made).tolist() == [[2.0 * most, 2, -2, -2.0 * most]]
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_drawn_levels_have_the_value_as_their_mean(precision):
+    tensor = np.array([1.0, 0.3, -0.77, 0.001, 0], np.float32)
+    read = [decode(encode(tensor, precision, seed=seed)) for seed in range(4000)]
+    scale = scale_of(tensor, precision)
+    assert np.all(np.abs(np.mean(read, axis=0) - tensor) < 4 * scale / 4000**0.5)
+    assert len({r.tobytes() for r in read}) > 1
+
+
+def test_a_sparse_tensor_keeps_entries_whose_level_is_zero():
+    tensor = SparseArray((9,), np.array([1, 4]), np.array([100, 0.01], np.float32))
+    read = decode(encode(tensor, "int8"))
+    assert read.indices.tolist() == [1, 4]
+    assert read.values.tolist() == [100, 0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_the_receiver(value):
+    made = encode(np.array([[1, value]], np.float32), "int8")
+    with pytest.raises(WireError, match="scale of int8 must be finite"):
+        decode(made)
+
+
+def with_scale(scale, levels=b"\x01\x02", precision="int8"):
+    data = struct.pack("<f", scale) + levels
+    return Encoded("float32", (len(levels),), f"fcl.dense+{precision}", data)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (with_scale(float("nan")), "finite, not nan"),
+        (with_scale(float("inf")), "finite, not inf"),
+        (with_scale(-1.0), "finite, not -1"),
+        (with_scale(1.0, b"\x80"), r"int8 must lie in \[-127, 127\]"),
+        (with_scale(1.0, b"\x08", "int4"), r"int4 must lie in \[-7, 7\]"),
+        (with_scale(1.0, b"\xf8", "int4"), r"int4 must lie in \[-7, 7\]"),
+        (with_scale(1.0, b"\x02", "ternary"), r"ternary must lie in \[-1, 1\]"),
+        (Encoded("float32", (0,), "fcl.dense+int8", b"\0\0"), "too few for a scale"),
+        (Encoded("float32", (2,), "fcl.dense+int8", bytes(5)), "cannot fill shape"),
+        (Encoded("float64", (1,), "fcl.dense+int8", bytes(5)), "holds float32"),
+        (Encoded("int8", (1,), "fcl.dense+ternary", bytes(5)), "holds float32"),
+    ],
+    ids=range(11),
+)
+def test_a_hostile_scale_or_level_is_refused(made, why):
+    with pytest.raises(WireError, match=why):
+        decode(made)
+
+
+# ---- compressed tensors: what comes back, and frames that lie
+
+RNG = np.random.default_rng(3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.binary(max_size=200), st.sampled_from([1, 2, 4, 8]))
+def test_bytes_come_back_whatever_is_left_over(data, itemsize):
+    frame = compress_bytes(data, itemsize)
+    assert decompress_bytes(frame, itemsize, len(data)) == data
+
+
+def test_the_bytes_of_a_frame_are_sorted_by_their_place_in_a_value():
+    frame = compress_bytes(b"\x01\x02\x03\x11\x12\x13\xff", 3)
+    assert zstandard.decompress(frame) == b"\x01\x11\x02\x12\x03\x13\xff"
+
+
+def test_a_limit_that_is_met_is_enough_and_one_byte_less_is_not():
+    frame = compress_bytes(bytes(1000), 1)
+    assert decompress_bytes(frame, 1, 1000) == bytes(1000)
+    with pytest.raises(WireError, match="claims 1000 bytes, of 999 that it may"):
+        decompress_bytes(frame, 1, 999)
+
+
+def forged(claimed, window=None, content=b"x" * 64):
+    """Return a frame of raw blocks whose header claims what it likes."""
+    header = struct.pack("<I", 0xFD2FB528)
+    if window is None:  # a single segment: the size is its window, too
+        header += bytes([0b11100000]) + struct.pack("<Q", claimed)
+    else:
+        header += bytes([0b11000000, window << 3]) + struct.pack("<Q", claimed)
+    block = len(content) << 3 | 1
+    return header + struct.pack("<I", block)[:3] + content
+
+
+def bomb(size):
+    return zstandard.ZstdCompressor(level=19).compress(bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (bomb(2**28), "claims 268435456 bytes"),
+        (forged(2**62), "claims"),
+        (forged(65), "damaged"),
+        (forged(63), "damaged"),
+        (forged(64, window=30), "damaged"),
+        (b"", "damaged"),
+        (b"no frame", "damaged"),
+        (compress_bytes(bytes(900), 1)[:-2], "damaged"),
+        (compress_bytes(bytes(900), 1) + b"\0", "damaged"),
+        (compress_bytes(bytes(9), 1) * 2, "damaged"),
+        (
+            zstandard.ZstdCompressor(write_content_size=False).compress(bytes(900)),
+            "claims -1 bytes",
+        ),
+        (struct.pack("<II", 0x184D2A50, 4) + bytes(4) + bomb(2**28), "damaged"),
+        (struct.pack("<II", 0x184D2A50, 2**31), "damaged"),
+    ],
+    ids=range(13),
+)
+def test_a_frame_that_lies_is_refused_and_takes_no_memory(frame, why):
+    def refused():
+        with pytest.raises(WireError, match=why):
+            decompress_bytes(frame, 1, 1000)
+
+    assert peak_of(refused) < 0.2
+
+
+def test_damage_anywhere_is_refused_or_stays_within_the_limit():
+    frame = bytearray(
+        compress_bytes(RNG.integers(0, 5, 4000).astype("u1").tobytes(), 4)
+    )
+    refused = 0
+    for place in range(len(frame)):
+        for bit in range(8):
+            frame[place] ^= 1 << bit
+            try:
+                assert len(decompress_bytes(bytes(frame), 4, 5000)) <= 5000
+            except WireError:
+                refused += 1
+            frame[place] ^= 1 << bit
+    assert refused > len(frame)
+
+
+# ---- frames around tensors
+
+
+@pytest.mark.parametrize("form", ["", ".bitmap", ".index", ".rows"])
+@pytest.mark.parametrize("suffix", ["", "+float16", "+int8"])
+def test_a_bomb_in_a_tensor_is_refused_before_it_is_opened(form, suffix):
+    claim = Encoded("float32", (40, 50), f"fcl.dense{form}{suffix}+zstd", bomb(2**28))
+    assert spec(claim).shape == (40, 50)
+
+    def refused():
+        with pytest.raises(WireError, match="claims 268435456 bytes"):
+            decode(claim)
+
+    assert peak_of(refused) < 1
+
+
+@pytest.mark.parametrize(
+    ("form", "most"),
+    [("", 40), (".bitmap", 42), (".index", 40 + 80 + 1), (".rows", 41)],
+)
+def test_the_limit_is_what_shape_and_form_imply(form, most):
+    for size, within in ((most, True), (most + 1, False)):
+        made = Encoded(
+            "float32", (5, 2), f"fcl.dense{form}+zstd", compress_bytes(bytes(size), 4)
+        )
+        try:
+            decode(made)
+            why = ""
+        except WireError as error:
+            why = str(error)
+        assert (f"of {most} that it may" in why) is not within
+
+
+@pytest.mark.parametrize("values", ["few", "noise"])
+def test_a_tensor_is_compressed_only_where_that_is_smaller(values):
+    tensor = np.ones(4000, np.float32)
+    if values == "noise":
+        tensor = RNG.bytes(16_000)
+        tensor = np.frombuffer(tensor, np.uint8)
+    plain, packed = encode(tensor), encode(tensor, compress=True)
+    if values == "few":
+        assert packed.form.endswith("+zstd")
+        assert len(packed.data) < 100
+    else:
+        assert packed == plain
+    np.testing.assert_array_equal(decode(packed), tensor)

@@ -1,0 +1,156 @@
+"""A process that keeps what clients share computes what one without memory does."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from encoders import saved
+from fakes import InProcessTransport, exact, rounds_of, run_in_process, summary_of, tiny
+from threadpoolctl import threadpool_info, threadpool_limits
+from watched import keep_nothing
+
+from fcl_flower.config.run_spec import NodeConfig
+from fcl_flower.data.word_vectors import WordVectors
+from fcl_flower.rounds import client as resident
+from fcl_flower.rounds.checkpoint import MemoryStateStore
+from fcl_flower.rounds.client import RunParts, forget_runs, run_parts
+from fcl_flower.setup.build import Built
+from fcl_flower.setup.resolve import resolve
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    forget_runs()
+    yield
+    forget_runs()
+
+
+def settings_of(name):
+    return {"strategy": name, "clients": 3, "rounds": 2, "max_train_per_class": 8}
+
+
+def left_by(folder, settings):
+    """Return all that a run leaves: numbers, and what every client keeps."""
+    folder.mkdir()
+    transport = run_in_process(tiny(folder, **settings))
+    kept = [MemoryStateStore(p).load(before=99) for p in transport.places.values()]
+    states = [None if found is None else exact(found.state) for found in kept]
+    return summary_of(folder), rounds_of(folder), states
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedweit", "icarl"])
+def test_a_client_alone_computes_the_same_with_all_built_anew_and_copied(
+    tmp_path, monkeypatch, name
+):
+    """With communication every method does so: see the watched runs."""
+    digits = {"dataset": "digits", "model": "small"}
+    settings = {**settings_of(name), **digits, "strategy.local_only": True}
+    found = left_by(tmp_path / "kept", settings)
+    keep_nothing(monkeypatch)
+    assert left_by(tmp_path / "anew", settings) == found
+
+
+# ---- what is known again
+
+
+def parts_of(config, run_id="1", client=0, **node):
+    return run_parts(run_id, resolve(config), NodeConfig(partition_id=client, **node))
+
+
+def test_clients_of_a_run_share_its_parts(tmp_path):
+    config = tiny(tmp_path)
+    first = parts_of(config, client=0, data_path="a", state_path="b")
+
+    assert parts_of(config, client=1) is first
+    assert parts_of(config, client=0) is first
+
+
+@pytest.mark.parametrize("again", [{"run_id": "2"}, {"seed": 5}, {"clients": 3}])
+def test_another_run_or_configuration_finds_nothing_and_frees_what_was(tmp_path, again):
+    run_id = again.pop("run_id", "1")
+    first = parts_of(tiny(tmp_path))
+
+    second = parts_of(tiny(tmp_path, **again), run_id)
+
+    assert second is not first
+    assert list(resident._KEPT.values()) == [second]
+
+
+def test_a_node_that_is_configured_differently_has_parts_of_its_own(tmp_path):
+    config = tiny(tmp_path)
+    here, there = parts_of(config), parts_of(config, device="meta")
+
+    assert there is not here
+    assert there.run.config.training.device == "meta"
+    assert parts_of(config) is here
+
+
+def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkeypatch):
+    config = tiny(tmp_path)
+    stale = parts_of(config)
+    monkeypatch.setattr(stale, "network", None)
+
+    transport = run_in_process(config, nodes=[100, 101])
+
+    assert isinstance(transport, InProcessTransport)
+    assert resident._KEPT == {}
+
+
+# ---- the network
+
+
+def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
+    parts = parts_of(tiny(tmp_path, head="single"))
+    pristine = parts.run.network().state_dict()
+    spoilt = parts.network(None)
+    with torch.no_grad():
+        for tensor in spoilt.state_dict().values():
+            tensor.fill_(7)
+    spoilt.restrict_head([0])
+    spoilt.eval()
+    spoilt.requires_grad_(False)
+
+    found = parts.network(None)
+
+    assert found.heads[0].closed is None
+    assert found.training
+    assert all(tensor.requires_grad for tensor in found.parameters())
+    for name, tensor in found.state_dict().items():
+        assert torch.equal(tensor, pristine[name])
+
+
+def test_frozen_weights_are_held_once(tmp_path):
+    encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
+    parts = parts_of(
+        tiny(
+            *(tmp_path / "run",),
+            **{"strategy": "lorm", "dataset": "digits", "model": "lora-vit"},
+            **{"model.encoder": encoder},
+        )
+    )
+    one = dict(parts.network(None).named_parameters())
+    with ThreadPoolExecutor(1) as executor:  # each thread has a network
+        two = dict(executor.submit(parts.network, None).result().named_parameters())
+
+    shared = {name for name in one if one[name] is two[name]}
+    assert shared == {name for name in one if not one[name].requires_grad}
+    assert 0 < len(shared) < len(one)
+
+
+def test_a_clients_own_words_make_a_network_of_its_own(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(Built, "network", lambda run, words: made.append(words))
+    words = [WordVectors({}, np.zeros((1, 2), np.float32), name) for name in "ab"]
+    parts = RunParts(Built(resolve(tiny(tmp_path))))
+
+    for own in words:
+        parts.network(own)
+
+    assert made == words
+
+
+def test_a_process_of_clients_takes_as_many_threads_as_their_run_has(tmp_path):
+    with threadpool_limits(3):
+        RunParts(Built(resolve(tiny(tmp_path, threads=2))))
+        assert {pool["num_threads"] for pool in threadpool_info()} == {2}

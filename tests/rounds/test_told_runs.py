@@ -1,0 +1,72 @@
+"""A run is told to its clients when they meet the server, and again when it is lost."""
+
+import pytest
+from fakes import InProcessTransport, asked_in, run_in_process, tiny
+
+from fcl_flower.core.errors import ConfigError
+from fcl_flower.rounds import messages
+from fcl_flower.rounds.transport import QUERY, Content
+from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import run_simulated
+
+
+class Forgetful(InProcessTransport):
+    """Client 1 restarts, without what it has kept, before it trains in round 2."""
+
+    restarted = False
+
+    def honest_answer(self, request, place):
+        if not self.restarted and place.number == 1 and asked_in(request, 2):
+            self.restarted = True
+            place.state = Content()
+        return super().honest_answer(request, place)
+
+
+def ran(folder, places=(), **values):
+    config = tiny(folder, strategy="fedavg", rounds=2, tasks=1, **values)
+    transport = Forgetful([100, 101], config, places=places)
+    run_simulated(transport, config)
+    return transport
+
+
+def greetings(transport, client):
+    return [
+        messages.told_run(request.content)
+        for who, request in transport.asked
+        if who == client and request.kind == QUERY
+    ]
+
+
+def test_who_has_lost_its_state_is_told_the_run_again(tmp_path):
+    transport = ran(tmp_path, min_updates=2)
+
+    assert transport.restarted
+    assert [len(greetings(transport, client)) for client in (0, 1)] == [1, 2]
+    assert len({*greetings(transport, 0), *greetings(transport, 1)}) == 1
+    trained = [who for who, request in transport.asked if asked_in(request, 2)]
+    assert trained == [0, 1, 0, 1]  # as after any loss of a state
+
+
+def test_who_keeps_its_state_in_a_folder_knows_the_run_after_a_restart(tmp_path):
+    places = [{"state-path": str(tmp_path / "states")} for _ in range(2)]
+    transport = ran(tmp_path / "run", places, min_updates=2)
+
+    assert transport.restarted
+    assert [len(greetings(transport, client)) for client in (0, 1)] == [1, 1]
+    trained = [who for who, request in transport.asked if asked_in(request, 2)]
+    assert trained == [0, 1]
+
+
+def test_a_run_without_a_number_of_clients_is_told_when_they_are_counted(tmp_path):
+    config = tiny(tmp_path, clients=0)
+    transport = run_in_process(config, nodes=[7, 8, 9])
+
+    first, second = greetings(transport, 2)
+    assert first == ""
+    assert second == resolve(config, clients=3).to_json()
+
+
+def test_outside_of_a_simulation_the_server_refuses_an_attack_at_once(tmp_path):
+    config = tiny(tmp_path, attack="noise", attackers=1)
+    with pytest.raises(ConfigError, match="only a simulation in one process"):
+        run_in_process(config, delay=lambda client: 0)
