@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 FILES := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test static check test-all format docs clean
+.PHONY: help env demo test static check test-all test-flowers format docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ test-all: $(INSTALLED) ## run test with coverage, nine tenths of all lines, then
 	$(PYTEST) -m deploy -n 2 $(FILES) --durations-file=build/durations-deploy.txt
 	$(PYTEST) -m "($(MARKED)) and not deploy" -n 4 $(FILES) \
 		--durations-file=build/durations-marked.txt
+
+test-flowers: $(INSTALLED) ## run a plain federation on the oldest, newest and nightly Flower
+	$(BIN)/python tools/flowers.py $(FLOWERS)
 
 format: $(INSTALLED) ## bring the code into the one format
 	$(BIN)/ruff format .
