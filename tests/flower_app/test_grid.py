@@ -143,7 +143,11 @@ class Raises:
         raise KeyError(name)
 
 
-@pytest.mark.parametrize("content", [None, {}, "text", 3, Raises()], ids=repr)
+@pytest.mark.parametrize(
+    "content",
+    [None, {}, "text", 3, Raises()],
+    ids=["none", "table", "text", "number", "raises"],
+)
 def test_content_that_is_none_raises_only_when_it_is_looked_at(content):
     def strange(message):
         reply = Message(RecordDict(), reply_to=message)
