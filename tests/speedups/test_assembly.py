@@ -23,6 +23,7 @@ from memory import peak_of
 
 from fcl_flower.deploy.speedups import streaming
 from fcl_flower.deploy.speedups.streaming import assembled
+from fcl_flower.flower_app.records import content_of
 
 KB = 2**10
 CHUNK = np.random.default_rng(0).bytes(64 * KB)
@@ -111,6 +112,20 @@ def test_a_message_that_claims_much_is_refused_before_it_is_joined(arrays, least
         assert claimed > least
 
     assert peak_of(refused) < 8
+
+
+def test_a_tensor_with_many_names_is_in_memory_once():
+    record, one = ArrayRecord(), array(20)
+    for number in range(200):
+        record[f"w{number}"] = one
+    sent = RecordDict({"base": record})
+    found = assembled(sent.object_id, contents_of(sent))
+
+    def opened():
+        tensors = content_of(found).tensors["base"]
+        assert tensors["w0"].data == tensors["w199"].data == CHUNK * 20
+
+    assert peak_of(opened) < 6  # it has 1.25 MB, and the oracle as many
 
 
 def test_what_is_joined_is_bounded_whatever_was_sent(monkeypatch):

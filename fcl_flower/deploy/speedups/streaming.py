@@ -107,10 +107,13 @@ class Unread(bytes):
     """
 
     pieces: Sequence[Content] = ()
+    _whole: memoryview | None = None
 
     def read(self) -> memoryview:
-        """Read the tensor's bytes into memory of their own."""
-        return _joined(self.pieces)
+        """Read the tensor's bytes into memory, once for all names that it has."""
+        if self._whole is None:
+            self._whole = _joined(self.pieces)
+        return self._whole
 
 
 def inflated(object_id: str, contents: dict[str, Content]) -> InflatableObject:
@@ -133,14 +136,10 @@ def inflated(object_id: str, contents: dict[str, Content]) -> InflatableObject:
 
 def join(records: RecordDict) -> None:
     """Read the tensors of what was inflated, each into memory of its own."""
-    read: dict[int, tuple[Unread, memoryview]] = {}
     for record in records.array_records.values():
         for array in record.values():
-            unread = array.data
-            if isinstance(unread, Unread):
-                if id(unread) not in read:
-                    read[id(unread)] = unread, _joined(unread.pieces)
-                array.data = cast(bytes, read[id(unread)][1])
+            if isinstance(array.data, Unread):
+                array.data = cast(bytes, array.data.read())
 
 
 def _joined(pieces: Sequence[Content]) -> memoryview:
@@ -208,7 +207,7 @@ def take_over_pushes() -> None:
 MOST_BYTES = 2**31
 """Of all tensors of a message together."""
 MOST_TIMES = 64
-"""What was sent. Honest chunks are of 20 MB and repeat in constant tensors alone."""
+"""What was sent. Honest chunks are of 5 MB and repeat in constant tensors alone."""
 
 
 def take_up() -> None:
