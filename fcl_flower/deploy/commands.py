@@ -13,24 +13,6 @@ from typing import Any
 from fcl_flower.core.errors import MESSAGE_FAILED, RoundError, config_error
 from fcl_flower.flower_app.environment import environment
 
-OLDEST = (1, 40)
-"""The first release of Flower whose programs have one address for everything."""
-
-
-def refuse_old_flower(release: str) -> None:
-    """Refuse a Flower whose programs have other options than ours give.
-
-    Raises:
-        ConfigError: it is too old.
-    """
-    if release != "none" and tuple(map(int, release.split("."))) < OLDEST:
-        expected = (
-            f"{'.'.join(map(str, OLDEST))} or newer for fcl server and fcl client; "
-            "flwr run works with it all the same"
-        )
-        raise config_error("flwr", release, expected)
-
-
 SUPERLINK = "fcl"
 """The name under which Flower's commands know the SuperLink."""
 

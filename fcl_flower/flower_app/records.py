@@ -3,7 +3,7 @@
 from typing import Final, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Arrays
@@ -90,8 +90,3 @@ def model_of(record: ArrayRecord | None) -> Arrays | None:
 def array_record(model: Arrays) -> ArrayRecord:
     """Convert a model to Flower's NumPy arrays."""
     return ArrayRecord({name: Array(np.asarray(t)) for name, t in model.items()})
-
-
-def metric_record(metrics: dict[str, float]) -> MetricRecord:
-    """Convert what was measured to Flower's record."""
-    return MetricRecord(dict(metrics))

@@ -13,7 +13,7 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Arrays
 from fcl_flower.flower_app.grid import GridTransport
 from fcl_flower.flower_app.log import join_flower
-from fcl_flower.flower_app.records import array_record, metric_record, model_of
+from fcl_flower.flower_app.records import array_record, model_of
 from fcl_flower.rounds.loop import EvaluateFn as OurEvaluateFn
 from fcl_flower.rounds.loop import Metrics
 from fcl_flower.rounds.run import run_federation
@@ -86,7 +86,7 @@ class FlowerStrategy(Strategy):
             (found.evaluate_metrics, result.evaluate_metrics_clientapp),
             (found.own_metrics, result.evaluate_metrics_serverapp),
         ):
-            by_round.update({n: metric_record(dict(m)) for n, m in metrics.items()})
+            by_round.update({n: MetricRecord(dict(m)) for n, m in metrics.items()})
         return result
 
     def _refuse(self, *given: object, **named: object) -> NoReturn:

@@ -52,7 +52,7 @@ def answer(kind: str, content: Content, place: Place) -> Content | Problem:
     What the sentence keeps from the server, as it tells of local data, stands beside it
     in this machine's log; so does the traceback of an error that nobody has foreseen.
     """
-    return answered(partial(_handler(kind), content, place))
+    return answered(lambda: _handler(kind)(content, place))
 
 
 def answered(call: Callable[[], Content | Problem]) -> Content | Problem:
@@ -74,16 +74,12 @@ def answered(call: Callable[[], Content | Problem]) -> Content | Problem:
 
 
 def _handler(kind: str) -> Handler:
-    if kind in HANDLERS:
-        return HANDLERS[kind]
-
-    def unknown(content: Content, place: Place) -> Content:
+    if kind not in HANDLERS:
         raise WireError(
             f"message: got the kind {kind[:40]!r}, expected one of "
             f"{', '.join(HANDLERS)}: install the same version of fcl-flower everywhere"
         )
-
-    return unknown
+    return HANDLERS[kind]
 
 
 def who(content: Content, place: Place) -> Content:

@@ -26,7 +26,7 @@ from fcl_flower.rounds.pending_requests import PendingRequest, PendingRequests
 from fcl_flower.rounds.prepare import FederatedRun
 from fcl_flower.rounds.replies import SURVEY, Replies
 from fcl_flower.rounds.server import Sent
-from fcl_flower.rounds.transport import EVALUATE, Reply, Request, Transport
+from fcl_flower.rounds.transport import EVALUATE, Reply, Request
 
 
 @dataclass
@@ -68,14 +68,11 @@ class AsyncLoop(Loop):
     """
 
     def __init__(
-        self,
-        run: FederatedRun,
-        transport: Transport,
-        evaluate_fn: EvaluateFn | None = None,
+        self, run: FederatedRun, evaluate_fn: EvaluateFn | None = None
     ) -> None:
         """Take up a run; see `Loop`."""
-        super().__init__(run, transport, evaluate_fn)
-        self._mailbox = Mailbox(transport, run.timeout)
+        super().__init__(run, evaluate_fn)
+        self._mailbox = Mailbox(self._transport, run.timeout)
         self._clients = {
             client: ClientProgress(max(self._server.last_round(client), before))
             for client in range(self._schedule.clients)

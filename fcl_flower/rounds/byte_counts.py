@@ -8,13 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from fcl_flower.core.types import AnyArray, Arrays, Payload, SparseArray, group_kind
-from fcl_flower.rounds.codec import Encoded
+from fcl_flower.rounds.codec import CHUNK_BYTES, Encoded
 from fcl_flower.rounds.transport import Content, Value
 
 META = "meta"
 NOMINAL_BYTES = 4
-CHUNK_BYTES = 5 * 2**20
-"""Of the pieces that Flower cuts a tensor into."""
 
 _ID = "0" * 64
 """As long as the hash by which Flower knows an object; which it is costs nothing."""
@@ -89,7 +87,7 @@ class _Tensors:
         # A chunk whose length no other has needs no hash.
         if all(self._lengths[length] == 1 for length in lengths):
             return [(length,) for length in lengths]
-        return [(known_by,) for known_by in array.chunk_hashes(CHUNK_BYTES)]
+        return [(known_by,) for known_by in array.chunk_hashes]
 
 
 def _lengths(array: Encoded) -> list[int]:

@@ -9,16 +9,15 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from logging import INFO, WARNING
 from pathlib import Path
-from types import MappingProxyType
 
 from fcl_flower import __version__
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import BEGINS, WAITING, RoundError, WireError
 from fcl_flower.core.failures import NOT_CONNECTED
 from fcl_flower.core.files import replace_file
-from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.log import log
 from fcl_flower.rounds import mailbox, messages
+from fcl_flower.rounds.given_numbers import NUMBERS_FILE, GivenNumbers
 from fcl_flower.rounds.roll import Roll
 from fcl_flower.rounds.transport import QUERY, Content, Reply, Request, Transport
 
@@ -100,8 +99,6 @@ def check_claim(node: int, client: int) -> None:
         raise WireError(f"has the key of client {own}, but claims to be {client}")
 
 
-NONE: Mapping[int, int] = MappingProxyType({})
-
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
 """After which a node is asked again that gave no sign of life."""
@@ -113,70 +110,15 @@ NOTICE_SECONDS = 10.0
 """Between two lines of the log that say who is missing before the first round."""
 
 
-NUMBERS_FILE = "nodes.json"
-"""In a run's folder: the nodes that the server has given a number."""
-NUMBERS_FORMAT = 1
-
-
-class GivenNumbers:
-    """The numbers of nodes without one of their own, kept in the record of a run.
-
-    They are given in ascending order of the nodes that are met together. A node that
-    comes back has its number again. Where all numbers are given, a new node gets the
-    lowest of those whose node is gone: a program without a key is another node each
-    time that it starts.
-    """
-
-    def __init__(self, file: Path | None = None) -> None:
-        """Go on with those in a file, which need not be there; None for none."""
-        self._given: dict[int, int] = {}
-        self._file: Path | None = None
-        if file is not None and file.is_file():
-            found = json.loads(file.read_text())
-            check_format(file, found[KEY], NUMBERS_FORMAT)
-            self._given = {int(node): number for node, number in found["nodes"].items()}
-
-    def keep(self, file: Path) -> None:
-        """Keep the numbers in a file from now on, in place of what it has."""
-        self._file = file
-        if not self._given:
-            file.unlink(missing_ok=True)
-        self._write()
-
-    def give(self, node: int, taken: Collection[int], clients: int) -> int | None:
-        """Give a node its number; None where all are taken.
-
-        Args:
-            node: that has none of its own.
-            taken: numbers of others that are connected.
-            clients: how many numbers there are; 0 for any.
-        """
-        known = self._given.get(node)
-        if known is not None and known not in taken:
-            return known
-        given = {*self._given.values(), *taken}
-        most = clients or len(given) + 1
-        free = [number for number in range(most) if number not in given]
-        free += [number for number in range(most) if number not in taken]
-        if not free:
-            return None
-        self._given = {n: c for n, c in self._given.items() if c != free[0]}
-        self._given[node] = free[0]
-        self._write()
-        return free[0]
-
-    def _write(self) -> None:
-        if self._file is not None and self._given:
-            found = {KEY: NUMBERS_FORMAT, "nodes": self._given}
-            replace_file(self._file, json.dumps(found))
-
-
 class ClientRegistry:
     """Knows the node of each client; a client's name for good is its number.
 
     A node is asked for its number when it connects. It has one of its own, as its
     configuration says, or gets one here. Only `wait_for_clients`, before the first
     round, waits for the answer.
+
+    Attributes:
+        transport: reaches the nodes.
     """
 
     def __init__(
@@ -188,14 +130,13 @@ class ClientRegistry:
         the first round. ``numbers`` is the file with those that an earlier server of
         the run has given.
         """
-        self._transport = transport
+        self.transport = transport
         self._numbers = GivenNumbers(numbers)
         self._clients = clients
         self._connected: dict[int, int] = {}
         self._known: dict[int, int] = {}
         self._mailbox = mailbox.Mailbox(transport, GREETING_SECONDS)
         self._asked: set[int] = set()
-        self._offered = set[int]()
         self._unnumbered = set[int]()
         self._not_before: dict[int, float] = {}
         self._refused: dict[int, str] = {}
@@ -336,10 +277,9 @@ class ClientRegistry:
             del self._connected[client]
             self._ask([node])
 
-    def _ask(self, nodes: Iterable[int], numbers: Mapping[int, int] = NONE) -> None:
+    def _ask(self, nodes: Iterable[int], numbers: Mapping[int, int] = {}) -> None:
         asked = list(nodes)
         self._asked.update(asked)
-        self._offered.update(numbers)
         self._mailbox.send(
             Request(node, QUERY, messages.greeting(self._spec, numbers.get(node)))
             for node in asked
@@ -378,7 +318,7 @@ class ClientRegistry:
         # Over a network the call retries without end where its server does not
         # answer: it goes on beside the rounds, which do with what was said before.
         if self._listing is None:
-            self._listing = self._begin(self._transport.nodes)
+            self._listing = self._begin(self.transport.nodes)
         wait([self._listing], mailbox.POLL_TIMEOUT)
         if self._listing.done():
             said, self._listing = self._listing, None
@@ -392,15 +332,13 @@ class ClientRegistry:
             node = reply.node
             self._asked.discard(node)
             self._liars.discard(node)
-            offered = node in self._offered
-            self._offered.discard(node)
             # A peer's content may break what reads it in any way.
             try:
                 said = reply.content.scalars["who"]
                 claimed = _claimed(said)
-                if claimed is None and offered:
-                    raise WireError("does not take the number that it is given")
                 if claimed is None:
+                    if messages.told_number(reply.request.content) is not None:
+                        raise WireError("does not take the number that it is given")
                     self._unnumbered.add(node)
                     continue
                 check_claim(node, claimed)
@@ -428,7 +366,6 @@ class ClientRegistry:
                 self._connected[client], self._known[node] = node, client
                 self._refused.pop(node, None)
                 self._meet(client, node, told[node])
-
         self._unnumbered &= self._listed
         if not self._asked:  # so that their order is not that of their answers
             nodes, self._unnumbered = self._unnumbered, set()

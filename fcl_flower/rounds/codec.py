@@ -33,6 +33,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
@@ -100,6 +101,8 @@ _DTYPES = {
     )
 }
 _MAX_AXES = 64  # NumPy's own limit
+CHUNK_BYTES: Final = 5 * 2**20
+"""Of the pieces that Flower cuts a tensor into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +181,12 @@ class Encoded:
     form: str
     data: Bytes
 
-    def chunk_hashes(self, size: int) -> list[bytes]:
-        """Hash each piece of so many bytes; many clients may receive one tensor."""
-        known: dict[int, list[bytes]] = self.__dict__.setdefault("_hashes", {})
-        if size not in known:
-            starts = range(0, len(self.data), size)
-            parts = (self.data[start : start + size] for start in starts)
-            known[size] = [hashlib.sha256(part).digest() for part in parts]
-        return known[size]
+    @cached_property
+    def chunk_hashes(self) -> list[bytes]:
+        """Hashes of its pieces, made once: many clients may receive one tensor."""
+        starts = range(0, len(self.data), CHUNK_BYTES)
+        parts = (self.data[start : start + CHUNK_BYTES] for start in starts)
+        return [hashlib.sha256(part).digest() for part in parts]
 
 
 def encode(

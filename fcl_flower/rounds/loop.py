@@ -10,7 +10,6 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Arrays
 from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.transport import Transport
 
 Metrics: TypeAlias = Mapping[str, float]
 EvaluateFn: TypeAlias = Callable[[int, Arrays], Metrics | None]
@@ -38,14 +37,12 @@ class Loop(ABC):
     """Runs the rounds of a federation that are not finished yet."""
 
     def __init__(
-        self,
-        run: FederatedRun,
-        transport: Transport,
-        evaluate_fn: EvaluateFn | None = None,
+        self, run: FederatedRun, evaluate_fn: EvaluateFn | None = None
     ) -> None:
         """Take up a run of `prepare`, fresh or resumed; see `run_federation`."""
-        self._run, self._transport, self._evaluate_fn = run, transport, evaluate_fn
+        self._run, self._evaluate_fn = run, evaluate_fn
         self._server, self._registry = run.server, run.registry
+        self._transport = run.registry.transport
         self._schedule, self._clock = run.schedule, run.clock
         self._section = run.config.federation
         self._result = LoopResult()

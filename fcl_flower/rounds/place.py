@@ -102,11 +102,10 @@ class Place:
         Raises:
             RunUnknownError: it has told nothing, or that is lost.
         """
-        text = messages.told_run(self.state)
-        if self.node.state_path:
-            known = self.known_number is not None
-            text = _without_format(self.folder / SPEC_FILE) if known else ""
-        if not text or self.known_number is None:
+        text, number = messages.told_run(self.state), self.known_number
+        if self.node.state_path and number is not None:
+            text = _without_format(self.folder / SPEC_FILE)
+        if not text or number is None:
             said = "the run is not known here, as after a loss of the state"
             raise RunUnknownError(said)
         return RunSpec.from_json(text)

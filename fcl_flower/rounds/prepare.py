@@ -31,8 +31,9 @@ from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.rounds import versions
 from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.class_names import ClassPlaces
-from fcl_flower.rounds.clients import NUMBERS_FILE, ClientRegistry
+from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.codec import WireFormat
+from fcl_flower.rounds.given_numbers import NUMBERS_FILE
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.pixel_sums import agree_on_pixels
 from fcl_flower.rounds.questions import Asker
@@ -106,7 +107,7 @@ def prepare(
     if not transport.simulated:
         refuse_attack(config)
     made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
-    made = _told(made, Asker(transport, registry, timeout))
+    made = _told(made, Asker(registry, timeout))
     config, scenario, network = made.config, made.scenario, made.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_model:
@@ -144,11 +145,11 @@ def prepare(
         reader=_reader(made, strategy, registry, network),
         evaluates_updates=_evaluates_updates(made),
         largest_message=math.inf if transport.simulated else LARGEST_MESSAGE,
-        on_task_end=partial(
-            _keep_none if transport.simulated else _keep_version,
-            folder,
-            registry,
-            ledger,
+        # Of a simulation the end alone is kept, by its checkpoint.
+        on_task_end=(
+            None
+            if transport.simulated
+            else partial(_keep_version, folder, registry, ledger)
         ),
     )
     if config.run.resume and server.resume():
@@ -177,13 +178,13 @@ def prepare(
     section = config.federation
     quorum = Quorum(section.quorum, section.deadline_factor)
     if made.spec.names_classes:
-        asker = Asker(transport, registry, timeout, quorum.closes_at)
+        asker = Asker(registry, timeout, quorum.closes_at)
         holders = recorder.record.begun.class_holders
         places = ClassPlaces(asker, made.spec, recorder.name_classes, holders)
         run = replace(run, agree_on_classes=places.agree)
     if secure is None:
         return run
-    channel = Channel(transport, registry, timeout, lambda: server.traffic, quorum)
+    channel = Channel(registry, timeout, lambda: server.traffic, quorum)
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 
@@ -261,10 +262,6 @@ def _checked(given: Arrays, model: Arrays) -> Arrays:
             raise config_error(key, "NaN or infinity", "finite values")
         found[name] = tensor
     return found
-
-
-def _keep_none(*about: object) -> None:
-    """Keep no version: a simulation has the end alone, by its checkpoint."""
 
 
 def _keep_version(

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from fcl_flower.core.log import log
 from fcl_flower.rounds import mailbox
 from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.transport import Content, Request, Transport
+from fcl_flower.rounds.transport import Content, Request
 
 T = TypeVar("T")
 
@@ -20,7 +20,6 @@ class Asker(NamedTuple):
         closes_at: when those who have not answered are no longer waited for.
     """
 
-    transport: Transport
     registry: ClientRegistry
     timeout: float
     closes_at: mailbox.Deadline = mailbox.wait_for_all
@@ -35,7 +34,10 @@ class Asker(NamedTuple):
 
         A reply that cannot be read is left out, with a warning.
         """
-        box, found = mailbox.Mailbox(self.transport, self.timeout), dict[int, T]()
+        box, found = (
+            mailbox.Mailbox(self.registry.transport, self.timeout),
+            dict[int, T](),
+        )
         asked = [
             Request(self.registry.node(client), kind, content)
             for client, content in contents.items()

@@ -52,7 +52,7 @@ def run_federation(
     loop = AsyncLoop if config.asynchronous.enabled else SyncLoop
     with ExitStack() as stack:
         run = prepare(config, transport, initial_model, num_rounds, seconds, stack)
-        result = loop(run, transport, evaluate_fn).run()
+        result = loop(run, evaluate_fn).run()
         run.server.finish(_write_report)
         private = run.ledger is not None
         stopped = private and run.server.done < run.schedule.num_rounds

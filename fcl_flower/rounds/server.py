@@ -66,7 +66,7 @@ class Server:
         reader: ReplyReader,
         evaluates_updates: bool = False,
         largest_message: float = math.inf,
-        on_task_end: Callable[[TaskStage, Payload], None] = lambda stage, state: None,
+        on_task_end: Callable[[TaskStage, Payload], None] | None = None,
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
@@ -364,7 +364,7 @@ class Server:
             beside["asked"] = pending.to_payload()
         self._store.save(self._state, self._done, beside)
         self._state = self._on_disk(self._state)
-        if stage.ends_task:
+        if stage.ends_task and self._on_task_end:
             self._on_task_end(stage, self._state)
         self._stages.note(stages)
         self._aggregated.clear()

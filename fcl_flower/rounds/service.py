@@ -31,9 +31,10 @@ from fcl_flower.results.service import (
     write,
 )
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.clients import NUMBERS_FILE, ClientRegistry
+from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.due import next_training
 from fcl_flower.rounds.extend import extend, replace_config
+from fcl_flower.rounds.given_numbers import NUMBERS_FILE
 from fcl_flower.rounds.mailbox import Mailbox, reason
 from fcl_flower.rounds.noted_runs import noted_run
 from fcl_flower.rounds.run import run_federation

@@ -18,7 +18,7 @@ from fcl_flower.rounds.loop import EvaluateFn, Loop
 from fcl_flower.rounds.messages import evaluate_metrics, train_metrics
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.transport import Reply, Request, Transport
+from fcl_flower.rounds.transport import Reply, Request
 
 POLL_SECONDS = 0.1
 
@@ -33,16 +33,13 @@ class SyncLoop(Loop):
     """
 
     def __init__(
-        self,
-        run: FederatedRun,
-        transport: Transport,
-        evaluate_fn: EvaluateFn | None = None,
+        self, run: FederatedRun, evaluate_fn: EvaluateFn | None = None
     ) -> None:
         """Take up a run; see `Loop`."""
-        super().__init__(run, transport, evaluate_fn)
+        super().__init__(run, evaluate_fn)
         section = self._section
         self._quorum = Quorum(section.quorum, section.deadline_factor)
-        self._mailbox = mailbox.Mailbox(transport, run.timeout)
+        self._mailbox = mailbox.Mailbox(self._transport, run.timeout)
         # Of the round under way, by client:
         self._stages: dict[int, TaskStage] = {}
         self._updates: dict[int, Update] = {}

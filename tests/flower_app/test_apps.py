@@ -86,32 +86,24 @@ def test_a_run_that_is_not_known_is_asked_for():
     assert messages.reports_run_unknown(content_of(reply.content))
 
 
-def test_a_failure_is_a_sentence_without_a_traceback(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [(RoundError("too few replies"), 0), (KeyError("nobody has foreseen it"), 100)],
+)
+def test_only_a_failure_that_was_foreseen_has_no_traceback(
+    tmp_path, monkeypatch, error, lines
+):
     def fail(config, transport):
-        raise RoundError("too few replies")
+        raise error
 
     monkeypatch.setattr(sys, "tracebacklimit", 100, raising=False)
     monkeypatch.setattr(server_app, "run_federation", fail)
     context = Context(1, 0, {}, RecordDict(), tiny(tmp_path / "out").flat())
 
-    with pytest.raises(RoundError):
+    with pytest.raises(type(error)):
         server_app.main(None, context)
 
-    assert sys.tracebacklimit == 0
-
-
-def test_an_error_that_nobody_has_foreseen_has_its_traceback(tmp_path, monkeypatch):
-    def fail(config, transport):
-        raise KeyError("x")
-
-    monkeypatch.setattr(sys, "tracebacklimit", 100, raising=False)
-    monkeypatch.setattr(server_app, "run_federation", fail)
-    context = Context(1, 0, {}, RecordDict(), tiny(tmp_path / "out").flat())
-
-    with pytest.raises(KeyError):
-        server_app.main(None, context)
-
-    assert sys.tracebacklimit == 100
+    assert sys.tracebacklimit == lines
 
 
 def test_speedups_are_taken_up_where_the_environment_names_them(tmp_path, monkeypatch):

@@ -23,7 +23,6 @@ from fcl_flower.flower_app.records import (
     array_record,
     content_of,
     kept_records,
-    metric_record,
     model_of,
 )
 from fcl_flower.rounds import messages
@@ -158,7 +157,3 @@ def test_a_model_of_other_arrays_than_numpys_is_refused():
     record = ArrayRecord({"w": Array("float32", (1,), "torch", bytes(4))})
     with pytest.raises(ConfigError, match=r"initial_arrays w: got 'torch', expected"):
         model_of(record)
-
-
-def test_what_was_measured_is_flowers_record():
-    assert metric_record({"loss": 0.5}) == MetricRecord({"loss": 0.5})

@@ -11,40 +11,27 @@ from importlib import metadata
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.deploy.commands import refuse_old_flower
 
 Side: TypeAlias = Literal["server", "client"]
-SIDES: Final[tuple[Side, ...]] = ("server", "client")
 RELEASES: Final = ("1.41", "1.42")
 """The releases of Flower with which all speed-ups are tested."""
+OLDEST: Final = (1, 40)
+"""The first release of Flower whose programs have one address for everything."""
 DISTRIBUTIONS: Final = ("flwr", "flwr-nightly")
 
 
-class Speedup(NamedTuple):
-    """One speed-up.
-
-    Attributes:
-        sides: whose programs take it up.
-        brings: what a user has of it.
-        releases: of Flower with which it is tested.
-    """
-
-    sides: tuple[Side, ...]
-    brings: str
-    releases: tuple[str, ...] = RELEASES
-
-
-SPEEDUPS: Final[Mapping[str, Speedup]] = {
-    "resident": Speedup(("client",), "one process answers all messages of a run"),
-    "pace": Speedup(("client",), "a client looks for messages often during a run"),
-    "lean": Speedup(("client",), "an idle client loads no database"),
-    "streaming": Speedup(SIDES, "large messages pass through the memory in pieces"),
-    "large_objects": Speedup(("server",), "large messages lie in files"),
-    "pauses": Speedup(SIDES, "a run outlasts a minute's sleep of its machines"),
-    "deliveries": Speedup(("server",), "a message whose delivery was lost comes again"),
-    "stopped_runs": Speedup(("client",), "a run stopped in a message harms no other"),
+SPEEDUPS: Final[Mapping[str, tuple[Side, ...]]] = {
+    "resident": ("client",),
+    "pace": ("client",),
+    "lean": ("client",),
+    "streaming": ("server", "client"),
+    "large_objects": ("server",),
+    "pauses": ("server", "client"),
+    "deliveries": ("server",),
+    "stopped_runs": ("client",),
 }
-"""All speed-ups, by the names of their files."""
+"""Whose programs take each speed-up up, by its name: that of its file, but for
+``lean``, which is part of `supernode`."""
 
 
 class Choice(NamedTuple):
@@ -67,6 +54,15 @@ def flower_release() -> str:
     return "none"
 
 
+def _refuse_old(release: str) -> None:
+    if release != "none" and tuple(map(int, release.split("."))) < OLDEST:
+        expected = (
+            f"{'.'.join(map(str, OLDEST))} or newer for fcl server and fcl client; "
+            "flwr run works with it all the same"
+        )
+        raise config_error("flwr", release, expected)
+
+
 def choose(setting: str, side: Side, release: str | None = None) -> Choice:
     """Choose the speed-ups of a program.
 
@@ -84,15 +80,15 @@ def choose(setting: str, side: Side, release: str | None = None) -> Choice:
     'speed-ups: none, as they are tested with Flower 1.41 and 1.42, and this is 1.99'
     """
     release = release or flower_release()
-    refuse_old_flower(release)
-    mine = {name: one for name, one in SPEEDUPS.items() if side in one.sides}
-    tested = tuple(name for name, one in mine.items() if release in one.releases)
+    _refuse_old(release)
+    known = release in RELEASES
+    tested = tuple(n for n, sides in SPEEDUPS.items() if known and side in sides)
     if setting == "off":
         return Choice((), "speed-ups: none, as asked")
     if setting == "auto":
         if not tested:
-            known = " and ".join(RELEASES)
-            why = f"as they are tested with Flower {known}, and this is {release}"
+            those = " and ".join(RELEASES)
+            why = f"as they are tested with Flower {those}, and this is {release}"
             return Choice((), f"speed-ups: none, {why}")
         return Choice(tested, f"speed-ups: {', '.join(tested)}")
     names = tuple(filter(None, setting.split(",")))

@@ -28,14 +28,13 @@ from fcl_flower.rounds.secure import crypto
 from fcl_flower.rounds.secure.client import KEYS, SHARES, UNMASK, Table
 from fcl_flower.rounds.secure.crypto import CHECKS, Layout, Vector
 from fcl_flower.rounds.secure.graph import MaskGraph, holders, mask_graph
-from fcl_flower.rounds.transport import QUERY, Content, Request, Transport
+from fcl_flower.rounds.transport import QUERY, Content, Request
 
 
 @dataclass(frozen=True)
 class Channel:
     """Asks clients, and counts the traffic."""
 
-    transport: Transport
     registry: ClientRegistry
     timeout: float
     traffic: Callable[[], Traffic]
@@ -61,7 +60,7 @@ class Channel:
             asked.append(Request(node, f"{QUERY}.{query}", content))
         answers: dict[int, Table] = {}
         failures: dict[int, str] = {}
-        box = mailbox.Mailbox(self.transport, self.timeout)
+        box = mailbox.Mailbox(self.registry.transport, self.timeout)
         closes_at = replace(self.quorum, least=least).closes_at
         for reply in mailbox.ask(box, asked, closes_at):
             client = self.registry.client(reply.node)

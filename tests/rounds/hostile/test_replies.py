@@ -93,7 +93,7 @@ class OneRound:
         schedule = Built(resolved).schedule
         schedule = replace(schedule, tasks=1)
         parts = (server, schedule, SimulatedClock(), {}, registry, self.config)
-        SyncLoop(FederatedRun(*parts, timeout=5), transport).run()
+        SyncLoop(FederatedRun(*parts, timeout=5)).run()
         return exact(server.state), rounds_of(self.folder)[0], recorder.record.accuracy
 
     def play(self, answers):

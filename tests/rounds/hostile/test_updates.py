@@ -82,7 +82,7 @@ class Waiting:
         self.server.begin(snapshot(model, model.shared_names()))
         first = replace(schedule, tasks=1)
         parts = (self.server, first, SimulatedClock(), {}, registry, config)
-        SyncLoop(FederatedRun(*parts, timeout=5), transport).run()
+        SyncLoop(FederatedRun(*parts, timeout=5)).run()
 
         self.stage = schedule.stage(2)
         self.question, self.honest = {}, {}
