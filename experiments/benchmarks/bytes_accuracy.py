@@ -22,10 +22,7 @@ SETTINGS: dict[str, dict[str, Scalar]] = {
     "float32": {},
     "float16": {"wire_dtype": "float16"},
     "bfloat16": {"wire_dtype": "bfloat16"},
-    **{
-        f"{levels}, zstd": {"wire_dtype": levels, "wire_compression": "zstd"}
-        for levels in ("int8", "int4", "ternary")
-    },
+    **{levels: {"wire_dtype": levels} for levels in ("int8", "int4", "ternary")},
 }
 """Keys of `federation`; the others' bytes are divided by those of the first."""
 

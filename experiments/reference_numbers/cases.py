@@ -182,28 +182,25 @@ VARIANTS = {
     ),
 }
 
-ZSTD = {"wire_compression": "zstd"}
-INT8 = {"wire_dtype": "int8", **ZSTD}
+INT8 = {"wire_dtype": "int8"}
 BY_LEVELS = ("fedavg", "fedweit", "concept-matching", "matched-ensemble", "fedet")
 
 WIRE = {
-    "zstd": of("fedavg", **ZSTD),
     "float16": of("fedavg", wire_dtype="float16"),
     "float16 fedweit": of("fedweit", wire_dtype="float16"),
-    "bfloat16 zstd": of("scaffold", wire_dtype="bfloat16", **ZSTD),
-    **{f"int8 zstd {name}": of(name, **INT8) for name in BY_LEVELS},
-    "int8 zstd target": of("target", **INT8),
-    "int8": of("fedavg", wire_dtype="int8"),
+    "bfloat16": of("scaffold", wire_dtype="bfloat16"),
+    **{f"int8 {name}": of(name, **INT8) for name in BY_LEVELS},
+    "int8 target": of("target", **INT8),
     "int8 without feedback": of("fedavg", **INT8, error_feedback=False),
     "int8 fraction": of("fedavg", **INT8, clients=4, client_fraction=0.5, rounds=3),
     "int8 resumed": of("fedavg", 5, **INT8),
     "int8 asynchronous": of("fedavg", **INT8, asynchronous=True),
     "int8 asynchronous resumed": of("fedavg", 5, **INT8, asynchronous=True),
-    "int4 zstd": of("fedavg", **{**INT8, "wire_dtype": "int4"}),
-    "ternary zstd": of("fedavg", **{**INT8, "wire_dtype": "ternary"}),
-    "ternary zstd fedweit": of("fedweit", **{**INT8, "wire_dtype": "ternary"}),
+    "int4": of("fedavg", wire_dtype="int4"),
+    "ternary": of("fedavg", wire_dtype="ternary"),
+    "ternary fedweit": of("fedweit", wire_dtype="ternary"),
     "ternary without feedback": of(
-        "fedavg", **{**INT8, "wire_dtype": "ternary"}, error_feedback=False
+        "fedavg", wire_dtype="ternary", error_feedback=False
     ),
 }
 
@@ -495,6 +492,6 @@ LONG = {
 
 ON_FLOWER = (
     *("methods/concept-matching", "methods/fedavg", "methods/fedweit"),
-    *("rounds/quorum", "secure/fedavg", "wire/int8 zstd fedavg"),
+    *("rounds/quorum", "secure/fedavg", "wire/int8 fedavg"),
 )
 """Small cases that are also run on Flower's simulation runtime."""

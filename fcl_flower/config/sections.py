@@ -364,8 +364,6 @@ class FederationSection(Section):
     """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
     as the difference to what the other side has, adapters and finished networks as they
     are, and the rest exactly (docs/explain/wire.md)."""
-    wire_compression: Literal["none", "zstd"] = "none"
-    """Compression of tensors on the wire, without loss."""
     error_feedback: bool = True
     """Add what rounding to levels takes from a difference to the next one; without it
     differences are rounded at random."""

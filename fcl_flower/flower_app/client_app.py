@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.flower_app.log import join_flower
-from fcl_flower.flower_app.records import RecordMaker, content_of, kept_records
+from fcl_flower.flower_app.records import RecordMaker, content_of
 from fcl_flower.rounds.answers import answer, answered
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.transport import Content, Problem
@@ -36,7 +36,7 @@ def _answer(message: Message, context: Context) -> Content | Problem:
     kind = message.metadata.message_type
     found = answer(kind, content_of(message.content), place)
     if place.state is not kept or kept.scalars != before:
-        context.state = kept_records(place.state)
+        context.state = RecordMaker().records(place.state)
     return found
 
 

@@ -26,7 +26,7 @@ class RecordMaker:
         self._made: dict[int, tuple[Encoded, Array]] = {}
 
     def records(self, content: Content) -> RecordDict:
-        """Make the records of a message; tensors stay in their memory."""
+        """Make the records of a message."""
         records = RecordDict()
         for group, tensors in content.tensors.items():
             records[group] = record = ArrayRecord()  # the constructor copies
@@ -38,20 +38,9 @@ class RecordMaker:
 
     def _array(self, tensor: Encoded) -> Array:
         if id(tensor) not in self._made:
-            array = Array(tensor.dtype, tensor.shape, tensor.form, b"")
-            # Flower slices whatever is there; its constructor alone insists on `bytes`.
-            array.data = cast(bytes, tensor.data)
+            array = Array(tensor.dtype, tensor.shape, tensor.form, tensor.data)
             self._made[id(tensor)] = tensor, array
         return self._made[id(tensor)][1]
-
-
-def kept_records(content: Content) -> RecordDict:
-    """Make records for `Context.state`, which Flower serializes: of bytes alone."""
-    records = RecordMaker().records(content)
-    for record in records.array_records.values():
-        for array in record.values():
-            array.data = bytes(array.data)
-    return records
 
 
 def content_of(records: RecordDict) -> Content:
@@ -71,7 +60,7 @@ def content_of(records: RecordDict) -> Content:
 def _data(array: Array) -> bytes:
     # A speed-up may leave tensors on the disk until they are looked at.
     read = getattr(array.data, "read", None)
-    return cast(bytes, read()) if read else array.data
+    return bytes(read() if read else array.data)
 
 
 # ---- what Flower's user gives and gets

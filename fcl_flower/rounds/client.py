@@ -154,7 +154,7 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
         (received, learner.training_only),
     )
     return sum(
-        len(encode(tensor, copy=False).data)
+        len(encode(tensor).data)
         for payload, names in left_out
         for arrays in _without(payload, names).values()
         for tensor in arrays.values()

@@ -33,8 +33,6 @@ from fcl_flower.rounds.codec import (
     decode,
     encode,
     is_matrix,
-    pack,
-    whole_rows,
 )
 from fcl_flower.rounds.messages import MessageEncoder, Tensors
 from fcl_flower.rounds.transport import Content, Value
@@ -44,8 +42,8 @@ COPIES: Final = "fcl.copies"
 it is this one, and its checksum."""
 CHANGE: Final = "/+"
 """Between the name of a group and the round whose change of it a group holds."""
-ROWS: Final = "/rows"
-"""After the name of a group: which rows of it the learner gets, one bit a row."""
+ENTRIES: Final = "/entries"
+"""After the name of a group: which entries the learner gets, one bit an entry."""
 RESIDUALS: Final = "rest/"
 """What rounding has left, in a checkpoint, by group."""
 _MODEL: Final = "model/"
@@ -175,12 +173,12 @@ class ErrorFeedback:
         wire = self._wire
         if not wire.feedback:
             wanted = _with_values(wanted, _within_range(_values_of(wanted)))
-            made = encode(wanted, wire.dtype, compress=wire.compress, seed=seed)
+            made = encode(wanted, wire.dtype, seed=seed)
             return made, decode(made)
         residuals = self._residuals.setdefault(group, {})
         rest = np.asarray(residuals.get(name, np.zeros(wanted.shape, np.float32)))
         values = _within_range(_values_of(wanted) + _entries(rest, wanted))
-        made = encode(_with_values(wanted, values), wire.dtype, compress=wire.compress)
+        made = encode(_with_values(wanted, values), wire.dtype)
         read = decode(made)
         residuals[name] = _put(_with_values(wanted, values - _values_of(read)), rest)
         return made, read
@@ -271,14 +269,13 @@ class ModelPublisher:
             models[group] = state[group]
             notes[group] = [self._version, self._checksum(group, state)]
             changes = self._since(group, self._held.get(client, {}).get(group))
-            rows = _rows(arrays)
-            if changes is None or rows is None:
+            if changes is None:
                 continue
             if _encoded_bytes(changes.values()) >= _matrix_bytes(arrays):
                 continue
             made[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
-            if rows:
-                made[group + ROWS] = rows
+            if entries := _entries_sent(arrays):
+                made[group + ENTRIES] = entries
             for version, tensors in changes.items():
                 made[f"{group}{CHANGE}{version}"] = tensors
         content = self._encoder.encode_request(made, assignment)
@@ -342,16 +339,14 @@ class ModelPublisher:
         return found
 
 
-def _rows(arrays: Arrays) -> Arrays | None:
-    # One bit a row; None where a tensor has only some entries of one.
-    found: dict[str, AnyArray] = {}
+def _entries_sent(arrays: Arrays) -> Arrays:
+    bits: dict[str, AnyArray] = {}
     for name, tensor in arrays.items():
         if isinstance(tensor, SparseArray):
-            rows = whole_rows(tensor)
-            if rows is None:
-                return None
-            found[name] = np.frombuffer(pack(".rows", tensor.shape, rows), np.uint8)
-    return found
+            present = np.zeros(tensor.size, np.bool_)
+            present[tensor.indices] = True
+            bits[name] = np.packbits(present, bitorder="little")
+    return bits
 
 
 # ---- a client's half
@@ -398,7 +393,7 @@ class ModelCopy:
         self._current = {}
         for group, note in notes.items():
             version, expected = _numbers(note)
-            rows = payload.pop(group + ROWS, {})
+            entries = payload.pop(group + ENTRIES, {})
             changes = {
                 int(name.rpartition(CHANGE)[2]): payload.pop(name)
                 for name in [n for n in payload if n.startswith(group + CHANGE)]
@@ -406,7 +401,8 @@ class ModelCopy:
             model = self._entered(group, payload[group])
             if changes:
                 model = self._moved(group, model, changes)
-                payload[group] = {n: _part(model[n], rows[n]) for n in rows} or model
+                parts = {n: _part(model[n], bits) for n, bits in entries.items()}
+                payload[group] = parts or model
             if checksum(model) != expected:
                 raise CopyError(f"{group}: the copy is not the server's model")
             self._models[group] = self._current[group] = model
@@ -462,10 +458,10 @@ class ModelCopy:
         return self._feedback.difference(group, name, wanted, seed)[0]
 
 
-def _part(tensor: AnyArray, rows: AnyArray) -> SparseArray:
-    dense, packed = np.asarray(tensor), np.asarray(rows, np.uint8)
-    marks = np.unpackbits(packed, count=len(dense), bitorder="little")
-    return SparseArray.of_channels(dense, np.flatnonzero(marks))
+def _part(tensor: AnyArray, bits: AnyArray) -> SparseArray:
+    dense, packed = np.asarray(tensor), np.asarray(bits, np.uint8)
+    present = np.unpackbits(packed, count=dense.size, bitorder="little")
+    return SparseArray.of_mask(dense, present.view(np.bool_))
 
 
 def _below(groups: Payload, prefix: str) -> dict[str, Arrays]:

@@ -18,7 +18,6 @@ from fcl_flower.core.types import (
     Evaluation,
     Payload,
     ReceivedArrays,
-    SparseArray,
     TaskStage,
     TensorSpec,
     Update,
@@ -137,7 +136,7 @@ class MessageEncoder:
     def _read(self, arrays: StoredArrays, precision: WireDtype) -> Tensors:
         # Once for all clients, and as it lies on the disk if that is how it travels.
         if id(arrays) not in self._stored:
-            exact = precision == "float32" and not self._wire.compress
+            exact = precision == "float32"
             found: Tensors = arrays.encoded() if exact else dict(arrays)
             self._stored[id(arrays)] = arrays, found
         return self._stored[id(arrays)][1]
@@ -149,9 +148,7 @@ class MessageEncoder:
         if key not in self._seen:
             if precision in LEVELS and not is_matrix(tensor):
                 precision = "float32"
-            copy = not can_alias(tensor)
-            made = encode(tensor, precision, compress=self._wire.compress, copy=copy)
-            self._seen[key] = tensor, made
+            self._seen[key] = tensor, encode(tensor, precision)
         return self._seen[key][1]
 
 
@@ -162,25 +159,6 @@ def state_lost(server_round: int) -> Content:
 
 def _stage_values(stage: TaskStage, **more: int | bool) -> dict[str, Value]:
     return {**dict(zip(_STAGE, astuple(stage), strict=True)), **more}
-
-
-def can_alias(tensor: AnyArray) -> bool:
-    """Tell whether a message may hold a tensor's memory in place of a copy.
-
-    Nothing changes an array once it is in a payload, but what it is a view of may be
-    changed: the weights of a network that goes on learning. So it has to be the whole
-    of what NumPy, or a message before, has allocated.
-    """
-    if isinstance(tensor, SparseArray):
-        return False
-    owner: object = tensor
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-    if isinstance(owner, np.ndarray):
-        return owner.nbytes == tensor.nbytes
-    if isinstance(owner, memoryview):
-        return owner.nbytes == tensor.nbytes and owner.readonly
-    return isinstance(owner, bytes) and len(owner) == tensor.nbytes
 
 
 # ---- receiving

@@ -334,7 +334,7 @@ class _File:
 
     def written(self, tensor: AnyArray) -> Callable[[], AnyArray]:
         """Append a tensor; return what reads it."""
-        encoded = encode(tensor, copy=False)
+        encoded = encode(tensor)
         start, size = self._end, len(encoded.data)
         form = replace(encoded, data=b"")
         self._file.write(encoded.data)

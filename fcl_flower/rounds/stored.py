@@ -66,7 +66,7 @@ def encode_group(file: IO[bytes], arrays: Arrays) -> Entry:
     """Append a group to a file, exactly; the name of the file is left to the caller."""
     checksum, tensors = 0, []
     for name, tensor in arrays.items():
-        made = encode(tensor, copy=False)
+        made = encode(tensor)
         checksum = zlib.crc32(made.data, checksum)
         file.write(made.data)
         about = name, made.dtype, list(made.shape), made.form, len(made.data)
@@ -104,8 +104,7 @@ class StoredArrays(Mapping[str, AnyArray]):
         Raises:
             WireError: the group is damaged.
         """
-        found = self._file.read(self._entry.get("start", 0), size_of(self._entry))
-        content = memoryview(found)
+        content = self._file.read(self._entry.get("start", 0), size_of(self._entry))
         if zlib.crc32(content) != self._entry["checksum"]:
             raise WireError(f"state: {self._file.path} is damaged")
         encoded, start = dict[str, Encoded](), 0

@@ -242,13 +242,6 @@ def wire(run: Entries) -> Iterator[Wrong]:
             f"float32, float16 or bfloat16 for {config.strategy.name}, which sends no "
             "models that could be rounded",
         )
-    if dtype != "int8" and section.wire_compression == "none":
-        yield (
-            "federation.wire_dtype",
-            dtype,
-            "int8, or federation.wire_compression 'zstd', by which fewer levels are "
-            "fewer bytes",
-        )
 
 
 def secure_aggregation(run: Entries) -> Iterator[Wrong]:

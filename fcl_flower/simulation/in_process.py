@@ -9,7 +9,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -166,14 +165,6 @@ DIED = "a process of the simulation has died, perhaps for want of memory"
 
 Answered: TypeAlias = tuple[Content | Problem, Content]
 """A reply, and what its client keeps after it."""
-
-
-def _read_only(view: memoryview) -> tuple[type[memoryview], tuple[bytes]]:
-    return memoryview, (view.tobytes(),)
-
-
-# What a process sends in its own memory is copied when it goes to another.
-ForkingPickler.register(memoryview, _read_only)
 
 
 _FOR_LIFE = ExitStack()

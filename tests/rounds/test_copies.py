@@ -10,8 +10,8 @@ from fcl_flower.rounds.codec import WireFormat, decode
 from fcl_flower.rounds.copies import (
     CHANGE,
     COPIES,
+    ENTRIES,
     NO_VERSION,
-    ROWS,
     CopyError,
     ErrorFeedback,
     ModelCopy,
@@ -20,7 +20,7 @@ from fcl_flower.rounds.copies import (
 )
 from fcl_flower.rounds.messages import MessageEncoder
 
-WIRE = WireFormat("int4", compress=True, differences=("base",))
+WIRE = WireFormat("int4", differences=("base",))
 ASSIGNMENT = Assignment(TaskStage(1, 0, starts_task=False, ends_task=False))
 SHAPE = (12, 40)
 MOST = 2**20
@@ -219,7 +219,7 @@ def test_a_client_gets_the_rows_that_the_strategy_chose_and_keeps_the_model():
     server.aggregate(0, rows=[2, 5])
     chosen = SparseArray.of_channels(server.state["base"]["w"], np.array([2, 3, 5]))
     content = server.ask(0, {"base": {"w": chosen}})
-    assert ROWS.strip("/") in {g.rpartition("/")[2] for g in content.tensors}
+    assert ENTRIES.strip("/") in {g.rpartition("/")[2] for g in content.tensors}
     received = client.receive(content)["base"]["w"]
     assert received.indices.tolist() == chosen.indices.tolist()
     np.testing.assert_array_equal(received.values, chosen.values)

@@ -19,7 +19,7 @@ from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.transport import TRAIN, Content
 from fcl_flower.simulation.in_process import run_simulated
 
-LEVELS = {"wire_dtype": "int4", "wire_compression": "zstd"}
+LEVELS = {"wire_dtype": "int4"}
 
 
 def few(folder, **values):

@@ -1,12 +1,11 @@
 """What messages hold, and what of a hostile one is refused."""
 
 import dataclasses
-import pickle
-from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
 import torch
+from mutants import zeros_left_out
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Assignment, Evaluation, SparseArray, TaskStage, Update
@@ -14,25 +13,23 @@ from fcl_flower.rounds import messages
 from fcl_flower.rounds.codec import Encoded, WireFormat, encode
 from fcl_flower.rounds.messages import (
     MessageEncoder,
-    can_alias,
     decode_evaluation,
     decode_payload,
     encode_evaluation,
 )
 from fcl_flower.rounds.transport import Content
-from fcl_flower.simulation import in_process  # it teaches pickle memory  # noqa: F401
 
 SPARSE = SparseArray((2, 3), np.array([1, 5]), np.array([0.5, -2.0], np.float32))
 
 
 def zeros(megabytes):
     """A tensor of a few bytes that claims many."""
-    return Encoded("float32", (megabytes * 2**18,), "fcl.dense.index", b"\x01")
+    return zeros_left_out(megabytes * 2**18)
 
 
 def absent(megabytes):
     """The same, sparse: nothing is allocated until somebody asks for its zeros."""
-    return Encoded("float32", (megabytes * 2**18,), "fcl.sparse.index", b"\x01")
+    return zeros_left_out(megabytes * 2**18, "fcl.sparse")
 
 
 ASKED = TaskStage(round=3, task=1, starts_task=False, ends_task=True)
@@ -213,51 +210,6 @@ def own():
 def sent(tensor, wire=None):
     encoder = MessageEncoder() if wire is None else MessageEncoder(wire)
     return decode_payload(encoder.payload({"base": {"w": tensor}}))["base"]["w"]
-
-
-WHOLE = {
-    "its own": own,
-    "its own in another shape": lambda: own().reshape(4, 1),
-    "bytes that came": lambda: np.frombuffer(own().tobytes(), np.float32),
-    "memory that came": lambda: np.frombuffer(
-        own().data.cast("B").toreadonly(), np.float32
-    ),
-}
-OTHERS = {
-    "a network's": lambda: torch.nn.Linear(2, 2).weight.detach().numpy(),
-    "a row of a network's": lambda: torch.nn.Linear(2, 2).weight.detach().numpy()[:1],
-    "a part of an array": lambda: own()[:1],
-    "a part of what came": lambda: np.frombuffer(own().tobytes(), np.float32, 2),
-    "a buffer that may be written": lambda: np.frombuffer(
-        memoryview(bytearray(own().tobytes())), np.float32
-    ),
-    "some entries": lambda: SparseArray.of_mask(own(), own() > 1),
-}
-
-
-@pytest.mark.parametrize("kind", WHOLE)
-def test_what_is_whole_and_changed_by_nobody_is_shared(kind):
-    tensor = WHOLE[kind]()
-
-    assert can_alias(tensor)
-    assert np.shares_memory(sent(tensor), tensor)
-    assert not sent(tensor).flags.writeable
-    np.testing.assert_array_equal(sent(tensor), tensor)
-
-
-def test_what_is_shared_leaves_a_process_as_bytes():
-    sent = MessageEncoder().payload({"base": {"w": own()}})
-
-    found = pickle.loads(bytes(ForkingPickler.dumps(sent)))
-
-    assert isinstance(sent.tensors["base"]["w"].data, memoryview)
-    assert found.tensors["base"]["w"].data == own().tobytes()
-    assert found == sent
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_what_others_may_change_is_copied(kind):
-    assert not can_alias(OTHERS[kind]())
 
 
 def test_what_was_sent_of_a_network_does_not_learn_on():

@@ -21,7 +21,6 @@ CONSTANT = {"lr_patience": 0}
             "strategy": "analytic",
             "dataset": "digits",
             "wire_dtype": "float16",
-            "wire_compression": "zstd",
         },
         {"strategy": "analytic", "dataset": "digits", "local_only": True}
         | {"wire_dtype": "int8"},

@@ -10,7 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 from descendants import MARK, marked, vanished
 from fakes import rounds_of, summary_of, tiny
@@ -18,7 +17,6 @@ from fakes import rounds_of, summary_of, tiny
 from fcl_flower.core.failures import FAILED
 from fcl_flower.privacy.mechanism import is_simulated
 from fcl_flower.rounds.mailbox import Mailbox, ask, wait_for_all
-from fcl_flower.rounds.messages import can_alias
 from fcl_flower.rounds.transport import Content, Problem, Request
 from fcl_flower.simulation.in_process import (
     DIED,
@@ -163,7 +161,6 @@ def test_a_process_logs_goes_on_after_an_interrupt_and_is_replaced_when_it_dies(
         (reply,) = replies_to(pool, questions(pool, [7]))
         assert submit(os.getpid).result() == worker
         assert submit(is_simulated).result()
-        assert submit(can_alias, np.ones(3)).result()
         with pytest.raises(BrokenProcessPool):
             submit(os._exit, 1).result()
         replies = replies_to(pool, questions(pool, kind="query"))

@@ -5,7 +5,7 @@ is broken by what the label says, and by nothing else.
 """
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from fakes import failure
 
 from fcl_flower.core.types import SparseArray
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.codec import Encoded, encode
+from fcl_flower.rounds.codec import Encoded, compress, encode
 from fcl_flower.rounds.transport import Content, Reply
 
 # ---- what is sent: content -> another content, made of the honest one
@@ -57,6 +57,13 @@ def with_scalars(content, **scalars):
     return with_table(content, messages.METRICS, known)
 
 
+@cache
+def zeros_left_out(entries, kind="fcl.dense"):
+    """Return a few bytes that claim so many float32 zeros."""
+    data = compress(b"", np.zeros(0, np.float32), bytes((entries + 7) // 8))
+    return Encoded("float32", (entries,), f"{kind}.bitmap+zstd", data)
+
+
 def array_of(tensor):
     made = encode(tensor)
     return Encoded(made.dtype, made.shape, made.form, bytes(made.data))
@@ -81,15 +88,18 @@ def broken_bytes(array):
 def broken_positions(array):
     if ".sparse" not in array.form:
         return
-    for what, gaps in (
-        ("beyond the end", [math.prod(array.shape)]),
-        ("beyond int64", [2**63]),
-        ("twice the same", [5, 2**64 - 1]),
-        ("backwards", [5, 2**64 - 3]),
+    total = math.prod(array.shape)
+    size = (total + 7) // 8
+    for what, marked, count in (
+        ("beyond the end", [8 * size - 1], 1),
+        ("without a value", [0], 0),
+        ("fewer than the values", [0], 2),
     ):
-        places = b"".join(gap.to_bytes(8, "little") for gap in gaps)
-        data = bytes(4 * len(gaps)) + places + b"\x08"
-        yield f"places {what}", relabelled(array, form="fcl.sparse.index", data=data)
+        if marked[0] and total == 8 * size:  # the last bit is an entry
+            continue
+        bits = sum(1 << place for place in marked).to_bytes(size, "little")
+        data = bytes(4 * count) + bits
+        yield f"places {what}", relabelled(array, form="fcl.sparse.bitmap", data=data)
 
 
 def broken_shapes(array):
@@ -121,12 +131,7 @@ def broken_labels(array):
         yield f"dtype {dtype!r}", relabelled(array, dtype=dtype)
     for form in ("numpy.ndarray", "pickle", "", "fcl.dense+bfloat16", "fcl.nothing"):
         yield f"form {form!r}", relabelled(array, form=form)
-    yield (
-        "a bomb of zeros",
-        Encoded(
-            "float32", (2**29,), array.form.split(".")[0] + ".dense.index", b"\x01"
-        ),
-    )
+    yield "a bomb of zeros", zeros_left_out(2**29)
 
 
 def decoded(array):

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.rounds import client as clients_side
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.client import forget_runs, run_parts
-from fcl_flower.rounds.codec import Encoded, compress_bytes
+from fcl_flower.rounds.codec import Encoded, compress
 from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.setup.build import Built
 from fcl_flower.training import loop, optimizers
@@ -59,7 +59,7 @@ UNUSUAL = {
     "precision": "bfloat16",
 }
 PAGE = 4096
-BOMB = compress_bytes(bytes(2**28), 1)
+BOMB = compress(b"", np.zeros(2**28, np.uint8), b"")
 
 
 @dataclass
@@ -335,13 +335,18 @@ def watch_network(seen, patch):
 # ---- hostile claims
 
 
-def one_index_a_page(shape, dtype):
-    """Return 2 MB or less that fill every page of a tensor with zeros left out."""
-    size = np.dtype(dtype).itemsize
-    entries = math.prod(shape) * size // PAGE
-    gaps = np.full(entries, PAGE // size - 1, "<u2")
-    data = np.ones(entries, dtype).tobytes() + gaps.tobytes() + b"\x02"
-    return Encoded(dtype, shape, "fcl.dense.index", data)
+def one_entry_a_page(shape, dtype):
+    """Return a few bytes that fill every page of a tensor with zeros left out."""
+    data = _frame_of_pages(math.prod(shape), dtype)
+    return Encoded(dtype, shape, "fcl.dense.bitmap+zstd", data)
+
+
+@cache
+def _frame_of_pages(entries, dtype):
+    present = np.zeros(entries, np.bool_)
+    present[:: PAGE // np.dtype(dtype).itemsize] = True
+    values = np.ones(np.count_nonzero(present), dtype)
+    return compress(b"", values, np.packbits(present, bitorder="little").tobytes())
 
 
 def claims(array):
@@ -350,9 +355,9 @@ def claims(array):
     entries = 2**28 // size
     inner = tuple(array.shape[1:])
     if 0 < math.prod(inner) < entries:
-        yield one_index_a_page((entries // math.prod(inner), *inner), array.dtype)
-    yield one_index_a_page((entries,), array.dtype)
-    form = "fcl.sparse.index" if "sparse" in array.form else "fcl.dense"
+        yield one_entry_a_page((entries // math.prod(inner), *inner), array.dtype)
+    yield one_entry_a_page((entries,), array.dtype)
+    form = "fcl.sparse.bitmap" if "sparse" in array.form else "fcl.dense"
     yield Encoded(array.dtype, array.shape, f"{form}+zstd", BOMB)
 
 
@@ -388,14 +393,13 @@ def build_by(patch, name, change):
 
 
 def keep_nothing(patch):
-    """Build all that clients of a process share anew for each message, and copy it."""
+    """Build all that clients of a process share anew for each message."""
 
     def anew(*given):
         forget_runs()
         return run_parts(*given)
 
     patch.setattr(clients_side, "run_parts", anew)
-    patch.setattr(messages, "can_alias", lambda tensor: False)
 
 
 def watched(name, folder):

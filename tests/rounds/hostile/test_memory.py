@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from memory import peak_of
-from watched import one_index_a_page
+from watched import one_entry_a_page
 
 from fcl_flower.algorithms.base import ServerContext
 from fcl_flower.core.errors import WireError
@@ -15,7 +15,7 @@ from strategies.fedweit.maths import similarity
 
 def test_what_is_not_checked_by_shape_costs_what_it_claims():
     """The oracle: without a check the memory would be taken, and would be seen."""
-    claim = one_index_a_page((2**26 // 4,), "float32")
+    claim = one_entry_a_page((2**26 // 4,), "float32")
     content = Content({"base": {"w": claim}})
 
     assert peak_of(lambda: messages.decode_payload(content)) > 64
@@ -28,7 +28,7 @@ def test_a_summary_of_any_number_of_vectors_takes_no_memory(kind):
     name = "centres" if kind == "thresholded" else "mean"
     rows = 2**28 // (50 * 4)
     for shape in ((rows, 50), (rows * 50,)):
-        claim = one_index_a_page(shape, "float32")
+        claim = one_entry_a_page(shape, "float32")
         content = Content({"summary": {name: claim}})
 
         def refused(content=content):

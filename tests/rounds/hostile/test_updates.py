@@ -9,9 +9,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zstandard
 from fakes import InProcessTransport, exact, tiny
-from mutants import Mutants, over_the_network, with_array, with_scalars
+from mutants import Mutants, over_the_network, with_array, with_scalars, zeros_left_out
 
 from fcl_flower.core.schedule import SimulatedClock
 from fcl_flower.core.types import SparseArray
@@ -142,60 +144,42 @@ def waiting(request, tmp_path_factory):
 
 def entries(array):
     """Return a float32 tensor as index to value; None if it cannot be read."""
-    form, _, precision = array.form.partition("+")
-    _, storage, *layout = form.split(".")
-    if precision.startswith("palette"):
-        return palette_entries(array, storage, layout, int(precision[7:]))
-    width = {"": 4, "float16": 2, "bfloat16": 2}[precision]
-    total = math.prod(array.shape)
-    data = array.data
-    if not layout:
-        count, places = len(data) / width, list(range(total))
-    elif layout == ["index"]:
-        gap = data[-1]
-        count, place, places = (len(data) - 1) / (width + gap), -1, []
-        for start in range(int(count) * width, len(data) - 1, gap):
-            place += 1 + int.from_bytes(data[start : start + gap], "little")
-            places.append(place)
-    else:
-        rows = array.shape[0] if layout == ["rows"] else total
-        bits = data[len(data) - (rows + 7) // 8 :]
-        marked = [i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1]
-        long = total // rows
-        places = [row * long + i for row in marked for i in range(long)]
-        count = (len(data) - len(bits)) / width
-    if count != len(places) or max(places, default=0) >= total:
+    total, data = math.prod(array.shape), bytes(array.data)
+    form, *frame = array.form.split("+zstd")
+    form, _, precision = form.partition("+")
+    head = 4 if precision == "levels" else 0
+    width = {"": 4, "float16": 2, "bfloat16": 2, "levels": 1}[precision]
+    tail = (total + 7) // 8 if form.endswith(".bitmap") else 0
+    if frame:
+        try:
+            data = zstandard.ZstdDecompressor().decompress(data)
+        except zstandard.ZstdError:
+            return None
+    count, rest = divmod(len(data) - head - tail, width)
+    places = list(range(total))
+    if tail:
+        bits = data[len(data) - tail :]
+        places = [i for i in range(8 * tail) if bits[i // 8] >> i % 8 & 1]
+    if rest or count != len(places) or max(places, default=0) >= total:
         return None
-    stored = data[: len(places) * width]
+    stored = data[head : head + count * width]
+    if frame:
+        stored = b"".join(stored[i::count] for i in range(count))
     if precision == "bfloat16":
         wide = b"".join(b"\0\0" + stored[i : i + 2] for i in range(0, len(stored), 2))
-        values = struct.unpack(f"<{len(places)}f", wide)
+        values = struct.unpack(f"<{count}f", wide)
     else:
-        letter = "e" if precision else "f"
-        values = struct.unpack(f"<{len(places)}{letter}", stored)
+        letter = {"": "f", "float16": "e", "levels": "b"}[precision]
+        values = struct.unpack(f"<{count}{letter}", stored)
+    if head:
+        step = np.float32(struct.unpack_from("<f", data)[0])
+        if not 0 <= step < np.inf or min(values, default=0) < -127:
+            return None
+        values = [float(np.float32(value) * step) for value in values]
     found = dict(zip(places, values, strict=True))
-    return found if storage == "sparse" else dict.fromkeys(range(total), 0.0) | found
-
-
-def palette_entries(array, storage, layout, bits):
-    """Return a float32 tensor with a palette as index to value, or None."""
-    data, total = array.data, math.prod(array.shape)
-    places = list(range(total))
-    if layout:
-        marks = data[len(data) - (total + 7) // 8 :]
-        data = data[: len(data) - len(marks)]
-        places = [i for i in range(8 * len(marks)) if marks[i // 8] >> i % 8 & 1]
-    colours = data[0] + 1 if data else 0
-    codes = data[1 + 4 * colours :]
-    if max(places, default=0) >= total or len(codes) != -(-len(places) * bits // 8):
-        return None
-    stream = int.from_bytes(codes, "little")
-    values = struct.unpack_from(f"<{colours}f", data, 1)
-    read = [stream >> (n * bits) & (2**bits - 1) for n in range(len(places))]
-    if any(code >= colours for code in read):
-        return None
-    found = {place: values[code] for place, code in zip(places, read, strict=True)}
-    return found if storage == "sparse" else dict.fromkeys(range(total), 0.0) | found
+    if form.startswith("fcl.sparse"):
+        return found
+    return dict.fromkeys(range(total), 0.0) | found
 
 
 def length(values):
@@ -351,11 +335,9 @@ def test_nothing_of_a_mutant_gets_into_the_record(waiting):
 
 
 CLAIMS = {
-    "zeros that are not sent": Encoded("float32", (2**28,), "fcl.dense.index", b"\x01"),
-    "entries that are not sent": Encoded(
-        "float32", (2**28,), "fcl.sparse.index", b"\x01"
-    ),
-    "more than there is": Encoded("float32", (2**50,), "fcl.dense.index", b"\x01"),
+    "zeros that are not sent": zeros_left_out(2**28),
+    "entries that are not sent": zeros_left_out(2**28, "fcl.sparse"),
+    "more than there is": Encoded("float32", (2**50,), "fcl.dense.bitmap", b"\x01"),
 }
 
 
