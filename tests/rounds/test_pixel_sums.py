@@ -93,6 +93,19 @@ def test_a_run_is_one_with_the_numbers_of_all_clients_first_samples(tmp_path):
     assert rounds_of(tmp_path / "fixed") != rounds_of(tmp_path / "asked")
 
 
+def test_a_client_that_sits_out_the_first_task_is_not_asked(tmp_path):
+    config = tiny(tmp_path / "run", **SMALL, normalise="data", sat_out="2:1")
+
+    transport = run_in_process(config)
+
+    asked = [c for c, request in transport.asked if request.kind == f"query.{SUMS}"]
+    assert sorted(asked) == [0, 1]
+    known = fcl.RunConfig.read(tmp_path / "run" / "config.toml", "output")
+    (mean,), _ = numbers(known.data.normalise)
+    x = np.concatenate(first_pixels(config)[:2])
+    assert mean == pytest.approx(x.mean(), rel=1e-5)
+
+
 def test_a_run_that_was_ended_asks_for_nothing_else(tmp_path):
     def config(folder, **settings):
         return tiny(folder, **SMALL, normalise="data", **settings)

@@ -260,6 +260,13 @@ def test_a_node_without_a_client_s_key_may_have_what_is_nobody_s(tmp_path, keys)
         check_claim(14, 1)
 
 
+def test_a_node_with_a_client_s_key_may_have_no_other_number(keys):
+    for number in (1, 5):  # another's, and nobody's
+        why = f"has the key of client 0, but claims to be {number}"
+        with pytest.raises(WireError, match=why):
+            check_claim(11, number)
+
+
 STRANGE = [
     claim("1"),
     claim(-1),

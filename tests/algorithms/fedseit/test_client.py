@@ -3,6 +3,8 @@
 Equations are those of Chaudhary et al., Findings of EMNLP 2022.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -310,6 +312,24 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits(monkeyp
     assert not hits(state, data(1), learner(words))
     assert hits(state, data(1)), "four are remembered"
     assert not hits(state, data(2)), "and no more"
+
+
+def test_extremes_are_of_adapters_at_their_places():
+    received = adapters("1/0")
+    moved = {
+        group: {
+            name: replace(tensor, indices=tensor.size - 1 - tensor.indices[::-1])
+            for name, tensor in tensors.items()
+        }
+        for group, tensors in received.items()
+    }
+    seit = learner()
+    models = [
+        seit.build_task_model(seit.start(seit.init(), payload, 1), 1)
+        for payload in (received, moved, received)
+    ]
+    found, elsewhere, again = (model.digest(data(1).train.x) for model in models)
+    assert found == again != elsewhere
 
 
 # ---- the local model
