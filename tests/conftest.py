@@ -56,6 +56,24 @@ def unmarked_programs_are_refused(event, arguments):
             )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unmarked_runs_are_refused():
+    """Let no test run a federation unless its marker says so."""
+    from fcl_flower.rounds.loop import Loop
+
+    run = Loop.run
+
+    def marked(loop):
+        item = _running[0]
+        if not any(map(item.get_closest_marker, ("run", *LONG))):
+            raise RuntimeError(f"{item.nodeid} needs the marker run")
+        return run(loop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "run", marked)
+        yield
+
+
 # ---- durations
 
 

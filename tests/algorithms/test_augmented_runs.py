@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import watched
+from every_method import archetypes_first
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from resuming import check_resumed
 from torch import nn
@@ -57,7 +58,9 @@ def run(folder, **settings):
 # ---- each method
 
 
-@pytest.mark.parametrize("name", sorted({*algorithms()} - AS_THEY_ARE))
+@pytest.mark.parametrize(
+    "name", archetypes_first(sorted({*algorithms()} - AS_THEY_ARE))
+)
 def test_a_method_trains_on_views_and_those_that_change_nothing_change_nothing(
     name, tmp_path, watch
 ):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import watched
+from every_method import archetypes_first
 from fakes import exact, rounds_of, summary_of
 from mutants import broken_payloads
 from torch.optim.sgd import sgd
@@ -70,7 +71,9 @@ def run_of(kind, name, factory):
 
 
 # One after another, so that each run is made once and let go of.
-@pytest.fixture(scope="module", params=[*watched.NAMES, *watched.VARIANTS])
+@pytest.fixture(
+    scope="module", params=archetypes_first([*watched.NAMES, *watched.VARIANTS])
+)
 def method(request):
     return request.param
 
@@ -80,7 +83,7 @@ def seen(method, tmp_path_factory):
     return run_of("watched", method, tmp_path_factory)
 
 
-@pytest.fixture(scope="module", params=watched.NAMES)
+@pytest.fixture(scope="module", params=archetypes_first(watched.NAMES))
 def name(request):
     return request.param
 
@@ -226,16 +229,18 @@ def test_on_another_device_with_nothing_kept_all_is_the_same(
     there = run_of("elsewhere", name, tmp_path_factory)
 
     assert all(row["failed"] == [] for row in rounds_of(there.folder))
-    same = {"client_accuracy", "bytes_up", "bytes_down"}
-    # An encoder, as it is loaded, draws on `meta` for nothing.
-    if name in ("coda-prompt", "dolfin", "fed-lora", "lorm", "idbr"):
-        same -= {"client_accuracy"}
     here, found = summary_of(plain.folder), summary_of(there.folder)
-    if name == "idbr":
-        # Of other draws another weight is still 0 after a round, and is encoded apart.
-        same -= {"bytes_up"}
-        assert found["bytes_up"] == pytest.approx(here["bytes_up"], rel=5e-5)
-    assert {key: here[key] for key in same} == {key: found[key] for key in same}
+    bytes_here, bytes_there = (
+        [summary[key] for key in ("bytes_up", "bytes_down")]
+        for summary in (here, found)
+    )
+    # An encoder, as it is loaded, draws on `meta` for nothing: other weights travel,
+    # which compress otherwise.
+    if name in ("coda-prompt", "dolfin", "fed-lora", "lorm", "idbr"):
+        assert bytes_there == pytest.approx(bytes_here, rel=0.01)
+    else:
+        assert found["client_accuracy"] == here["client_accuracy"]
+        assert bytes_there == bytes_here
 
 
 # ---- without communication

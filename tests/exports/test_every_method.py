@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import watched
+from every_method import archetypes_first
 
 import fcl_flower as fcl
 from fcl_flower.exports.networks import exported
@@ -36,7 +37,9 @@ def as_the_graph_takes_them(model, raw):
     return torch.from_numpy(raw[..., None])
 
 
-@pytest.mark.parametrize("name", [*watched.NAMES, *watched.VARIANTS, *VARIANTS])
+@pytest.mark.parametrize(
+    "name", [*archetypes_first([*watched.NAMES, *watched.VARIANTS]), *VARIANTS]
+)
 def test_a_graph_without_the_method_predicts_the_same(name, tmp_path):
     method, more = VARIANTS.get(name, (name, {}))
     settings = watched.settings_of(method, tmp_path / "parts") | {"rounds": 1} | more

@@ -1,6 +1,5 @@
 """What messages hold as Flower's records, and what a client keeps as they serialize."""
 
-
 import numpy as np
 import pytest
 from fakes import exact

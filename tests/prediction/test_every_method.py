@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import watched
+from every_method import archetypes_first
 
 import fcl_flower as fcl
 from fcl_flower.data.images import to_tensor
@@ -54,7 +55,7 @@ def predicts(model, client, task, wanted):
         assert torch.equal(model.logits(inputs, task), wanted)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", archetypes_first(CASES))
 def test_a_loaded_model_predicts_as_the_learner_was_tested(
     name, tmp_path, last_evaluation
 ):

@@ -1,9 +1,30 @@
 """What the smallest run of any method needs: data and a network that suit it."""
 
+from collections.abc import Iterable
+
+import pytest
 from encoders import saved, saved_tokenizer
 from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm
+
+ARCHETYPES = frozenset(
+    {
+        *("fedavg", "fedweit", "fedseit", "fedet", "concept-matching"),
+        *("analytic", "icarl", "stl", "lorm"),
+    }
+)
+"""A method of each kind: continuous integration runs these, `make soak` all."""
+
+
+def archetypes_first(names: Iterable[str]) -> list:
+    """Leave all but the archetypes, and what is made of them, to `make soak`."""
+    return [
+        name
+        if any(name == one or name.startswith(f"{one} ") for one in ARCHETYPES)
+        else pytest.param(name, marks=pytest.mark.soak)
+        for name in names
+    ]
 
 
 def suited(name, folder):
