@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-MARKED := process or ray or deploy or browser or fuzz or encoder or gpu
+PROGRAMS := process or ray or deploy or browser
+MARKED := run or $(PROGRAMS) or fuzz or encoder or gpu or soak
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 FILES := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test static check test-all test-flowers format docs clean
+.PHONY: help env demo test runs deployed static check test-all soak test-flowers format \
+	docs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -21,10 +23,12 @@ demo: $(INSTALLED) ## compare FedAvg and FedWeIT on real digits; pages in runs/d
 	$(BIN)/fcl compare --strategies fedavg,fedweit --dataset digits \
 		--clients 3 --tasks 3 --rounds 3 --output runs/demo
 
-# `make test-all` runs these with two workers, coverage and a file of durations.
-test: N = 3
-test: $(INSTALLED) ## run every test of one process, without coverage; below five minutes
-	$(PYTEST) -m "not ($(MARKED))" -n $(N) --dist worksteal $(MORE)
+test: $(INSTALLED) ## run every test that starts no federation and no program
+	$(PYTEST) -m "not ($(MARKED))" -n 2 --dist worksteal
+
+runs: $(INSTALLED) ## run the tests of federations in one process
+	$(PYTEST) -m "(run or encoder or gpu) and not ($(PROGRAMS) or fuzz or soak)" \
+		-n 2 --dist worksteal --durations-file=build/durations-runs.txt
 
 static: $(INSTALLED) ## check format, lint, types, layers and the project's own rules
 	$(BIN)/ruff format --check .
@@ -35,15 +39,25 @@ static: $(INSTALLED) ## check format, lint, types, layers and the project's own 
 
 check: static test ## run static and test: what should hold before each commit
 
-# What is marked mostly waits for its processes: more of it runs than there are cores. Of
+# These mostly wait for their programs: more of them run than there are cores. Of
 # federations, a dozen processes each, there are two. A file stays with one worker, as its
 # tests may share a federation.
-test-all: $(INSTALLED) ## run test with coverage, nine tenths of all lines, then processes, Ray, federations, browsers, fuzzing, encoders
+deployed: $(INSTALLED) ## run the tests that start programs: federations, Ray, browsers
+	$(PYTEST) -m "($(PROGRAMS)) and not (deploy or soak)" -n 4 $(FILES) \
+		--durations-file=build/durations-programs.txt
+	$(PYTEST) -m "deploy and not soak" -n 2 $(FILES) \
+		--durations-file=build/durations-deploy.txt
+
+test-all: ## run test, runs and deployed: all but soak
 	mkdir -p build
-	$(MAKE) test N=2 MORE="--cov --cov-fail-under=90 --durations-file=build/durations.txt"
-	$(PYTEST) -m deploy -n 2 $(FILES) --durations-file=build/durations-deploy.txt
-	$(PYTEST) -m "($(MARKED)) and not deploy" -n 4 $(FILES) \
-		--durations-file=build/durations-marked.txt
+	$(MAKE) test
+	$(MAKE) runs
+	$(MAKE) deployed
+
+soak: $(INSTALLED) ## run for a night: every method, long fuzzing, coverage of nine tenths
+	mkdir -p build
+	$(PYTEST) -m "not ($(PROGRAMS))" -n 2 --dist worksteal --cov --cov-fail-under=90
+	$(PYTEST) -m "soak and ($(PROGRAMS))" -n 2 $(FILES)
 
 test-flowers: $(INSTALLED) ## run a plain federation on the oldest, newest and nightly Flower
 	$(BIN)/python tools/flowers.py $(FLOWERS)
