@@ -67,7 +67,7 @@ def test_a_kind_counts_its_tensors_with_their_headers():
 
 
 def test_equal_tensors_travel_once_as_in_flower():
-    same = np.arange(1000, dtype=np.float32)
+    same = np.frombuffer(RNG.bytes(4000), np.float32)
     payload = {
         "masks/0": {"a": same, "b": same.copy(), "c": np.ones(3)},
         "masks/1": {"a": same},
@@ -146,9 +146,9 @@ def test_nominal_bytes_count_what_differs_from_zero_bit_by_bit_or_not():
 
 
 def test_equal_pieces_of_large_tensors_travel_once_as_in_flower():
-    piece = RNG.integers(1, 100, 5 * 2**20, np.int8)
-    tail = RNG.integers(1, 100, 1000, np.int8)
-    other = RNG.integers(1, 100, 1000, np.int8)
+    piece = RNG.integers(1, 256, 5 * 2**20, np.uint8)
+    tail = RNG.integers(1, 256, 1000, np.uint8)
+    other = RNG.integers(1, 256, 1000, np.uint8)
     payload = {
         "base": {"w": np.concatenate([piece, piece, tail]), "v": tail},
         "adapters/0/0": {
