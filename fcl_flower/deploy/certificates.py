@@ -1,4 +1,4 @@
-"""Who is who in a federation: an authority, the server's certificate, clients' keys.
+"""Identities of a federation: an authority, the server's certificate, clients' keys.
 
 Clients know the server by a certificate of an authority of our own (TLS). The server
 knows a client by its public key (Flower's SuperNode authentication); the authority has

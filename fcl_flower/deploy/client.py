@@ -1,4 +1,4 @@
-"""What waits beside a client's SuperNode: starts it, shows its log, says what fails.
+"""The process beside a client's SuperNode: it starts it, and says what fails.
 
 It is there for months on small devices, and imports little.
 """

@@ -1,4 +1,4 @@
-"""What Flower's programs are told, and what they answer: options, paths, sentences."""
+"""The words of Flower's programs: options, paths, and sentences of their logs."""
 
 import argparse
 import json
@@ -19,13 +19,13 @@ SUPERLINK = "fcl"
 # ---- paths of the SuperLink's one address
 
 START_RUN = "/v1/control/start-run"
-"""Where runs are started; the reverse proxy has nothing there."""
+"""The path at which runs are started; the reverse proxy has nothing there."""
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
-"""Where clients call."""
+"""The paths that clients call."""
 ACTIVATE = "/v1/fleet/activate-node"
-"""Where a client joins."""
+"""The path at which a client joins."""
 ACTIVATION_FAILED = 2004
-"""How the SuperLink says that a client may not join."""
+"""The SuperLink's code for a client that may not join."""
 ACTIVATION_REFUSED = "Failed to activate SuperNode."
 
 # ---- clocks
@@ -43,7 +43,7 @@ COMPLETED = "finished:completed"
 
 
 class SuperNodeEvent(Enum):
-    """What a line of a SuperNode's log says."""
+    """An event that a line of a SuperNode's log tells."""
 
     LET_IN = auto()
     REFUSED = auto()
@@ -63,7 +63,7 @@ SUPERNODE_SIGNS = {
     "SuperExec authentication is experimental": SuperNodeEvent.EXPECTED_NOTICE,
     "Sent successfully": SuperNodeEvent.ANSWERED,
 }
-"""What Flower's lines begin with, or have in them."""
+"""Signs in Flower's lines, and the events that they tell."""
 
 
 def read_supernode_log(line: str) -> SuperNodeEvent:
@@ -100,9 +100,9 @@ def write_superlink(home: Path, address: str, root_certificate: Path | None) -> 
 
 
 UNREACHED = "Connection to the SuperLink is unavailable"
-"""What Flower's commands say where no SuperLink answers."""
+"""The words of Flower's commands where no SuperLink answers."""
 ANSWER_SECONDS = 120.0
-"""What a command of Flower's may take: a machine that is busy starts one slowly."""
+"""Seconds for a command of Flower's: a busy machine starts one slowly."""
 
 
 def flwr(home: Path, *arguments: str) -> dict[str, Any]:

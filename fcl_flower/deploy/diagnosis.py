@@ -29,7 +29,7 @@ _NOT_YET_VALID, _EXPIRED = 9, 10  # X509_V_ERR_CERT_NOT_YET_VALID, _HAS_EXPIRED
 
 
 class Obstacle(NamedTuple):
-    """What stands between this machine and a server, and what to do about it."""
+    """An obstacle between this machine and a server, and its remedy."""
 
     cause: str
     remedy: str
@@ -43,7 +43,7 @@ class Obstacle(NamedTuple):
 
 
 class _Server(NamedTuple):
-    """Where a server is, and by which authority it is known; None without TLS."""
+    """The address of a server, and the authority of its certificate."""
 
     name: str
     host: str

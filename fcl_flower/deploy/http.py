@@ -21,24 +21,24 @@ RESERVED = 64
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the reverse proxy allows. Connections are guests until a call is let in."""
+    """The bounds of the reverse proxy; a connection is a guest until a call is let in."""
 
     guests: int = 1024
     guests_of_address: int = 256
-    """Of one IP address, or of one /64 network of IPv6."""
+    """Guests of one IP address, or of one /64 network of IPv6."""
     members: int = 4096
     """Each may take a second connection, to the SuperLink."""
     members_of_key: int = 16
-    """Of one client; without keys of one address. A SuperNode takes about four."""
+    """Members of a client, or of an address without keys; a SuperNode takes four."""
     head_bytes: int = 2**14
     body_bytes: int = 2**24
     """Flower cuts tensors into pieces of 5 MiB."""
     head_seconds: float = 10.0
-    """From accepting a guest, by its handshake, to the end of its first call's head."""
+    """Seconds from accepting a guest to the end of its first call's head."""
     idle_seconds: float = 60.0
-    """Without a byte, between the calls of a member or within one."""
+    """Seconds without a byte, between the calls of a member or within one."""
     answer_seconds: float = 60.0
-    """For the SuperLink to answer; clients give up after 30."""
+    """Seconds for the SuperLink to answer; clients give up after 30."""
 
     @classmethod
     def of_descriptors(cls, limit: int, *, keys: bool) -> "Bounds":
@@ -71,7 +71,7 @@ def raise_descriptor_limit() -> int:
 
 PIECE = 2**16
 _LINGER_SECONDS = 1.0
-"""How long a refused caller may finish what it says, so that it reads the answer."""
+"""Seconds in which a refused caller may finish its call, and read the answer."""
 
 
 class RefusedError(Exception):

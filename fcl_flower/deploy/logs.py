@@ -1,4 +1,4 @@
-"""What a server or a client says: lines with a time, on the screen and in a file."""
+"""The log of a server or a client: lines with a time, on screen and in a file."""
 
 import datetime
 import logging

@@ -22,7 +22,7 @@ with require_extra("deploy", "metrics-port"):
     from prometheus_client.registry import Collector
 
 CONNECTED_SECONDS: Final = 90.0
-"""Since the last call of a client that counts as connected.
+"""Seconds since the last call of a client that still counts as connected.
 
 It calls every few seconds; its SuperNode gives a sign of life every 30.
 """
@@ -30,7 +30,7 @@ _DAY: Final = 86400.0
 
 
 class ServerMetrics(Collector):
-    """What a scrape of a server finds: its files, its clients, and the newest run.
+    """The metrics of a server: its files, its clients, and the newest run.
 
     The metrics of the run are those of its own `Exporter`, which hears the events that
     the run's journal has. Label values are names of the server's own files.

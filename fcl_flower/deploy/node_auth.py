@@ -1,4 +1,4 @@
-"""Whose call it is: Flower's node authentication, before anything of a call is used.
+"""Flower's node authentication, before anything of a call is used.
 
 A SuperNode signs the time of each call with its private key, and sends
 public key, time and signature as headers (`flwr.supernode.node_auth_http_interceptor`).

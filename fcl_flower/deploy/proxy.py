@@ -35,9 +35,9 @@ with require_extra("deploy", "the server's reverse proxy"):
     import h11
 
 REPORT_SECONDS = 60.0
-"""Between two reports of calls without a known key: anybody can make any number."""
+"""Seconds between two reports of calls without a known key."""
 HEALTH_SECONDS = 1.0
-"""For which an answer to the health check is good: anybody may ask, at any rate."""
+"""Seconds for which an answer to the health check is good: anybody may ask."""
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
@@ -120,13 +120,13 @@ def network(address: str) -> str:
 
 
 class Listener(NamedTuple):
-    """Where callers arrive; those who call before the proxy runs wait for it."""
+    """The socket at which callers arrive; early callers wait for the proxy."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None
-    """For the callers; None without TLS."""
+    """TLS for the callers; None without."""
     superlink: ssl.SSLContext | None
-    """For the SuperLink; None without TLS."""
+    """TLS for the SuperLink; None without."""
 
 
 @contextlib.contextmanager

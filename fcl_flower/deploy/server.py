@@ -27,11 +27,11 @@ LOOK_SECONDS = 1.0
 NO_SPEEDUPS = Choice((), "speed-ups: none")
 STREAMING = "fcl_flower.deploy.speedups.streaming"
 WARN_BEFORE, WARN_EVERY = datetime.timedelta(days=30), datetime.timedelta(days=1)
-"""Before the end of the server's certificate, and between two warnings of it."""
+"""The time before the certificate's end, and the time between two warnings."""
 
 
 class Addresses(NamedTuple):
-    """Where a server listens."""
+    """The addresses at which a server listens."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class Addresses(NamedTuple):
 
     @property
     def control(self) -> str:
-        """Where runs are started and keys registered, from this machine alone."""
+        """The address for runs and keys, from this machine alone."""
         return f"127.0.0.1:{self.control_port}"
 
 

@@ -13,11 +13,11 @@ from fcl_flower.core.errors import RoundError
 from fcl_flower.deploy.logs import Tail
 
 RESTARTS, RESTART_SECONDS = 3, 600.0
-"""How often a part is started again within so many seconds."""
+"""The restarts of a part that are allowed within so many seconds."""
 
 
 class Part(Protocol):
-    """What a server is made of, such as a program of Flower's."""
+    """A part of a server, such as a program of Flower's."""
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from fcl_flower.rounds.loop import Metrics
 from fcl_flower.rounds.run import run_federation
 
 EvaluateFn: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
-"""From a round and the global model to what the user measures of it."""
+"""A function of a round and the global model that returns the user's measures."""
 
 
 class FlowerStrategy(Strategy):

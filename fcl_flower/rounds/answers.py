@@ -266,4 +266,4 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     TRAIN: train,
     EVALUATE: evaluate,
 }
-"""What a client answers, by the kind of a message."""
+"""The function that answers a message, by the kind of the message."""

@@ -31,7 +31,7 @@ from fcl_flower.rounds.transport import EVALUATE, Reply, Request
 
 @dataclass
 class ClientProgress:
-    """How far one client is.
+    """The progress of one client.
 
     Attributes:
         done: its last round whose update is aggregated, in its own count.

@@ -1,4 +1,4 @@
-"""What a message costs: the bytes that travel, and the nominal bytes of papers."""
+"""The cost of a message: the bytes that travel, and the nominal bytes of papers."""
 
 import json
 from collections import Counter
@@ -15,10 +15,10 @@ META = "meta"
 NOMINAL_BYTES = 4
 
 _ID = "0" * 64
-"""As long as the hash by which Flower knows an object; which it is costs nothing."""
+"""A stand-in for the hash by which Flower knows an object, of the same length."""
 
 _Key: TypeAlias = tuple[object, ...]
-"""What two objects of a message have in common if they are equal, and only then."""
+"""A key that two objects of a message share exactly if they are equal."""
 
 
 def traffic(content: Content) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Where a state is kept between two messages, or two runs of a process.
+"""Stores that keep a state between two messages, or two runs of a process.
 
 Both sides use it: a client for its private state, the server for its checkpoint.
 """
@@ -39,16 +39,16 @@ FORMAT: Final = 2
 _MAGIC: Final = b"fcl-flower state\n"
 """What a file begins with, since the second format."""
 _END: Final = struct.Struct("<QI")
-"""What it ends with: the bytes of the manifest before this, and their checksum."""
+"""The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
-"""How many are kept: a round that is repeated starts from the state before it."""
+"""The number of states that are kept: a repeated round starts from the one before."""
 BESIDE: Final = ("asked", "copies")
-"""What is kept beside an algorithm's state, in groups whose names begin so: requests
+"""Groups whose names begin so are kept beside an algorithm's state: requests
 that are pending, and models that are known, with what rounding has left of them."""
 
 
 class Saved(NamedTuple):
-    """What was saved in a round; ``beside`` the state by a name of `BESIDE`."""
+    """The state that was saved in a round; ``beside`` it stands what `BESIDE` names."""
 
     round: int
     state: Payload
@@ -125,7 +125,7 @@ class StateStore(ABC):
 
 
 class MemoryStateStore(StateStore):
-    """What a client keeps where its node has no folder: lost with its program.
+    """The memory of a client whose node has no folder: it is lost with its program.
 
     In a simulation of Flower's every client's state lies in the driver and travels with
     each message, so that large states of many clients want `FolderStateStore`. It holds

@@ -61,7 +61,7 @@ _Key: TypeAlias = tuple[str, str, str, str]
 
 
 class RunParts:
-    """What all clients of a run share on nodes that are configured alike."""
+    """The parts that all clients of a run share on nodes that are configured alike."""
 
     def __init__(self, run: Built) -> None:
         """Draw the scenario, and limit the threads of this process to the run's."""
@@ -85,7 +85,7 @@ class RunParts:
 
 
 _KEPT: dict[_Key, RunParts] = {}
-"""Of one run at a time; more than one where its nodes are configured differently."""
+"""The parts of one run, once for each configuration of its nodes."""
 
 
 def run_parts(run: str, spec: RunSpec, node: NodeConfig) -> RunParts:
@@ -168,7 +168,7 @@ def _without(payload: Payload, names: Collection[str]) -> Payload:
 
 
 class Client:
-    """What one message needs: the learner, its private state and its data."""
+    """A client within one message: the learner, its private state and its data."""
 
     def __init__(self, place: Place, stage: TaskStage) -> None:
         node, number = place.node, place.number

@@ -1,4 +1,4 @@
-"""Which node speaks for which client, as nodes come, go and return."""
+"""The node that speaks for each client, as nodes come, go and return."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def check(said: Mapping[str, object]) -> None:
 
 
 VARIABLE = "FCL_CLIENT_NUMBERS"
-"""Of the environment, by which a run knows where the list is; unset without keys."""
+"""The environment variable with the path of that file; unset without keys."""
 
 _KEY_FILE = re.compile(r"client-(\d+)\.pub")
 
@@ -101,13 +101,13 @@ def check_claim(node: int, client: int) -> None:
 
 POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
-"""After which a node is asked again that gave no sign of life."""
+"""Seconds until a node that gave no sign of life is asked again."""
 GREETING_SECONDS = 120.0
-"""What a node may take to say who it is: Flower starts Python and torch for that."""
+"""Seconds that a node may take to name its client: Flower starts Python for that."""
 RETRY_SECONDS = 30.0
-"""After which a node is asked again that did not say who it is."""
+"""Seconds until a node that did not name its client is asked again."""
 NOTICE_SECONDS = 10.0
-"""Between two lines of the log that say who is missing before the first round."""
+"""Seconds between two lines of the log about clients that are missing at first."""
 
 
 class ClientRegistry:

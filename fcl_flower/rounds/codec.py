@@ -89,7 +89,7 @@ CHUNK_BYTES: Final = 5 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """How the tensors of a run travel, by its settings and its algorithm.
+    """The way in which the tensors of a run travel, by its settings and its algorithm.
 
     float16 and bfloat16 are for all float32 tensors. Levels are for those groups alone
     that the algorithm names, as all others are exact: sums, counts and statistics.

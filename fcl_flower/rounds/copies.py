@@ -41,11 +41,11 @@ COPIES: Final = "fcl.copies"
 """The table of a message that says of each model in it by group: the round after which
 it is this one, and its checksum."""
 CHANGE: Final = "/+"
-"""Between the name of a group and the round whose change of it a group holds."""
+"""The mark between a group's name and the round whose change a message holds."""
 ENTRIES: Final = "/entries"
-"""After the name of a group: which entries the learner gets, one bit an entry."""
+"""The mark after a group's name: one bit an entry that the learner gets."""
 RESIDUALS: Final = "rest/"
-"""What rounding has left, in a checkpoint, by group."""
+"""The mark before a group's name in a checkpoint: the rest that rounding has left."""
 _MODEL: Final = "model/"
 _VERSIONS: Final = "versions"
 
@@ -55,7 +55,7 @@ _LARGEST = 1e38
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """What a client knows of the server's models after a message.
+    """The models of the server that a client has after a message.
 
     Attributes:
         version: the round after which they were these, 0 before the first.

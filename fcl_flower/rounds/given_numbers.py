@@ -9,7 +9,7 @@ from fcl_flower.core.files import replace_file
 from fcl_flower.core.formats import KEY, check_format
 
 NUMBERS_FILE: Final = "nodes.json"
-"""In a run's folder: the nodes that the server has given a number."""
+"""The file in a run's folder with the nodes that have a number of the server."""
 NUMBERS_FORMAT: Final = 1
 
 

@@ -1,4 +1,4 @@
-"""What both loops share: how a run begins, and what its caller gets of it."""
+"""The base of both loops: the beginning of a run, and the result for its caller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from fcl_flower.rounds.prepare import FederatedRun
 
 Metrics: TypeAlias = Mapping[str, float]
 EvaluateFn: TypeAlias = Callable[[int, Arrays], Metrics | None]
-"""From a round and the global model to what the caller measures of it."""
+"""A function of a round and the global model that returns the caller's measures."""
 
 
 @dataclass
 class LoopResult:
-    """What a run leaves in memory.
+    """The results that a run leaves in memory.
 
     Attributes:
         model: the final global model; empty where there is none.

@@ -20,9 +20,9 @@ PATIENCE = 0.05
 """A share of what one has waited already: looking costs little, and delays little."""
 TTL_MARGIN = 10.0
 POLL_TIMEOUT = 0.25
-"""What a look at the answers may take; one that takes longer goes on by itself."""
+"""Seconds that a look at the answers may take; a longer one goes on by itself."""
 PUSH_SECONDS = 60.0
-"""What it may take to hand requests over, beside the time for their bytes."""
+"""Seconds to hand requests over, beside the time for their bytes."""
 SLOWEST = 2**20
 """Bytes a second."""
 MAX_REASON = 300
@@ -31,9 +31,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Deadline: TypeAlias = Callable[[Iterable[float], int], float]
-"""From the seconds after which there was each answer so far, and how many there may
-still be with these, to when the others are no longer waited for. A failure is no
-answer."""
+"""A function that says after how many seconds a round waits no longer.
+
+Its arguments are the seconds after which each answer came, and the number of answers
+that may still come, with these. A failure is no answer.
+"""
 
 
 def in_thread(

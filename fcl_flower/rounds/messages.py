@@ -55,11 +55,11 @@ MAX_NAMES = 2**12
 MAX_NAME = 200
 MAX_METRICS = 2**14  # the journal keeps every scalar of every round
 METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z][\w.-]*(/[\w.-]+)*", re.ASCII)
-"""What a client may call a scalar, such as ``loss`` or ``attention/3/0``."""
+"""The names that a client may give a scalar: ``loss`` or ``attention/3/0``."""
 MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 
 _STAGE = {"round": int, "task": int, "first": bool, "last": bool}
-"""What a stage is made of on the wire, in the order of the fields of `TaskStage`.
+"""The parts of a stage on the wire, in the order of the fields of `TaskStage`.
 
 The two last names are shorter than the fields': published byte counts have them so.
 """

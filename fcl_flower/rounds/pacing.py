@@ -1,4 +1,4 @@
-"""When a round has enough replies, and how long it waits for the others.
+"""The rule that closes a round: enough replies, and a wait for the others.
 
 As in Bonawitz et al., MLSys 2019, https://arxiv.org/abs/1902.01046, section 2.2, a
 round is closed when enough devices have reported. Their deadline is a constant; this
@@ -93,7 +93,7 @@ def busy(
 
 
 class ClientStages:
-    """What the server knows of each client's own rounds and tasks.
+    """The rounds and tasks of each client, in the client's own count.
 
     Attributes:
         state_lost: who was forgotten since updates were noted last.

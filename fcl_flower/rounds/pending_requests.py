@@ -1,4 +1,4 @@
-"""What clients were asked and have not answered.
+"""Requests that clients have not answered yet.
 
 It is part of every asynchronous checkpoint: a run that is resumed asks the same again,
 made of the state that there was when it was asked first. Each client keeps the state
@@ -49,7 +49,7 @@ class PendingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PendingRequests:
-    """What a checkpoint keeps of an asynchronous run beside the strategy's state.
+    """The part of an asynchronous checkpoint beside the strategy's state.
 
     Attributes:
         requests: by client, in the order in which they were sent.

@@ -1,4 +1,4 @@
-"""Where a client works: what is its own there, from one message to the next."""
+"""The place of a client: what is its own there, from one message to the next."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from fcl_flower.rounds import messages
 from fcl_flower.rounds.transport import Content
 
 SPEC_FILE: Final = "run.json"
-"""Beside a client's state, what a server has told of the run."""
+"""The file beside a client's state with the run as the server has told it."""
 SPEC_FORMAT: Final = 1
 NUMBER_FILE: Final = "number.json"
-"""In the folder of a run's states: the number that the server has given the client."""
+"""The file beside the states of a run with the number of the client."""
 NUMBER_FORMAT: Final = 1
 
 

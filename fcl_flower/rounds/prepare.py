@@ -1,4 +1,4 @@
-"""How a run begins: from a configuration and connected clients to what a loop needs."""
+"""The beginning of a run: from a configuration and connected clients to a loop."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -46,14 +46,14 @@ from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
 INITIAL = "initial_arrays"
-"""What Flower calls the caller's initial model."""
+"""Flower's name of the caller's initial model."""
 LARGEST_MESSAGE = 300 * 10**6
 """Bytes over a network that are known to pass; see experiments/large_updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class FederatedRun:
-    """What a loop works on.
+    """A run that is ready for a loop.
 
     Attributes:
         server: with its state, fresh or resumed.

@@ -1,4 +1,4 @@
-"""What clients reply: decode it, check it, and say why the rest is left out."""
+"""Replies of clients: decoded, checked, and left out for a reason."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the update of a client, or its answer to a query, has to fit.
+    """The expectations that a client's update, or its answer to a query, has to fit.
 
     Attributes:
         stage: where it stands, in the server's count of rounds.
@@ -67,7 +67,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What replies hold, by ascending client.
+    """The contents of replies, by ascending client.
 
     Attributes:
         updates: those that may be aggregated, with the stage that was asked for.

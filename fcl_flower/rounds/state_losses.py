@@ -1,4 +1,4 @@
-"""Which clients lose the state that they learn with, again and again.
+"""Clients that lose their state again and again end a run.
 
 A client that loses its state once goes on from what the server has. Where all of them
 lose it whenever they are asked, nothing of earlier tasks is left, and a run that ended

@@ -16,7 +16,7 @@ from fcl_flower.rounds.codec import Encoded, decode, encode
 
 
 class Entry(TypedDict):
-    """Where a group lies: without tensors nowhere, without a start in a whole file.
+    """The place of a group: none without tensors, a whole file without a start.
 
     Attributes:
         file: its name, in the folder of whoever has written it.

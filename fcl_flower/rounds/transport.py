@@ -20,12 +20,12 @@ Scalar: TypeAlias = bool | int | float | str | bytes
 Value: TypeAlias = (
     Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
 )
-"""What a table holds under a key."""
+"""A value of a table."""
 
 
 @dataclass(slots=True)
 class Content:
-    """What a message holds.
+    """The content of a message.
 
     Attributes:
         tensors: by group and name, encoded.

@@ -168,7 +168,7 @@ Answered: TypeAlias = tuple[Content | Problem, Content]
 
 
 _FOR_LIFE = ExitStack()
-"""What holds as long as a process of the pool: a context that nobody keeps ends."""
+"""Contexts that stay open for as long as a process of the pool lives."""
 
 
 def _prepare(log_file: Path | None) -> None:
@@ -275,7 +275,7 @@ _ONE_RUN = threading.RLock()
 
 
 class _WatchError(BaseException):
-    """What the caller's own ``watch`` has raised: no client is to blame for it."""
+    """An error of the caller's own ``watch``: no client is to blame for it."""
 
 
 def run_in_process(

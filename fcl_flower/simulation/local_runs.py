@@ -25,18 +25,18 @@ class Job(NamedTuple):
 
     run: RunSpec
     folder: Path
-    """For its results; made if it is not there."""
+    """The folder for its results; it is made where it is not there."""
     number: int = 1
     of: int = 1
 
     @property
     def name(self) -> str:
-        """What the run is called among those of other strategies and seeds."""
+        """The name of the run among those of other strategies and seeds."""
         return f"{self.run.config.title} seed {self.run.config.run.seed}"
 
 
 class Backend(NamedTuple):
-    """Where runs take place: ``in-process`` or in Flower's runtime, ``flower``.
+    """The place of runs: this process, ``in-process``, or Flower's runtime, ``flower``.
 
     One run after another, of one client after another, is in this process; all else is
     in processes of its own.
@@ -46,7 +46,7 @@ class Backend(NamedTuple):
     workers: int | None = None
     """Clients of a run at the same time; None for one, or in ``flower`` one a core."""
     gpus_per_client: float = 0.0
-    """Of ``flower`` alone."""
+    """An option of ``flower`` alone."""
     processes: int = 1
     """Runs at the same time; of ``in-process`` alone, as local data."""
     local_data: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""How runs are watched: bars in a terminal, plain lines elsewhere."""
+"""The display of runs: bars in a terminal, plain lines elsewhere."""
 
 import time
 from collections import defaultdict
@@ -111,9 +111,9 @@ class Display:
         # Those of earlier commands, too.
         self._done, self._failed = self._total - len(jobs), 0
         self._lines: dict[Path, tuple[object, ...]] = {}
-        """What the latest line of each run has told."""
+        """The latest line of each run."""
         self._working: dict[int, float] = {}
-        """Since when each client that works has done so."""
+        """The time at which each client that works began."""
         self._screen = _Screen(console, clock, self.below)
         self._bars = {
             job.folder: self._screen.add_task(

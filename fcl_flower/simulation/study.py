@@ -21,13 +21,13 @@ Values: TypeAlias = Mapping[str, Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is compared: every row with each of the seeds."""
+    """A study: every row with each of the seeds."""
 
     rows: Variants
-    """Those with candidates have the values of the first."""
+    """The rows; one with candidates has the values of the first."""
     seeds: tuple[int, ...]
     candidates: Mapping[str, tuple[Values, ...]] = field(default_factory=dict)
-    """By the title of a row; the best are chosen before the table is made."""
+    """Candidates by the title of a row; the table has the best ones."""
     choice_seeds: tuple[int, ...] = ()
     """Every candidate runs once with each of them; none is the table's."""
     counterparts: bool = False

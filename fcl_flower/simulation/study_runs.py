@@ -135,7 +135,7 @@ def _check_same(place: Path, config: RunConfig) -> None:
 # ---- the choice among candidates
 
 FOLDER = "choice"
-"""Where the candidates' runs are, below the folder of the study."""
+"""The folder of the candidates' runs, below that of the study."""
 
 
 class _Candidate(NamedTuple):

@@ -30,8 +30,10 @@ SPEEDUPS: Final[Mapping[str, tuple[Side, ...]]] = {
     "deliveries": ("server",),
     "stopped_runs": ("client",),
 }
-"""Whose programs take each speed-up up, by its name: that of its file, but for
-``lean``, which is part of `supernode`."""
+"""The programs that take a speed-up up, by its name.
+
+The name is that of its file; ``lean`` alone is a part of `supernode`.
+"""
 
 
 class Choice(NamedTuple):

@@ -26,9 +26,9 @@ from fcl_flower.core.files import make_private_folder
 LARGE = 2**16
 """Bytes from which on a content has a file of its own."""
 PLACE = b"\0file "
-"""Before the name of that file, in the content's place. No content begins like it."""
+"""The head of a file's name in a content's place. No content begins like it."""
 MANY_PAGES = 2**12
-"""Of a database, without content, for which it is worth to write the rest anew."""
+"""The empty pages for which it is worth to write a database anew."""
 PATIENCE = "busy_timeout", "60000"
 """Milliseconds for which a call waits for others' changes: disks may be busy."""
 

@@ -44,13 +44,13 @@ QUICK, SLOW = 0.1, 1.0
 `BUSY_SECONDS`. A look costs some milliseconds of a processor."""
 BUSY_SECONDS = 30.0
 IDLE_SECONDS = 600.0
-"""After which a worker is ended, so that a client without a run has its memory back."""
+"""Seconds until an idle worker is ended: a client without a run needs no memory."""
 START_SECONDS = 120.0
-"""What a worker may take until it has a message."""
+"""Seconds that a worker may take until it has a message."""
 PUSH_SECONDS = 120.0
-"""What a worker may take to hand an answer over to the SuperNode beside it."""
+"""Seconds that a worker may take to hand an answer to its SuperNode."""
 SEEN_SECONDS = 2.0
-"""After which a SuperNode has seen that there is an answer: it looks twice a second."""
+"""Seconds until a SuperNode has seen an answer: it looks twice a second."""
 NO_AGENTS = (
     "this client runs client apps alone, expected fcl client --speedups off for an "
     "agent"

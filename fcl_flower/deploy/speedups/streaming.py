@@ -1,4 +1,4 @@
-"""How the tensors of a message travel: piece by piece, with no second copy of them.
+"""Tensors of a message travel piece by piece, with no second copy of them.
 
 Flower (1.41) makes all pieces of a message before the first is sent, and joins those
 that come, which stay, in a buffer that is then copied: a tensor is there twice when it
@@ -205,9 +205,12 @@ def take_over_pushes() -> None:
 # ---- what a server takes from clients
 
 MOST_BYTES = 2**31
-"""Of all tensors of a message together."""
+"""The most bytes of all tensors of a message together."""
 MOST_TIMES = 64
-"""What was sent. Honest chunks are of 5 MB and repeat in constant tensors alone."""
+"""The most times that a tensor may be larger than the bytes that were sent.
+
+Honest chunks have 5 MB, and repeat in constant tensors alone.
+"""
 
 
 def take_up() -> None:

@@ -28,7 +28,7 @@ from fcl_flower.deploy.speedups.memory import give_back_pieces
 OPTIONAL = ("httpx._main", "watchfiles")
 """Command lines and reloading of libraries, which do without where these are not."""
 SQL_STORE = "flwr.supercore.object_store.sql_object_store", "SqlObjectStore"
-"""Of a SuperLink. It brings SQLAlchemy and Alembic, some 30 MB."""
+"""The store of a SuperLink. It brings SQLAlchemy and Alembic, some 30 MB."""
 
 
 def leave_out() -> None:

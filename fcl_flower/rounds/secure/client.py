@@ -37,7 +37,7 @@ PRESENT, ABSENT = b"present", b"absent"
 """Whether the masked vector of a client is in the sum."""
 
 SHARES_HEAD = struct.Struct("<QQI")
-"""Before a seed's and a key's share: from whom, for whom, and bytes of the first."""
+"""The head of a seed's and a key's share: sender, receiver, bytes of the first."""
 
 MAX_CELL = 2**14
 """Bytes of the largest cell: a few times those of a private key's encrypted share."""

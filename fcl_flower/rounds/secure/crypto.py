@@ -81,7 +81,7 @@ def _private(secret: bytes) -> X25519PrivateKey:
 _FIELD = 2**130 - 5
 """A prime above every secret, by which shares are integers."""
 _PLACE_BYTES = 4
-"""Of which share it is, at the head of each."""
+"""The number of a share, at its head."""
 _VALUE_BYTES = 17
 SHARE_BYTES = _PLACE_BYTES + _VALUE_BYTES
 
@@ -143,9 +143,9 @@ def _weights_at_zero(places: tuple[int, ...]) -> list[int]:
 BITS = 32
 """Behind the binary point."""
 RANGE_BITS = 62
-"""Of a sum; one more is its sign, and one is left over for rounding."""
+"""The bits of a sum; one more is its sign, and one is left over for rounding."""
 MOST = 2.0 ** (RANGE_BITS - BITS)
-"""What a sum may reach."""
+"""The largest sum."""
 
 Vector: TypeAlias = npt.NDArray[np.uint64]
 
@@ -156,7 +156,7 @@ for one case in 2^128."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which tensors a vector holds, in which order."""
+    """The tensors that a vector holds, in order."""
 
     tensors: tuple[tuple[str, str, str, tuple[int, ...]], ...]
     """Group, name, dtype and shape of each."""

@@ -1,4 +1,4 @@
-"""Who shares masks with whom: all with all, or each client with k on a random ring.
+"""The graph of masks: all clients with all, or each with k on a random ring.
 
 SecAgg+, Bell et al., CCS 2020, https://eprint.iacr.org/2020/704: with k in the order of
 log n neighbours each, whose shares give a client's secrets from a threshold on, a sum
@@ -21,7 +21,7 @@ COMPLETE = 50
 of a round without masks, and no number of clients below the threshold learns more."""
 
 MOST_CLIENTS = 2**20
-"""Of one sum."""
+"""The graph of one sum."""
 
 SECRECY, SUCCESS = 40, 20
 """That the server learns more than a sum over the ring has a probability of at most
@@ -30,7 +30,7 @@ SECRECY, SUCCESS = 40, 20
 
 @dataclass(frozen=True, slots=True)
 class MaskGraph:
-    """How many others each client shares masks with.
+    """The number of clients that each client shares masks with.
 
     Attributes:
         neighbours: of each client, who hold shares of its secrets as it does itself.

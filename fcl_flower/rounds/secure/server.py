@@ -76,7 +76,7 @@ class Channel:
 
 
 MAX_WRONG = 1000
-"""How many sets of shares may be wrong in one attempt, before it is given up."""
+"""The most sets of shares that may be wrong in an attempt that goes on."""
 
 
 class MaskedSum:
