@@ -17,7 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from local_federation import PATIENCE, LocalFederation
 
 ROUNDS = 200

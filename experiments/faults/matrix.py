@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from local_federation import PATIENCE, LocalFederation
 
 HERE = Path(__file__).parent

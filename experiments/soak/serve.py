@@ -22,7 +22,7 @@ from statistics import median
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from verdict import read_lines
 from watch import WatchedFederation
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 from verdict import verdict
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from watch import WatchedFederation
 
 CLIENTS = (0, 1, 2, 3)
