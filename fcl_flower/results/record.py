@@ -496,12 +496,12 @@ def read(folder: Path) -> Record:
     """
     if not is_run(folder):
         raise config_error("folder", str(folder), "that of a run")
-    scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
     path = folder / journal.FILE
     try:
         events = journal.replay(path)
         begun = next(events)
         assert isinstance(begun, Begun)
+        scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
         record = Record(scenario, begun)
         record.folder = folder
         for event in events:
