@@ -272,7 +272,7 @@ SHARE: Final = 0.05
 """Of the time may go into drawing, which takes it from a run in this process."""
 LOOKS_SECONDS: Final = 6.0
 """Since its last question, for which a page counts as open; it asks every 2 seconds."""
-FILES: Final = (journal.FILE, "progress.json")
+FILES: Final = (journal.FILE, "progress.json", "summary.json")
 """Of a run's folder: the page changes when one of them does."""
 
 

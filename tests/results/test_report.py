@@ -34,6 +34,7 @@ from run_folders import (
     summary_of,
     synthetic_scenario,
     write,
+    write_journal,
 )
 
 from fcl_flower.config.run_config import RunConfig
@@ -257,6 +258,7 @@ def test_without_any_forgetting_that_is_said(run):
     cells = [row.split(",") for row in rows]
     fixed = [",".join([*rest, str(same[int(rest[3])])]) for *rest, _ in cells]
     path.write_text("\n".join([head, *fixed, ""]), encoding="utf-8")
+    write_journal(run)
     told = verdicts(page_of(run))
     assert any(one.startswith("Nothing was forgotten") for one in told)
 
