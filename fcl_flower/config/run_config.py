@@ -34,8 +34,6 @@ from fcl_flower.core.formats import KEY, check_format
 
 FORMAT: Final = 2
 """The ``config.toml`` of a run has this number; a user's own file needs none."""
-_RECORDED: Final = frozenset({"data.root", "run.id", "run.output"})
-"""The file of a run has these settings in any case, as it has them all."""
 
 
 class RunConfig(Section):
@@ -180,11 +178,13 @@ class RunConfig(Section):
     def read(cls, path: Path, key: str) -> Self:
         """Read a TOML file, named by the setting ``key``.
 
+        The setting ``config`` names a user's own file; all others name that of a run.
+
         Raises:
             ConfigError: a key or a value is refused, or the file is of another format.
         """
         values = flatten(read_toml(path, key))
-        if KEY in values or values.keys() >= _RECORDED:
+        if KEY in values or key != "config":
             check_format(path, values.pop(KEY, None), FORMAT)
         return cls.of(values)
 

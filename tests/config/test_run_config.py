@@ -145,9 +145,8 @@ def test_only_the_file_of_a_run_needs_the_number_of_its_format(tmp_path):
     written, path = RunConfig().to_file(), tmp_path / "config.toml"
     path.write_text(written)
     assert RunConfig.read(path, "folder") == RunConfig()
-    path.write_text('[data]\nroot = "somewhere"\n')  # a user's own
-    assert RunConfig.read(path, "config").data.root == "somewhere"
     path.write_text(written.partition("\n")[2])
+    assert RunConfig.read(path, "config") == RunConfig()
     with pytest.raises(FormatError, match=r"config\.toml: got no format"):
         RunConfig.read(path, "folder")
 
