@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fcl_flower.results import measures as metrics
     from fcl_flower.results.result import Comparison, Result
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Algorithm",

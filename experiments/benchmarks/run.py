@@ -1,6 +1,6 @@
 """The benchmarks: measure, and write a table of each.
 
-python experiments/benchmarks/run.py [a b c d e f] FOLDER [--quick] [--repeats 3]
+python experiments/benchmarks/run.py [a b c d] FOLDER [--quick] [--repeats 3]
 
 FOLDER/measurements.jsonl gets a line for each measurement as it comes, and what is
 there is not measured again: an interrupted sitting goes on. FOLDER/NAME.md gets the
@@ -12,11 +12,9 @@ import shlex
 import sys
 from pathlib import Path
 
-import bytes_accuracy
 import client_visits
 import fedweit_step
 import many_clients
-import real_round
 import secure_sums
 from results import Results, machine
 
@@ -24,16 +22,14 @@ PARTS = {
     "a": client_visits,
     "b": fedweit_step,
     "c": many_clients,
-    "d": bytes_accuracy,
-    "e": real_round,
-    "f": secure_sums,
+    "d": secure_sums,
 }
 
 
 def main() -> None:
     """Measure the parts that are asked for, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a to f; all if none")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="a to d; all if none")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""(f) Secure aggregation: what a round costs with it, over the number of its clients.
+"""(d) Secure aggregation: what a round costs with it, over the number of its clients.
 
 FedAvg of the small network on digits, ten training images a client, all clients in
 every round. Runs with and without masks take turns; a round is what a run of more
@@ -51,7 +51,7 @@ def measure(results: Results, size: Size, repeats: int, pfl_python: str) -> None
 
 
 def _key(clients: int, name: str) -> Row:
-    return {"part": "f", "clients": clients, "side": name}
+    return {"part": "d", "clients": clients, "side": name}
 
 
 def report(results: Results, size: Size) -> str:

@@ -1,16 +1,12 @@
 """A small vision transformer for 32x32 images, pre-trained without CIFAR-100.
 
-python experiments/fedet_cifar100/pretrain.py train --data-root DIR --output FOLDER
-python experiments/fedet_cifar100/pretrain.py probe --data-root DIR --backbone FOLDER
+python experiments/fedet_cifar100/pretrain.py --data-root DIR --output FOLDER
 
-`train` learns to tell the classes of CIFAR-10 and TinyImageNet apart, from the tokens'
-mean, and leaves the encoder in FOLDER for `--set model.encoder=FOLDER`. Half of the
-patches are left out of each training step (Liu et al., "PatchDropout", WACV 2023),
-which halves its cost as well. It goes on behind the last whole epoch where it was
-stopped, to the same result.
-
-`probe` fits a logistic regression to frozen features of classes that were not seen, and
-does the same with an untrained encoder and with plain pixels.
+It learns to tell the classes of CIFAR-10 and TinyImageNet apart, from the tokens' mean,
+and leaves the encoder in FOLDER for `--set model.encoder=FOLDER`. Half of the patches
+are left out of each training step (Liu et al., "PatchDropout", WACV 2023), which halves
+its cost as well. It goes on behind the last whole epoch where it was stopped, to the
+same result.
 """
 
 import argparse
@@ -23,9 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegressionCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 from transformers import ViTConfig, ViTModel
@@ -43,35 +36,22 @@ KEPT = 0.5
 SMOOTHING = 0.1
 DECAY = 0.05
 WARM_UP = 0.1
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 SETTINGS = ("dataset", "epochs", "batch_size", "learning_rate", "seed")
 STATE = "training.pt"
 
 
 def main() -> None:
-    """Run one of the two commands."""
+    """Pre-train the encoder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(required=True)
-    training = commands.add_parser("train")
-    training.add_argument("--data-root", type=Path, required=True)
-    training.add_argument("--dataset", default="cifar10+tinyimagenet32_100c")
-    training.add_argument("--output", type=Path, required=True)
-    training.add_argument("--epochs", type=int, default=16)
-    training.add_argument("--batch-size", type=int, default=64)
-    training.add_argument("--learning-rate", type=float, default=7e-4)
-    training.add_argument("--seed", type=int, default=0)
-    training.set_defaults(command=train)
-    probing = commands.add_parser("probe")
-    probing.add_argument("--data-root", type=Path, required=True)
-    probing.add_argument("--dataset", default="cifar100")
-    probing.add_argument("--backbone", required=True)
-    probing.add_argument("--classes", type=int, default=20, help="the first so many")
-    probing.add_argument("--images", type=int, default=100, help="of a class")
-    probing.add_argument("--seed", type=int, default=0)
-    probing.set_defaults(command=probe)
-    given = parser.parse_args()
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--dataset", default="cifar10+tinyimagenet32_100c")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=7e-4)
+    parser.add_argument("--seed", type=int, default=0)
     torch.set_num_threads(1)
-    given.command(given)
+    train(parser.parse_args())
 
 
 def untrained(seed: int) -> Transformer:
@@ -88,9 +68,6 @@ def untrained(seed: int) -> Transformer:
     with tempfile.TemporaryDirectory() as folder:
         ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
         return Transformer(EncoderParams(encoder=folder))
-
-
-# ---------------------------------------------------------------- train
 
 
 def train(given: argparse.Namespace) -> None:
@@ -187,48 +164,6 @@ def _features(body: Transformer, x: Tensor) -> Tensor:
     chosen = order.argsort(1)[:, :kept, None].expand(-1, -1, width)
     hidden = Hidden(values.gather(1, chosen), torch.ones(count, kept))
     return body.pool(body.run(hidden, 0, len(body.blocks)))
-
-
-# ---------------------------------------------------------------- probe
-
-
-def probe(given: argparse.Namespace) -> None:
-    """Print the accuracy of a linear probe on three kinds of features."""
-    data = load_dataset(given.dataset, given.data_root)
-    rng = np.random.default_rng(derive(given.seed, "probe"))
-    chosen = np.concatenate(
-        [
-            rng.permutation(np.flatnonzero(data.train.y == label))[: given.images]
-            for label in range(given.classes)
-        ]
-    )
-    tested = np.flatnonzero(data.test.y < given.classes)
-    train_x, train_y = to_tensor(data.train.x[chosen], SHAPE), data.train.y[chosen]
-    test_x, test_y = to_tensor(data.test.x[tested], SHAPE), data.test.y[tested]
-    print(
-        f"{data.name}: {given.classes} classes, {len(train_y)} training images, "
-        f"{len(test_y)} test images, chance {1 / given.classes:.3f}"
-    )
-    kinds = {
-        "pre-trained": Transformer(EncoderParams(encoder=given.backbone)).eval().embed,
-        "untrained": untrained(given.seed).eval().embed,
-        "pixels": lambda x: x.flatten(1),
-    }
-    for name, features in kinds.items():
-        linear = make_pipeline(
-            StandardScaler(),
-            LogisticRegressionCV(
-                Cs=PENALTIES,
-                l1_ratios=(0,),
-                cv=3,
-                scoring="accuracy",
-                max_iter=300,
-                use_legacy_attributes=False,
-            ),
-        )
-        linear.fit(features(train_x).numpy(), train_y)
-        accuracy = linear.score(features(test_x).numpy(), test_y)
-        print(f"{name}: {accuracy:.3f}", flush=True)
 
 
 if __name__ == "__main__":

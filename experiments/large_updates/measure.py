@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from local_federation import LocalFederation
 
 HERE = Path(__file__).parent

@@ -30,7 +30,7 @@ from fcl_flower.deploy.commands import (
 )
 from fcl_flower.deploy.submission import write_app
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from local_federation import LocalFederation
 
 HERE = Path(__file__).parent

@@ -13,15 +13,17 @@ DIR/events.jsonl, each run into DIR/runs.jsonl. Prints the verdict in Markdown
 
 import argparse
 import contextlib
+import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 from verdict import verdict
 
-sys.path.append(str(Path(__file__).parents[1]))
-from watch import WatchedFederation
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
+from local_federation import LocalFederation
 
 CLIENTS = (0, 1, 2, 3)
 PAUSE = 60.0
@@ -44,18 +46,71 @@ RUN = (
     *("--classes-per-task", 2, "--set", "federation.timeout=180"),
     *("--set", "federation.max_attempts=5", "--set", "federation.min_updates=1"),
 )
+PROGRAMS = {
+    "fcl_flower.cli.main": "fcl",
+    "fcl_flower.deploy.client": "fcl",
+    "flower-superlink": "superlink",
+    "flower-supernode": "supernode",
+    "flwr-serverapp": "serverapp",
+    "worker.py": "worker",
+}
+"""What is watched of a command's processes, and how the tables call it."""
 
 
-class Soak(WatchedFederation):
-    """Runs, one after another."""
+class Soak(LocalFederation):
+    """Runs, one after another, and what is written of their processes."""
 
     def __init__(self, folder: Path) -> None:
         """Prepare an empty folder; start nothing."""
-        super().__init__(folder, "lying:LYING", {"SOAK_PAUSE": str(PAUSE)})
+        folder.mkdir(parents=True)
+        super().__init__(
+            folder,
+            algorithm="lying:LYING",
+            beside=Path(__file__).parent,
+            variables={"OMP_NUM_THREADS": "1", "SOAK_PAUSE": str(PAUSE)},
+        )
         self.wanted: dict[str, float] = {}
         self.runs = 0
         self.resumed = 0
-        (folder / "runs.jsonl").touch()
+        self.began = time.monotonic()
+        for book in ("samples", "events", "runs"):
+            (folder / f"{book}.jsonl").touch()
+
+    @property
+    def now(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self.began
+
+    def write(self, book: str, **line: object) -> None:
+        """Append a line to one of the books."""
+        with (self.folder / f"{book}.jsonl").open("a") as file:
+            file.write(json.dumps({"at": round(self.now, 1), **line}) + "\n")
+
+    def join(self, number: int, *more: object) -> None:
+        """Start a client, and note it."""
+        self.client(number, *more)
+        self.write("events", what=f"client-{number} started")
+
+    def watched(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Yield the processes that run because of us and last, by what they are."""
+        for name in self.started:
+            for program, process in self.members(name):
+                if part := PROGRAMS.get(program):
+                    yield f"{name} {part}", process
+
+    def sample(self) -> None:
+        """Write memory, descriptors and threads of all processes."""
+        for name, process in self.watched():
+            with contextlib.suppress(psutil.Error):
+                self.write(
+                    "samples",
+                    process=name,
+                    pid=process.pid,
+                    megabytes=round(process.memory_info().rss / 2**20, 1),
+                    descriptors=process.num_fds(),
+                    threads=process.num_threads(),
+                    cpu_seconds=round(sum(process.cpu_times()[:2]), 1),
+                )
 
     def go_on(self, *, resume: bool = False) -> None:
         """Start the next run, or go on with the one that ended."""

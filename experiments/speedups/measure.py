@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from local_federation import LocalFederation
 
 from fcl_flower.deploy.speedups import SPEEDUPS, choose

@@ -33,11 +33,7 @@ from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 from fcl_flower.core.formats import KEY, check_format
 
 FORMAT: Final = 2
-"""Of ``config.toml``; a file without a number is of format 1."""
-_FIXED: Final[Mapping[str, object]] = MappingProxyType({"federation.secure_bits": 32})
-"""Settings of format 1 that have one value for good."""
-_RECORDED: Final = frozenset({"data.root", "run.id", "run.output"})
-"""Settings that the file of a run has in any case, as it has them all."""
+"""The ``config.toml`` of a run has this number; a user's own file needs none."""
 
 
 class RunConfig(Section):
@@ -182,17 +178,14 @@ class RunConfig(Section):
     def read(cls, path: Path, key: str) -> Self:
         """Read a TOML file, named by the setting ``key``.
 
+        The setting ``config`` names a user's own file; all others name that of a run.
+
         Raises:
-            ConfigError: a key or a value is refused, or the file is of a newer format.
+            ConfigError: a key or a value is refused, or the file is of another format.
         """
         values = flatten(read_toml(path, key))
-        number = values.pop(KEY, 1)
-        check_format(path, number, FORMAT)
-        if number == 1:
-            values = {k: v for k, v in values.items() if (k, v) not in _FIXED.items()}
-        if values.keys() >= _RECORDED:
-            # Before there was a choice, pixels were these, whatever a network says.
-            values.setdefault("data.normalise", "fixed")
+        if KEY in values or key != "config":
+            check_format(path, values.pop(KEY, None), FORMAT)
         return cls.of(values)
 
     @classmethod

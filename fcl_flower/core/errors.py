@@ -2,7 +2,7 @@
 
 FclError
 ├── ConfigError     what the user asked for is wrong    (the user can fix it)
-│   └── FormatError      a file is of a newer version       (`core.formats`)
+│   └── FormatError      a file is of another version       (`core.formats`)
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
 │   └── RunUnknownError  nobody has told the client the run (the server tells it)

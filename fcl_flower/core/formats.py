@@ -1,7 +1,7 @@
 """Formats of what is kept on the disk: each file says the number of its own.
 
-A file without a number is of the first format. A number is raised with every change
-after which an earlier version would misread the file.
+A number is raised with every change after which another version would misread the
+file. A file of another format is refused and left as it is.
 """
 
 from typing import Final
@@ -10,29 +10,29 @@ from fcl_flower import __version__
 from fcl_flower.core.errors import ConfigError
 
 KEY: Final = "format"
-"""Of the number, wherever a file has it."""
+"""The number has this name wherever a file has it."""
 
 
 class FormatError(ConfigError):
-    """A file was written by a newer version, or says no format at all."""
+    """A file is of a format that another version has written."""
 
 
-def check_format(what: object, found: object, newest: int) -> None:
-    """Refuse a file that is newer than this version can read.
+def check_format(file: object, number: object, expected: int) -> None:
+    """Refuse a file of another format.
 
     Args:
-        what: the file.
-        found: its number as the file has it.
-        newest: the last number that is known.
+        file: its path.
+        number: its format, as the file has it; None where it has none.
+        expected: the format that this version writes.
 
     Raises:
-        FormatError: the number is larger, or is none.
+        FormatError: the numbers differ.
     """
-    if type(found) is not int or found < 1:
-        expected = "a whole number of at least 1"
-        raise FormatError(f"{what}: {KEY}: got {found!r}, expected {expected}")
-    if found > newest:
-        raise FormatError(
-            f"{what}: got format {found}, expected at most {newest}, the newest that "
-            f"fcl-flower {__version__} reads: install a newer fcl-flower"
-        )
+    if type(number) is int and number == expected:
+        return
+    got = "no format" if number is None else f"format {number!r}"
+    raise FormatError(
+        f"{file}: got {got}, expected format {expected} of fcl-flower {__version__}; "
+        "the file is left as it is: open it with the version of fcl-flower that wrote "
+        "it, or begin anew in another folder"
+    )

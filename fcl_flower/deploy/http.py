@@ -21,7 +21,7 @@ RESERVED = 64
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of the reverse proxy; a connection is a guest until a call is let in."""
+    """The bounds of the reverse proxy. A connection begins as a guest."""
 
     guests: int = 1024
     guests_of_address: int = 256

@@ -5,24 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from fcl_flower.core.diagnostics import Diagnostic, Index
 from fcl_flower.core.types import Evaluation, TaskStage
 
-
-def _total(count: object) -> object:
-    if isinstance(count, dict):
-        return sum(count.values())
-    return sum(count) if isinstance(count, list) else count
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 Count = Annotated[int, Field(ge=0)]
-Samples = Annotated[int, BeforeValidator(_total), Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BytesOfKind: TypeAlias = dict[str, Count]
 Scalars: TypeAlias = dict[str, float]
@@ -65,9 +53,9 @@ class TaskInfo(_Noted):
     dataset: str = ""
     group: str | int | None = None
     class_names: list[str] = []
-    train: Samples = 0
-    valid: Samples = 0
-    test: Samples = 0
+    train: Count = 0
+    valid: Count = 0
+    test: Count = 0
 
 
 class ScenarioInfo(_Noted):
@@ -75,7 +63,7 @@ class ScenarioInfo(_Noted):
 
     name: str
     seed: int
-    datasets: Annotated[list[str], BeforeValidator(_as_list)]
+    datasets: list[str]
     classes_per_task: int | None = None
     clients: Annotated[list[list[TaskInfo]], Field(min_length=1)]
 

@@ -1,9 +1,7 @@
 """Files of a run folder, checked by a schema; what is wrong names file and key."""
 
-import csv
-import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,40 +32,17 @@ def json_value(path: Path) -> object:
         raise ConfigError(f"{path}: got {error}, expected JSON") from error
 
 
-def json_lines(path: Path, *, growing: bool = True) -> list[object]:
-    """Read a file with a JSON value a line; of a growing one the whole lines."""
-    lines = _whole_lines(path) if growing else _text(path).split("\n")
+def json_lines(path: Path) -> list[object]:
+    """Read a file with a JSON value a line."""
     try:
-        return [json.loads(line) for line in lines if line.strip()]
+        return [json.loads(line) for line in _text(path).split("\n") if line.strip()]
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: got {error}, expected JSON lines") from error
-
-
-def csv_rows(path: Path) -> list[dict[str, str]]:
-    """Read the whole rows of a CSV file, by column."""
-    return list(csv.DictReader(io.StringIO("\n".join(_whole_lines(path)))))
 
 
 def write_json(path: Path, content: object) -> None:
     """Replace a file in one step: a reader sees the old content or the new."""
     replace_file(path, json.dumps(content, indent=1) + "\n")
-
-
-def require_below(path: Path, key: str, values: Iterable[int], limit: int) -> None:
-    """Refuse numbers of a file that are not from 0 to below a limit."""
-    for value in values:
-        if not 0 <= value < limit:
-            raise refused(path, key, value, f"a number from 0 to {limit - 1}")
-
-
-def refused(path: Path, key: str, value: object, expected: str) -> ConfigError:
-    """Make the error for a value of a file."""
-    return ConfigError(f"{path}: {key}: got {value!r:.60}, expected {expected}")
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Split a file that somebody may be writing to; drop what has no end yet."""
-    return _text(path).split("\n")[:-1]
 
 
 def _text(path: Path) -> str:

@@ -14,7 +14,7 @@ from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entr
 
 FILE = "journal.jsonl"
 FORMAT: Final = 2
-"""Told by the first line; journals of format 1 have no beginning."""
+"""The first line has this number."""
 
 
 class Journal:
@@ -43,14 +43,14 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def resume(self, begun: Begun, last: int) -> list[Event]:
+    def resume(self, last: int) -> list[Event]:
         """Give the events up to the end of round ``last``; remove the later ones.
 
-        The first is the beginning: ``begun`` where the file has none. What was recorded
-        after the round, before the next one, was recorded after the checkpoint, too,
-        and happens again.
+        The first is the beginning. What was recorded after the round, before the next
+        one, was recorded after the checkpoint, too, and happens again.
 
         Raises:
+            FormatError: the file is of another format.
             WireError: the file is damaged or ends earlier.
         """
         events, kept, rounds = list[Event](), list[bytes](), 0
@@ -62,7 +62,7 @@ class Journal:
                 raise ValueError(f"line {len(lines) + 1} without its end")
             for number, line in enumerate(lines, start=1):
                 event = _event(self._path, number, line)
-                if rounds == last:
+                if events and rounds == last:
                     break
                 events.append(event)
                 rounds += isinstance(event, Trained)
@@ -76,8 +76,6 @@ class Journal:
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
                 "checkpoint has"
             )
-        if not isinstance(next(iter(events), None), Begun):
-            events, kept = [begun, *events], [_line(begun), *kept]
         self._replace(b"".join(kept))
         return events
 
@@ -85,20 +83,20 @@ class Journal:
         replace_file(self._path, content, private=True, durable=True)
 
 
-def has_beginning(path: Path) -> bool:
-    """Tell whether a journal has the first line of today's."""
+def is_journal(path: Path) -> bool:
+    """Tell whether a file begins as a journal does, of this format or another."""
     try:
         with path.open("rb") as file:
-            line = file.readline()
+            return _is_whole(file.readline()[:-1])
     except OSError:
         return False
-    return _is_whole(line[:-1]) and line[_START:].startswith(b'"what": "begun"')
 
 
 def replay(path: Path) -> Iterator[Event]:
     """Yield the events so far of a journal that somebody may be writing to.
 
-    A whole line that is no event is a `ValueError`.
+    A whole line that is no event is a `ValueError`. A file of another format is a
+    `FormatError`.
     """
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -109,7 +107,8 @@ def _event(path: Path, number: int, line: bytes) -> Event:
     if not _is_whole(line):
         raise ValueError(f"line {number} with a wrong checksum")
     found: dict[str, Any] = json.loads(line)
-    check_format(path, found.get(KEY, 1), FORMAT)
+    if number == 1:
+        check_format(path, found.get(KEY), FORMAT)
     return from_entry(found["what"], found["round"], found["told"])
 
 

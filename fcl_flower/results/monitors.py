@@ -24,7 +24,7 @@ from fcl_flower.core.errors import (
 )
 from fcl_flower.core.failures import Failure
 from fcl_flower.core.types import Evaluation
-from fcl_flower.results import earlier, journal
+from fcl_flower.results import journal
 from fcl_flower.results.events import (
     Begun,
     Evaluated,
@@ -272,7 +272,7 @@ SHARE: Final = 0.05
 """Of the time may go into drawing, which takes it from a run in this process."""
 LOOKS_SECONDS: Final = 6.0
 """Since its last question, for which a page counts as open; it asks every 2 seconds."""
-FILES: Final = (*(journal.FILE, "progress.json", earlier.FINISHED, earlier.UNDER_WAY),)
+FILES: Final = (journal.FILE, "progress.json", "summary.json")
 """Of a run's folder: the page changes when one of them does."""
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fcl_flower.core.diagnostics import (
 )
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.core.types import Array, Evaluation
-from fcl_flower.results import earlier, journal, measures
+from fcl_flower.results import journal, measures
 from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.results.events import (
     About,
@@ -479,7 +479,7 @@ def _or_none(value: float | Array) -> float | None:
 
 def is_run(folder: Path) -> bool:
     """Tell whether a folder holds a run, finished or not."""
-    return journal.has_beginning(folder / journal.FILE) or earlier.is_run(folder)
+    return journal.is_journal(folder / journal.FILE)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -491,20 +491,17 @@ def read(folder: Path) -> Record:
     """Read a run that has finished, or what there is of one that is under way.
 
     Nothing here waits for who writes the files: the last line of one counts when it is
-    whole. A file that is missing or not what it should be is a `ConfigError`.
+    whole. A file that is missing, of another format, or not what it should be is a
+    `ConfigError`.
     """
     if not is_run(folder):
         raise config_error("folder", str(folder), "that of a run")
-    scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
     path = folder / journal.FILE
-    events: Iterator[Event] = (
-        journal.replay(path)
-        if journal.has_beginning(path)
-        else earlier.events(folder, scenario)
-    )
     try:
+        events = journal.replay(path)
         begun = next(events)
         assert isinstance(begun, Begun)
+        scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
         record = Record(scenario, begun)
         record.folder = folder
         for event in events:

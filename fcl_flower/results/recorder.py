@@ -125,9 +125,10 @@ class Recorder:
         Where the run has more tasks, clients or rounds now, that is an event.
 
         Raises:
-            WireError: the journal in the folder is damaged or too short.
+            FormatError: the journal in the folder is of another format.
+            WireError: it is damaged or too short.
         """
-        events = self._journal.resume(self._begun, last)
+        events = self._journal.resume(last)
         first = events[0]
         assert isinstance(first, Begun)  # so a journal begins
         known = [first, *(e.begun for e in events if isinstance(e, Extended))]

@@ -117,7 +117,7 @@ class Result:
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """Record of each round in order, with its loss and its bytes."""
-        lines = json_lines(self.folder / "rounds.jsonl", growing=False)
+        lines = json_lines(self.folder / "rounds.jsonl")
         return cast(list[dict[str, Any]], lines)
 
     def table(self) -> Rows:

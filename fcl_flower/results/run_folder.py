@@ -11,10 +11,11 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder, make_private_folder
 from fcl_flower.data.local.layout import checksum, find_tasks
-from fcl_flower.results import earlier, journal
+from fcl_flower.results import journal
 from fcl_flower.results.files import write_json
 
 RUNS = Path("runs")
+SUMMARY = "summary.json"
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
@@ -33,8 +34,8 @@ def resumable(folder: Path) -> bool:
 
 def lost_first_round(folder: Path) -> bool:
     """Tell whether a run has begun in a folder and has not finished a round."""
-    begun = journal.has_beginning(folder / journal.FILE)
-    left = (folder / earlier.FINISHED, folder / CHECKPOINT)
+    left = (folder / SUMMARY, folder / CHECKPOINT)
+    begun = journal.is_journal(folder / journal.FILE)
     return begun and not any(path.exists() for path in left)
 
 
@@ -68,12 +69,12 @@ def prepared_folder(
     with lock_folder(folder, "output", COMMAND_LOCK):
         with lock_folder(folder, "output"):  # a server may outlive the command before
             if config.run.resume:
-                check_local_data(folder, config, local_data)
+                check_local_data(folder, local_data)
             work = folder / WORK
             for part in [work / "app", work / "home"] if config.run.resume else [work]:
                 shutil.rmtree(part, ignore_errors=True)
             make_private_folder(work)
-            names = (*earlier.NAMES, "diagnostics.json", "progress.json", LOCAL_DATA)
+            names = (SUMMARY, "diagnostics.json", "progress.json", LOCAL_DATA)
             for name in names:
                 (folder / name).unlink(missing_ok=True)
             if local_data:
@@ -86,12 +87,8 @@ def prepared_folder(
         )
 
 
-def check_local_data(
-    folder: Path, config: RunConfig, local_data: Sequence[Path]
-) -> None:
+def check_local_data(folder: Path, local_data: Sequence[Path]) -> None:
     """Refuse local data that are not those of the run in a folder.
-
-    The folder of an earlier version knows of no data.
 
     Raises:
         ConfigError: a client's data differ, or cannot be read.
@@ -100,8 +97,6 @@ def check_local_data(
         return
     learned = json.loads((folder / LOCAL_DATA).read_text())
     for data, old in zip(local_data, learned, strict=False):  # others have joined
-        if isinstance(old, str):  # an earlier version kept nothing else
-            old = {"tasks": config.scenario.tasks, "checksum": old}
         if old["checksum"] != checksum(data, old["tasks"]):
             raise ConfigError(
                 f"data: got {str(data)!r}, whose tasks are not those that the run in "
@@ -133,7 +128,7 @@ def close_folder(folder: Path, *, keep_clients: str) -> dict[str, Any]:
     Raises:
         RoundError: there is no summary.
     """
-    summary = folder / "summary.json"
+    summary = folder / SUMMARY
     if not summary.exists():
         raise RoundError(
             f"the run did not finish; the reason stands in {folder / 'flower.log'}"

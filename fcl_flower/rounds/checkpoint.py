@@ -4,6 +4,7 @@ Both sides use it: a client for its private state, the server for its checkpoint
 """
 
 import json
+import re
 import struct
 import sys
 import zlib
@@ -35,9 +36,11 @@ from fcl_flower.rounds.stored import (
 
 MANIFEST = "manifest-"
 FORMAT: Final = 2
-"""Of a manifest and of the files that it names. In the first each group was a file."""
+"""A manifest has this number, for itself and the files that it names."""
 _MAGIC: Final = b"fcl-flower state\n"
-"""What a file begins with, since the second format."""
+"""Each file begins with this."""
+_FIRST_FORMAT: Final = re.compile(rb"\d+\n\{")
+"""A manifest of format 1 begins so: it is refused, and not taken for damaged."""
 _END: Final = struct.Struct("<QI")
 """The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
@@ -288,7 +291,7 @@ class FolderStateStore(StateStore):
                 kept |= {path.name} | _files(manifest["groups"])
                 break
         for path in self._folder.iterdir():
-            ours = path.suffix in {".bin", ".new"} or _number(path)
+            ours = path.suffix == ".new" or _number(path)
             if ours and path.name not in kept:
                 path.unlink()
 
@@ -335,14 +338,14 @@ def _files(entries: Mapping[str, Entry]) -> set[str]:
 
 def _wasteful(entries: Mapping[str, Entry]) -> set[str]:
     """Name the files of which less than half is in use by these groups."""
-    groups = {(e["file"], e.get("start", 0)): e for e in entries.values()}
+    groups = {(e["file"], e["start"]): e for e in entries.values()}
     used = Counter[str]()
     for entry in groups.values():
         used[entry["file"]] += size_of(entry)
     return {
         entry["file"]
         for entry in groups.values()
-        if 2 * used[entry["file"]] < entry.get("of", 0)
+        if 2 * used[entry["file"]] < entry["of"]
     }
 
 
@@ -353,17 +356,16 @@ def _number(path: Path) -> int:
 
 
 def _manifest(file: File) -> _Manifest:
-    if file.read(0, len(_MAGIC)) == _MAGIC:
-        end = file.size - _END.size
-        length, checksum = _END.unpack(file.read(end, _END.size))
-        length = min(length, end)  # if it is damaged, any number
-        text = file.read(end - length, length)
-    else:
-        told, _, text = file.read(0, file.size).partition(b"\n")
-        text = text.removesuffix(b"\n")
-        checksum = int(told) if told.isdigit() else -1
+    if file.read(0, len(_MAGIC)) != _MAGIC:
+        if _FIRST_FORMAT.match(file.read(0, 64)):
+            check_format(file.path, 1, FORMAT)
+        raise WireError(f"state: {file.path} is damaged")
+    end = file.size - _END.size
+    length, checksum = _END.unpack(file.read(end, _END.size))
+    length = min(length, end)  # if it is damaged, any number
+    text = file.read(end - length, length)
     if zlib.crc32(text) != checksum:
         raise WireError(f"state: {file.path} is damaged")
     found: _Manifest = json.loads(text)
-    check_format(file.path, found.get(KEY, 1), FORMAT)
+    check_format(file.path, found.get(KEY), FORMAT)
     return found

@@ -28,7 +28,7 @@ class GivenNumbers:
         self._file: Path | None = None
         if file is not None and file.is_file():
             found = json.loads(file.read_text())
-            check_format(file, found[KEY], NUMBERS_FORMAT)
+            check_format(file, found.get(KEY), NUMBERS_FORMAT)
             self._given = {int(node): number for node, number in found["nodes"].items()}
 
     def keep(self, file: Path) -> None:

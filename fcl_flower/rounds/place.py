@@ -71,7 +71,7 @@ class Place:
         if not file.is_file():
             return None
         found = json.loads(file.read_text())
-        check_format(file, found[KEY], NUMBER_FORMAT)
+        check_format(file, found.get(KEY), NUMBER_FORMAT)
         return int(found["client"])
 
     def keep_number(self, number: int) -> None:
@@ -120,5 +120,5 @@ def _without_format(file: Path) -> str:
     if not file.is_file():
         return ""
     found = json.loads(file.read_text())
-    check_format(file, found.pop(KEY, 1), SPEC_FORMAT)
+    check_format(file, found.pop(KEY, None), SPEC_FORMAT)
     return json.dumps(found)

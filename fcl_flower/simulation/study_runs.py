@@ -48,7 +48,7 @@ def run_study(
         summary = place / "summary.json"
         if summary.exists() or resumable(place):
             _check_same(place, one.config)
-            check_local_data(place, one.config, local_data)
+            check_local_data(place, local_data)
         kept[place] = json.loads(summary.read_text()) if summary.exists() else None
     chosen = [place for place, one in folders.items() if wanted(one.config)]
     jobs = []

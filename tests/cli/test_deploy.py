@@ -1006,7 +1006,7 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     folder = tmp_path / "here"
     (folder / "checkpoint").mkdir(parents=True)
     config = tiny(folder, clients=3, id="here-1f", seed=5)
-    (folder / "config.toml").write_text(config.to_toml())
+    (folder / "config.toml").write_text(config.to_file())
 
     assert fcl("run", "--insecure", "--resume", "here")[0] == 0
     code, _, err = fcl("run", "--insecure", "--resume", "here", "--seed", "6")

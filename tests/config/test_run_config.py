@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fcl_flower.config.parsing import flatten, parse_inline, parse_pair, read_toml, toml
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.formats import FormatError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(
@@ -140,14 +141,14 @@ def test_a_configuration_comes_back_from_its_file_and_from_its_flat_form(
     assert {key: type(value) for key, value in again.items()} == types
 
 
-def test_a_run_of_before_there_was_a_choice_of_pixels_has_the_fixed_ones(tmp_path):
+def test_only_the_file_of_a_run_needs_the_number_of_its_format(tmp_path):
     written, path = RunConfig().to_file(), tmp_path / "config.toml"
     path.write_text(written)
-    assert RunConfig.read(path, "folder").data.normalise == "model"
-    path.write_text(written.replace('normalise = "model"\n', ""))
-    assert RunConfig.read(path, "folder").data.normalise == "fixed"
-    path.write_text('[data]\nroot = "somewhere"\n')  # a user's own
-    assert RunConfig.read(path, "config").data.normalise == "model"
+    assert RunConfig.read(path, "folder") == RunConfig()
+    path.write_text(written.partition("\n")[2])
+    assert RunConfig.read(path, "config") == RunConfig()
+    with pytest.raises(FormatError, match=r"config\.toml: got no format"):
+        RunConfig.read(path, "folder")
 
 
 def test_the_flat_form_has_a_section_before_each_key_and_no_hyphen():

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from run_folders import make_concept_run, make_run, summary_of
+from run_folders import diagnostics_of, make_concept_run, make_run, summary_of
 
 from fcl_flower.results.report.charts import LineChart, Series
 from fcl_flower.results.report.comparison import comparison_charts
@@ -111,7 +111,7 @@ def test_bars_and_whiskers_of_a_comparison_are_the_gain_and_its_deviation(tmp_pa
 def test_clusters_are_numbered_points_on_one_scale(tmp_path):
     run = make_concept_run(tmp_path / "run")
     axes = axes_of(run_charts(run), "Map of the client models of round 8")
-    last = json.loads((run / "concepts.json").read_text(encoding="utf-8"))[-1]
+    last = diagnostics_of(run)["map"]["frames"][-1]
 
     drawn = [tuple(p) for line in axes.lines for p in line.get_xydata().tolist()]
     assert sorted(drawn) == sorted(map(tuple, last["map"]))

@@ -267,7 +267,7 @@ def test_the_ports_first_step_is_equation_1_and_its_penalty(one_thread, monkeypa
     torch.testing.assert_close(port.penalty().double(), own + moved, rtol=1e-4, atol=0)
 
 
-# ---------------------------------------------------------------- (c), (d), (e), (f)
+# ---------------------------------------------------------------- (c), (d)
 
 
 @on_request
@@ -320,38 +320,6 @@ def test_the_disk_is_known_by_the_most_that_was_there(tmp_path):
     assert (disk.files, disk.bytes) == (2, 30)
 
 
-def test_fewer_bytes_are_counted_beside_accuracy(results):
-    module = importlib.import_module("bytes_accuracy")
-    size = module.Size(clients=2, tasks=1, rounds=1)
-
-    module.measure(results, size, 1, "")
-
-    lines = module.report(results, size).splitlines()
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in lines[4:]]
-    assert [row[:2] for row in rows] == [
-        [strategy, name] for strategy in module.STRATEGIES for name in module.SETTINGS
-    ]
-    half = next(row for row in rows if row[:2] == ["fedavg", "float16"])
-    assert all(1.9 < float(half[column].split()[0]) <= 2 for column in (5, 7))
-    assert rows[0][3] == "+0.000 (+0.000 to +0.000)"
-
-
-@on_request
-@pytest.mark.process
-def test_a_real_round_is_taken_apart(results):
-    module = importlib.import_module("real_round")
-    size = module.Size(rounds=3)
-
-    module.measure(results, size, 1, "")
-
-    (row,) = results.rows
-    for parts in row["seconds"].values():
-        *most, whole = parts.values()
-        assert whole == pytest.approx(sum(most))  # of one round that counts
-        assert all(second > 0 for second in most)
-    assert len(cells(module.report(results, size))) == 5
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -363,14 +331,14 @@ def run(*arguments):
 @on_request
 @pytest.mark.process
 def test_the_command_writes_a_table_that_says_how_it_was_made(tmp_path):
-    done = run("d", tmp_path, "--quick", "--repeats", "1")
+    done = run("b", tmp_path, "--quick", "--repeats", "1")
 
-    text = (tmp_path / "bytes_accuracy.md").read_text()
+    text = (tmp_path / "fedweit_step.md").read_text()
     assert done.returncode == 0, done.stderr
-    assert text.startswith("# (d) Bytes against accuracy")
-    assert f"run.py d {tmp_path} --quick --repeats 1`" in text
+    assert text.startswith("# (b) What a training step of FedWeIT costs")
+    assert f"run.py b {tmp_path} --quick --repeats 1`" in text
     assert "cores, load " in text
-    assert "| fedweit | float16 |" in text
+    assert "| plain Adam |" in text
     assert text in done.stdout
 
 
@@ -378,7 +346,7 @@ def test_the_command_writes_a_table_that_says_how_it_was_made(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("z",), "parts ['z'], expected some of a, b, c, d, e"),
+        (("z",), "parts ['z'], expected some of a, b, c, d"),
         (("--repeats", "0"), "--repeats: got 0, expected at least 1"),
     ],
 )
@@ -387,48 +355,3 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, wrong, said):
 
     assert done.returncode == 2
     assert said in done.stderr
-
-
-@on_request
-@pytest.mark.process
-@pytest.mark.parametrize("which", [[], ["--tiny", "fedweit"]])
-def test_where_the_time_goes_is_told_by_function(tmp_path, which):
-    script = str(BENCHMARKS / "hot_spots.py")
-    arguments = [str(tmp_path / "table.md"), "--users", "4", "--cohort", "2", *which]
-    subprocess.run([sys.executable, script, *arguments], check=True)
-
-    text = (tmp_path / "table.md").read_text()
-    names = [line.split("`")[1] for line in text.splitlines() if "| `" in line]
-    assert len(names) == 50
-    ours = ("fcl_flower/", "strategies/", "clients/", "experiments/")
-    assert all(name.startswith(ours) for name in names[25:])
-
-
-def test_functions_stand_by_their_own_time_and_ours_by_that_of_what_they_call():
-    hot_spots = importlib.import_module("hot_spots")
-    ours = str(BENCHMARKS.parents[1] / "clients" / "fedavg.py")
-    start = str(BENCHMARKS.parents[1] / "fcl_flower" / "cli" / "main.py")
-    installed = str(BENCHMARKS.parents[1] / ".venv" / "lib" / "flwr" / "app.py")
-    spent = {
-        ("~", 0, "run_backward"): (5.0, 0.6, 0.6),
-        (ours, 1, "train"): (1.0, 0.1, 0.9),
-        (ours, 2, "fit"): (1.0, 0.3, 0.8),
-        (start, 3, "main"): (0.0, 0.0, 1.0),  # once, whatever the visits
-        (installed, 4, "call"): (1.0, 0.0, 0.9),
-        (ours, 5, "train_alone"): (1.0, 0.0, 0.89),  # all of which `train` tells
-    }
-
-    own, whole = hot_spots.report(spent, 6).split("\n\n| of ours")
-
-    assert own.startswith("1000 ms of processor time a visit under the profiler, 6")
-    assert list(cells(own))[:4] == [
-        "`run_backward`",
-        "`clients/fedavg.py:fit`",
-        "`clients/fedavg.py:train`",
-        "`fcl_flower/cli/main.py:main`",
-    ]
-    assert cells(own)["`run_backward`"] == ["60.0%", "600.00", "5.0"]
-    assert cells(f"| of ours{whole}") == {
-        "`clients/fedavg.py:train`": ["90.0%", "900.00", "1.0"],
-        "`clients/fedavg.py:fit`": ["80.0%", "800.00", "1.0"],
-    }

@@ -1,4 +1,4 @@
-"""Scripts that draw a page of a study's runs do, from runs of this version."""
+"""Scripts that print the table of a study do, from runs of this version."""
 
 import runpy
 import sys
@@ -20,17 +20,16 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize(
-    ("script", "given", "page", "row"),
+    ("script", "given", "row"),
     [
-        ("asynchronous/figure", WAITING, "asynchronous", "| one | 1 | "),
-        ("concept_matching/freezing", HIDDEN, "freezing", "| one | 1 | "),
+        ("asynchronous/table", WAITING, "| one | 1 | "),
+        ("concept_matching/freezing", HIDDEN, "| one | 1 | "),
     ],
 )
-def test_a_page_is_drawn(tmp_path, monkeypatch, capsys, script, given, page, row):
+def test_a_table_is_printed(tmp_path, monkeypatch, capsys, script, given, row):
     run_in_process(tiny(tmp_path / "one-seed1", title="one", seed=1, **given))
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path)])
 
     runpy.run_path(str(EXPERIMENTS / f"{script}.py"), run_name="__main__")
 
     assert row in capsys.readouterr().out
-    assert "</html>" in (tmp_path / f"{page}.html").read_text()

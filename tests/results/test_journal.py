@@ -8,7 +8,7 @@ import pytest
 from records import begun, evaluated, trained
 
 from fcl_flower.core.errors import WireError
-from fcl_flower.results.journal import Journal, has_beginning, replay
+from fcl_flower.results.journal import Journal, replay
 
 BEGUN = begun()
 EVENTS = [
@@ -28,7 +28,7 @@ def path(tmp_path):
 
 
 def test_events_come_back_as_they_were(path):
-    assert Journal(path).resume(BEGUN, 2) == [BEGUN, *EVENTS]
+    assert Journal(path).resume(2) == [BEGUN, *EVENTS]
     assert [*replay(path)] == [BEGUN, *EVENTS]
     assert path.stat().st_mode & 0o077 == 0, "others can read it"
 
@@ -56,7 +56,7 @@ def test_what_replaces_the_journal_is_on_the_disk_before_it_has_its_name(
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    Journal(path).resume(BEGUN, 2)
+    Journal(path).resume(2)
     assert path.read_bytes() == good
     assert forced
 
@@ -69,7 +69,7 @@ def test_every_single_bit_that_flips_is_noticed(path):
         bad[place // 8] ^= 1 << place % 8
         path.write_bytes(bad)
         with pytest.raises(WireError, match=r"journal\.jsonl"):
-            Journal(path).resume(BEGUN, 2)
+            Journal(path).resume(2)
         assert path.read_bytes() == bad, "nothing is mended in silence"
 
 
@@ -80,22 +80,13 @@ def test_a_line_that_a_process_did_not_finish_is_dropped(path):
     for cut in range(len(good) + 1, len(longer) - 1):
         path.write_bytes(longer[:cut])
         assert len([*replay(path)]) == 4
-        assert len(Journal(path).resume(BEGUN, 2)) == 4
+        assert len(Journal(path).resume(2)) == 4
         assert path.read_bytes() == good
 
 
 def test_what_comes_after_the_checkpoint_is_removed(path):
     Journal(path).add(evaluated(3, 0, {}))
-    assert len(Journal(path).resume(BEGUN, 2)) == 4
+    assert len(Journal(path).resume(2)) == 4
     assert len(path.read_text().splitlines()) == 4
     with pytest.raises(WireError, match=r"got 2 rounds, expected 3"):
-        Journal(path).resume(BEGUN, 3)
-
-
-def test_a_journal_of_an_earlier_version_gets_a_beginning(path):
-    good = path.read_bytes()
-    path.write_bytes(good.partition(b"\n")[2])
-    assert not has_beginning(path)
-    assert len(Journal(path).resume(BEGUN, 2)) == 4
-    assert path.read_bytes() == good
-    assert has_beginning(path)
+        Journal(path).resume(3)

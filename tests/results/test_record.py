@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from records import begun, evaluated, record, stage, trained
-from run_folders import make_concept_run, make_run, make_under_way
+from run_folders import make_concept_run, make_under_way
 from sklearn.metrics import (
     adjusted_rand_score,
     balanced_accuracy_score,
@@ -422,35 +422,11 @@ def test_a_folder_without_a_run_is_refused(run, tmp_path):
     assert runs_in(run) == runs_in(run.parent) == [run]
 
 
-# ---- folders of earlier versions
+# ---- folders of believable runs
 
 
-def test_a_finished_run_of_an_earlier_version_is_read(tmp_path):
-    folder = make_run(tmp_path / "old", overlap=True, gone=(1,))
-    overlap, attention, summary = (
-        json.loads((folder / f"{name}.json").read_text())
-        for name in ("overlap", "attention", "summary")
-    )
-    found = read(folder)
-    expected = np.array(summary["client_accuracy"], float)
-    np.testing.assert_array_equal(found.accuracy, expected)
-    assert found.outcome.average_accuracy == summary["average_accuracy"]
-    assert found.outcome.params == summary["params"]
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    for one, line in zip(found.rounds, map(json.loads, lines), strict=True):
-        assert one.loss == pytest.approx(line["loss"])
-        assert (one.clients, one.failed) == (line["clients"], line["failed"])
-        assert one.bytes_up == line["bytes_up"]
-    of_task = overlap[0]["candidates"]
-    chosen = [f"{c['client']}/{c['task']}" for c in of_task if c["chosen"]]
-    assert found.diagnostics["overlap"].marked["0/1"] == chosen
-    weights = found.diagnostics["attention"].values["0/1"]
-    assert [*weights.values()] == [f["weight"] for f in attention[0]["foreign"]]
-    assert found.scenario.clients[0][0].test == 100, "the sum of counts by class"
-
-
-def test_hidden_concepts_of_an_earlier_version_are_read(tmp_path):
-    found = read(make_concept_run(tmp_path / "old", mistakes=0.3))
+def test_hidden_concepts_are_read(tmp_path):
+    found = read(make_concept_run(tmp_path / "run", mistakes=0.3))
     frames = found.diagnostics["map"].frames
     assert [frame.round for frame in frames] == [*range(1, 9)]
     ari = np.mean([frame.ari for frame in frames])
@@ -460,39 +436,11 @@ def test_hidden_concepts_of_an_earlier_version_are_read(tmp_path):
     assert accuracy.shape == (4, 6, 3)
 
 
-def test_a_run_of_an_earlier_version_that_did_not_finish_is_read(tmp_path):
-    found = read(make_under_way(tmp_path / "old", finished=5))
+def test_a_run_that_did_not_finish_is_read(tmp_path):
+    found = read(make_under_way(tmp_path / "run", finished=5))
     assert found.outcome is None
     assert len(found.rounds) == 5
     assert found.progress.left == 83.0
     assert found.summary.forgetting is None
     assert 0 < found.summary.average_accuracy < 1
     assert found.summary.bytes_up == sum(sum(r.bytes_up.values()) for r in found.rounds)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("summary.json", '"clients": 3', '"clients": 0', "clients: got 0"),
-        ("summary.json", '"seed": 1', '"seed": "x"', "seed: got 'x'"),
-        ("scenario.json", '"clients": [', '"clients": 3, "x": [', "clients: got 3"),
-        ("accuracy.csv", "\n4,0,0,0,", "\n4,0,7,0,", r"0\.client: got 7"),
-        ("accuracy.csv", "\n4,0,0,0,", "\n4,0,0,1,", r"0\.task: got 1"),
-        ("accuracy.csv", "\n4,0,0,0,", "\n4,5,0,0,", r"0\.task_learned: got 5"),
-        ("rounds.jsonl", '"round": 2,', '"round": 3,', "expected 1, 2, 3 and so on"),
-        ("rounds.jsonl", '{"round": 1', '{"round": ', "expected JSON lines"),
-    ],
-)
-def test_what_is_wrong_in_a_file_of_an_earlier_version_is_told(
-    tmp_path, name, old, new, message
-):
-    path = make_run(tmp_path / "old") / name
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=rf"{name}: .*{message}"):
-        read(path.parent)
-    path.unlink()
-    if name != "summary.json":
-        with pytest.raises(ConfigError, match=rf"{name}: got .*No such file"):
-            read(path.parent)

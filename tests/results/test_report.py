@@ -23,13 +23,18 @@ from pages import (
 )
 from plotly.offline import get_plotlyjs
 from run_folders import (
+    diagnostics_of,
     edit,
     make_concept_run,
     make_run,
     make_under_way,
+    points,
+    rewrite_rounds,
+    same_group,
     summary_of,
     synthetic_scenario,
     write,
+    write_journal,
 )
 
 from fcl_flower.config.run_config import RunConfig
@@ -56,10 +61,6 @@ def page_of(folder):
 
 def lines_in(path):
     return [*map(json.loads, path.read_text(encoding="utf-8").splitlines())]
-
-
-def rewrite(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def accuracies(run):
@@ -137,9 +138,9 @@ def test_every_number_of_a_run_is_in_a_table(tmp_path):
     up, down = (summary_of(run)[f"bytes_{way}"] for way in ("up", "down"))
     assert totals[-2][1:] == [*map(wording.size, (up, down, up + down))]
     weights = {
-        (f"{e['client']}/{e['task']}", f"{f['client']}/{f['task']}"): f["weight"]
-        for e in json.loads((run / "attention.json").read_text(encoding="utf-8"))
-        for f in e["foreign"]
+        (row, column): weight
+        for row, told in diagnostics_of(run)["attention"]["values"].items()
+        for column, weight in told.items()
     }
     (_, *columns), *rows = numbers_of(page, ATTENTION)
     assert {
@@ -173,7 +174,7 @@ def test_a_page_needs_nothing_but_itself_and_is_the_same_each_time(run):
 
 def test_a_page_without_pictures_has_no_library(tmp_path):
     run = make_run(tmp_path / "run", clients=1, tasks=1, attention=False)
-    (run / "rounds.jsonl").write_text("", encoding="utf-8")
+    rewrite_rounds(run, [])
     path = write_report(run)
     assert not figures(parsed(path))
     assert path.stat().st_size < 20_000
@@ -186,7 +187,7 @@ def test_text_from_the_files_cannot_become_markup(run):
     scenario["clients"][0][0] |= {"name": evil, "group": evil, "class_names": [evil]}
     write(run / "scenario.json", scenario)
     rounds = lines_in(run / "rounds.jsonl")
-    rewrite(run / "rounds.jsonl", [one | {"bytes_up": {evil: 7}} for one in rounds])
+    rewrite_rounds(run, [one | {"bytes_up": {evil: 7}} for one in rounds])
     path = write_report(run)
     page, text = parsed(path), path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
@@ -257,6 +258,7 @@ def test_without_any_forgetting_that_is_said(run):
     cells = [row.split(",") for row in rows]
     fixed = [",".join([*rest, str(same[int(rest[3])])]) for *rest, _ in cells]
     path.write_text("\n".join([head, *fixed, ""]), encoding="utf-8")
+    write_journal(run)
     told = verdicts(page_of(run))
     assert any(one.startswith("Nothing was forgotten") for one in told)
 
@@ -296,7 +298,7 @@ def test_missing_replies_are_marked_and_listed_with_the_last_reason(run):
     evil = "base/<b>w</b>: holds NaN"
     rounds[1] |= {"failed": [2], "reasons": {"2": "late"}, "valid_accuracy": None}
     rounds[3] |= {"failed": [0, 2], "reasons": {"0": evil, "2": evil}}
-    rewrite(run / "rounds.jsonl", rounds)
+    rewrite_rounds(run, rounds)
     page = page_of(run)
     marks = pictures(page)["Training loss"]["data"][-1]
     assert (marks["name"], marks["x"]) == ("a reply is missing", [2, 4])
@@ -356,31 +358,28 @@ def test_settings_have_the_names_of_the_configuration(run):
 
 def test_matrices_mark_what_the_strategy_marks_or_tasks_of_the_same_classes(tmp_path):
     run = make_run(tmp_path / "run", overlap=True)
-    page = page_of(run)
-    for what, file, part, key in (
-        (ATTENTION, "attention.json", "foreign", "same_group"),
-        (OVERLAP, "overlap.json", "candidates", "chosen"),
-    ):
+    page, told, scenario = page_of(run), diagnostics_of(run), synthetic_scenario(3, 3)
+    alike = {
+        row: [column for column in weights if same_group(scenario, row, column)]
+        for row, weights in told["attention"]["values"].items()
+    }
+    for what, marked in ((ATTENTION, alike), (OVERLAP, told["overlap"]["marked"])):
         (_, *columns), *rows = numbers_of(page, what)
         names = [row[0] for row in rows]
         assert marks_of(pictures(page)[what]) == {
-            (
-                names.index(f"{e['client']}/{e['task']}"),
-                columns.index(f"{one['client']}/{one['task']}"),
-            )
-            for e in json.loads((run / file).read_text(encoding="utf-8"))
-            for one in e[part]
-            if one[key]
+            (names.index(row), columns.index(column))
+            for row, found in marked.items()
+            for column in found
         }
 
 
 def test_too_many_tasks_are_summed_up_per_client(tmp_path):
     run = make_run(tmp_path / "run", clients=12, tasks=8)
     weights = [
-        f["weight"]
-        for e in json.loads((run / "attention.json").read_text(encoding="utf-8"))
-        for f in e["foreign"]
-        if (e["client"], f["client"]) == (2, 5)
+        weight
+        for row, told in diagnostics_of(run)["attention"]["values"].items()
+        for column, weight in told.items()
+        if (row[:2], column[:2]) == ("2/", "5/")
     ]
     head, *rows = numbers_of(page_of(run), ATTENTION)
     assert [row[0] for row in rows] == head[1:] == [*map(str, range(12))]
@@ -420,7 +419,7 @@ def test_points_without_a_truth_bear_the_numbers_of_clients(run):
 
 
 def clustered(number, concept, cluster, **told):
-    """Make a round of concepts.json in which client c met ``concept[c]``."""
+    """Make a round of a map in which client c met ``concept[c]``."""
     count = len(concept)
     return {
         "round": number,
@@ -461,7 +460,7 @@ def test_clusterings_are_drawn_round_by_round(tmp_path):
         clustered(3, [0, 0, 2, 2], [0, 1, 2, -1], reached=[1, 0, 9, -1]),
         clustered(4, [2], [-1], reached=[-1]),
     ]
-    write(folder / "concepts.json", rounds)
+    edit(folder, "diagnostics.json", map=points(rounds))
     page = page_of(folder)
     assert numbers_of(page, "Clustering and matching over rounds")[1:] == [
         ["1", "1.000", "0.250"],

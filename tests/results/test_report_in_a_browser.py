@@ -8,7 +8,15 @@ import re
 import pytest
 from browser import CHROMIUM, look
 from pages import numbers_of, parsed, pictures
-from run_folders import make_concept_run, make_run, synthetic_scenario, write
+from run_folders import (
+    diagnostics_of,
+    edit,
+    make_concept_run,
+    make_run,
+    rewrite_rounds,
+    synthetic_scenario,
+    write,
+)
 
 from fcl_flower.results.report.comparison import write_comparison
 from fcl_flower.results.report.run_page import write_report
@@ -76,17 +84,15 @@ def test_every_chart_is_drawn_in_both_forms_and_fits_a_phone(tmp_path, kind):
 
 def test_hostile_names_are_shown_as_text(tmp_path):
     run = make_run(tmp_path / "run", label=EVIL)
-    entries = json.loads((run / "attention.json").read_text(encoding="utf-8"))
-    for entry in entries:
-        entry["task_name"] = EVIL
-    write(run / "attention.json", entries)
+    attention = diagnostics_of(run)["attention"]
+    edit(run, "diagnostics.json", attention=attention | {"rows": EVIL})
     scenario = synthetic_scenario(3, 3)
     scenario["clients"][0][0] |= {"name": EVIL, "class_names": [EVIL]}
     write(run / "scenario.json", scenario)
-    path = run / "rounds.jsonl"
-    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    hostile = [one | {"bytes_up": {EVIL[9:30]: 1_000_000}} for one in lines]
-    path.write_text("\n".join(map(json.dumps, hostile)), encoding="utf-8")
+    text = (run / "rounds.jsonl").read_text(encoding="utf-8")
+    lines = map(json.loads, text.splitlines())
+    hostile = {"bytes_up": {EVIL[9:30]: 1_000_000}}
+    rewrite_rounds(run, [one | hostile for one in lines])
 
     page = write_report(run)
     seen = look(page, tmp_path / "look")

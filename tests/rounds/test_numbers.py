@@ -77,7 +77,7 @@ def test_a_new_run_in_a_folder_knows_nothing_of_the_one_before(tmp_path):
     assert not file.exists()
 
 
-def test_a_file_of_a_newer_format_is_refused(tmp_path):
+def test_a_file_of_another_format_is_refused(tmp_path):
     file = tmp_path / NUMBERS_FILE
     file.write_text('{"format": 99, "nodes": {}}')
     with pytest.raises(FormatError, match="got format 99"):

@@ -41,7 +41,7 @@ class Pretended:
                 yield job, RoundError("no replies")
                 continue
             job.folder.mkdir(parents=True, exist_ok=True)
-            (job.folder / "config.toml").write_text(config.to_toml())
+            (job.folder / "config.toml").write_text(config.to_file())
             found = dict.fromkeys(UNKNOWN) | {
                 **{"label": config.title, "seed": config.run.seed, "counterpart": None},
                 **{"average_accuracy": self.accuracy(config), "client_accuracy": []},

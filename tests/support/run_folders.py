@@ -4,11 +4,23 @@ import csv
 import json
 import math
 import os
+from collections import Counter
+from itertools import chain
 
 import numpy as np
+from records import trained
 from sklearn.metrics import adjusted_rand_score
 
-from fcl_flower.results import measures
+from fcl_flower.core.types import Evaluation
+from fcl_flower.results import journal, measures
+from fcl_flower.results.events import (
+    About,
+    Begun,
+    Evaluated,
+    Finished,
+    Summary,
+    Traffic,
+)
 
 KINDS = ("base", "adapters", "heads", "masks", "meta")
 
@@ -66,7 +78,7 @@ def synthetic_scenario(clients, tasks, classes=5):
     def task(c, t):
         group = groups[(c + t) % 6]
         names = [f"{group}_{k}" for k in range(classes)]
-        counts = {"train": 350, "valid": 50, "test": {"fish": 60, "other": 40}}
+        counts = {"train": 350, "valid": 50, "test": 100}
         return {"name": f"{group} {t}", "group": group, "class_names": names} | counts
 
     return {
@@ -78,42 +90,58 @@ def synthetic_scenario(clients, tasks, classes=5):
     }
 
 
-def of_tasks(scenario, part, pairs):
-    """Say of each task but the first of each client what ``pairs(c, t)`` yields."""
-    return [
-        {"client": c, "task": t, "task_name": task["name"], part: [*pairs(c, t)]}
-        for c, stream in enumerate(scenario["clients"])
-        for t, task in enumerate(stream)
-        if t
-    ]
+def matrix(values, title, rows, columns, note, **marked):
+    kind = {"kind": "matrix", "title": title, "rows": rows, "columns": columns}
+    return kind | {"note": note, "values": values} | marked
+
+
+def later_tasks(scenario):
+    """List each task but the first of each client, as (client, task)."""
+    streams = scenario["clients"]
+    return [(c, t) for c, tasks in enumerate(streams) for t in range(1, len(tasks))]
+
+
+def same_group(scenario, row, column):
+    """Tell whether two tasks, each named client/task, have classes of one group."""
+    places = (map(int, name.split("/")) for name in (row, column))
+    first, second = (scenario["clients"][c][t]["group"] for c, t in places)
+    return first == second
 
 
 def synthetic_attention(rng, scenario):
-    streams = scenario["clients"]
-
-    def foreign(c, t):
-        for k in range(len(streams)):
-            if k != c:
-                same = streams[k][t - 1]["group"] == streams[c][t]["group"]
-                weight = float(rng.uniform(0.1, 0.3) + 0.15 * same)
-                found = {"client": k, "task": t - 1, "weight": weight}
-                yield found | {"same_group": same}
-
-    return of_tasks(scenario, "foreign", foreign)
+    clients = len(scenario["clients"])
+    values = {
+        f"{c}/{t}": {f"{k}/{t - 1}": 0.0 for k in range(clients) if k != c}
+        for c, t in later_tasks(scenario)
+    }
+    for row, weights in values.items():
+        for column in weights:
+            more = 0.15 * same_group(scenario, row, column)
+            weights[column] = float(rng.uniform(0.1, 0.3) + more)
+    return matrix(
+        values,
+        "Weight of each foreign adapter for each client and task",
+        "who attends (client/task)",
+        "whose adapter (client/task)",
+        "Mean |alpha| over the layers.",
+    )
 
 
 def synthetic_overlap(rng, scenario, best=2):
-    clients = len(scenario["clients"])
-
-    def candidates(c, t):
-        places = [(k, s) for k in range(clients) if k != c for s in range(t)]
-        scores = {place: float(rng.uniform(0.2, 0.7)) for place in places}
-        chosen = sorted(places, key=scores.get)[-best:]
-        for (k, s), score in scores.items():
-            found = {"client": k, "task": s, "overlap": score}
-            yield found | {"chosen": (k, s) in chosen}
-
-    return of_tasks(scenario, "candidates", candidates)
+    clients, values, chosen = len(scenario["clients"]), {}, {}
+    for c, t in later_tasks(scenario):
+        names = [f"{k}/{s}" for k in range(clients) if k != c for s in range(t)]
+        scores = {name: float(rng.uniform(0.2, 0.7)) for name in names}
+        values[f"{c}/{t}"] = scores
+        chosen[f"{c}/{t}"] = sorted(names, key=scores.get)[-best:]
+    return matrix(
+        values,
+        "Overlap of each new task with the finished tasks of other clients",
+        "new task (client/task)",
+        "finished task (client/task)",
+        "A mark: chosen, that is, the client used its adapter.",
+        marked=chosen,
+    )
 
 
 def nulled(accuracy):
@@ -147,7 +175,7 @@ def synthetic_concepts(clients, concepts):
 
 
 def synthetic_clusterings(rng, rounds, clients, concepts, mistakes):
-    """Yield ``concepts.json``: each concept k has cluster K - 1 - k and model k + 1.
+    """Yield the rounds of a map: concept k has cluster K - 1 - k and model k + 1.
 
     With probability ``mistakes`` a client is put into another cluster, or into none.
     """
@@ -235,7 +263,11 @@ def make_run(
         params={"kappa": 0.3, "lambda1": 1e-3, "training": {"epochs": 1, "lr": None}},
         command="fcl run studies/overlapped.toml --seed 1",
     )
-    scenario = synthetic_scenario(clients, tasks)
+    scenario, diagnostics = synthetic_scenario(clients, tasks), {}
+    if attention:
+        diagnostics["attention"] = synthetic_attention(rng, scenario)
+    if overlap:
+        diagnostics["overlap"] = synthetic_overlap(rng, scenario)
     write_run(
         folder,
         summary,
@@ -245,11 +277,8 @@ def make_run(
             ((t + 1) * rounds_per_task, t, c, i, accuracy[c, t, i])
             for c, t, i in np.argwhere(~np.isnan(accuracy)).tolist()
         ),
+        diagnostics,
     )
-    if attention:
-        write(folder / "attention.json", synthetic_attention(rng, scenario))
-    if overlap:
-        write(folder / "overlap.json", synthetic_overlap(rng, scenario))
     return folder
 
 
@@ -313,20 +342,24 @@ def make_concept_run(
             (evaluated[e], concepts - 1, c, k, accuracy[e, c, k])
             for e, c, k in np.ndindex(accuracy.shape)
         ),
+        {"map": points(found)} if clustered else {},
     )
-    if clustered:
-        write(folder / "concepts.json", found)
     return folder
 
 
-def write_run(folder, summary, scenario, rounds, measured):
-    """Write the files that every run has.
+def points(frames):
+    return {"kind": "points", "title": "Map of the client models", "frames": frames}
+
+
+def write_run(folder, summary, scenario, rounds, measured, diagnostics):
+    """Write the files of a run.
 
     ``measured`` is (round, task learned, client, task, accuracy).
     """
     folder.mkdir(parents=True)
     write(folder / "summary.json", summary)
     write(folder / "scenario.json", scenario)
+    write(folder / "diagnostics.json", diagnostics)
     lines = "".join(json.dumps(entry) + "\n" for entry in rounds)
     (folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
     with (folder / "accuracy.csv").open("w", encoding="utf-8", newline="") as file:
@@ -337,6 +370,64 @@ def write_run(folder, summary, scenario, rounds, measured):
         for number, learned, client, task, value in measured:
             name = scenario["clients"][client][task]["name"]
             table.writerow([number, learned, client, task, name, value])
+    write_journal(folder)
+
+
+def write_journal(folder, rounds=None):
+    """Write the journal from which the other files of a folder follow.
+
+    The run has not finished where ``rounds`` says how many of its rounds it has.
+    """
+    summary = Summary(**summary_of(folder))
+    lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    diagnostics = diagnostics_of(folder)
+    tests = tests_in(folder / "accuracy.csv")
+    made = journal.Journal(folder / journal.FILE)
+    made.begin(Begun(about=About(**summary.model_dump())))
+    for number, line in enumerate(lines[:rounds], 1):
+        last = diagnostics if number == len(lines) else {}
+        made.add(trained_of(json.loads(line), last))
+        for test in tests.pop(number, []):
+            made.add(test)
+    if rounds is None:
+        for test in chain(*tests.values()):
+            made.add(test)
+        made.add(Finished(summary=summary))
+
+
+def trained_of(line, diagnostics):
+    """Undo `Trained.line`: each client has the means."""
+    names = ("loss", "valid_loss", "valid_accuracy")
+    means = {name: line[name] for name in names if line.get(name) is not None}
+    reasons = line.get("reasons", {})
+    ways = Counter(line["bytes_up"]), Counter(line["bytes_down"])
+    nominal = line["nominal_bytes_up"], line["nominal_bytes_down"]
+    return trained(
+        line["round"],
+        line["task"],
+        replies=dict.fromkeys(line["clients"], means),
+        failed={client: reasons.get(str(client), "") for client in line["failed"]},
+        traffic=Traffic(*ways, *nominal),
+        diagnostics=diagnostics,
+        seconds=line["seconds"],
+    )
+
+
+def tests_in(path):
+    """Read the evaluations in ``accuracy.csv``, by round."""
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            place = int(row["round"]), int(row["task_learned"])
+            values = found.setdefault(place, {}).setdefault(int(row["client"]), [])
+            values += [math.nan] * (int(row["task"]) + 1 - len(values))
+            values[int(row["task"])] = float(row["accuracy"])
+    tests = {}
+    for (number, task), by_client in found.items():
+        scores = {c: Evaluation(values, 0) for c, values in by_client.items()}
+        one = Evaluated(round=number, task=task, scores=scores)
+        tests.setdefault(number, []).append(one)
+    return tests
 
 
 def write(path, content):
@@ -344,30 +435,37 @@ def write(path, content):
 
 
 def edit(folder, name, **changes):
+    """Change a file, and the journal with it."""
     path = folder / name
     write(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+    if name != "progress.json":
+        write_journal(folder)
+
+
+def rewrite_rounds(folder, lines):
+    """Change the rounds, and the journal with them."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "rounds.jsonl").write_text(text, encoding="utf-8")
+    write_journal(folder)
 
 
 def summary_of(folder):
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 
+def diagnostics_of(folder):
+    return json.loads((folder / "diagnostics.json").read_text(encoding="utf-8"))
+
+
 def make_under_way(folder, finished=5, **size):
     """Write a run folder after some of its rounds, with half a line of another."""
     run = make_run(folder, **size)
     summary = summary_of(run)
-    write(run / "begun.json", summary)
-    (run / "summary.json").unlink()
-    (run / "attention.json").unlink(missing_ok=True)
-    lines = (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines(True)
-    text = "".join(lines[:finished])
-    (run / "rounds.jsonl").write_text(text + lines[finished][:40], encoding="utf-8")
-    with (run / "accuracy.csv").open(encoding="utf-8", newline="") as file:
-        head, *rows = file.read().splitlines(True)
-    kept = [row for row in rows if int(row.split(",")[0]) <= finished]
-    (run / "accuracy.csv").write_text(
-        "".join([head, *kept, "8,1,0,"]), encoding="utf-8", newline=""
-    )
+    write_journal(run, finished)
+    with (run / journal.FILE).open("ab") as file:
+        file.write(b'{"crc": "0')
+    for name in ("summary.json", "diagnostics.json"):
+        (run / name).unlink()
     tasks, rounds = summary["tasks"], summary["total_rounds"]
     progress = {"state": "training", "round": finished + 1, "rounds": rounds}
     progress |= {"task": finished * tasks // rounds, "tasks": tasks}

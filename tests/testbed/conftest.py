@@ -1,12 +1,12 @@
 """Test beds, where this machine can have them."""
 
 import sys
+from pathlib import Path
 
 import pytest
-from local_federation import ROOT
 from namespaces import why_not
 
-sys.path.append(str(ROOT / "experiments" / "testbed"))
+sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,7 +96,7 @@ def test_what_goes_through_the_relay_is_late_limited_and_whole(empty_bed):
 def test_nothing_is_left_behind_even_by_a_test_that_was_killed(tmp_path):
     code = f"""
 import sys, time
-sys.path.append({str(ROOT / "experiments")!r})
+sys.path.append({str(ROOT / "tests" / "support")!r})
 from pathlib import Path
 from namespaces import Testbed
 bed = Testbed(Path({str(tmp_path)!r}), 1)

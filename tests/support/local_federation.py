@@ -14,7 +14,7 @@ import psutil
 
 from fcl_flower.core.processes import free_port
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PATIENCE = 500.0
 """Seconds; the machine may be busy."""
 MENDED = "fcl_flower.deploy.speedups.supernode", "fcl_flower.deploy.speedups.superlink"

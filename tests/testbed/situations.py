@@ -1,14 +1,12 @@
 """What becomes of a federation on machines of its own when something happens to it.
 
-python experiments/testbed/situations.py DIR [--only "server away"] [--seconds 60]
-    [--old OLD]
+python tests/testbed/situations.py DIR [--only "server away"] [--seconds 60]
 
 Server and three clients are in network namespaces (`namespaces.py`); needs root. In
 each situation a run of FedAvg on digits is disturbed after its first round, an operator
 does what the manual says, and the run goes to its end. "Recovery" goes from the end of
-the disturbance to the end of the next finished round. OLD is a checkout of 0.2.0, for
-the upgrade. Prints a table in Markdown; each situation leaves a line in
-DIR/situations.jsonl, and is not run again.
+the disturbance to the end of the next finished round. Prints a table in Markdown; each
+situation leaves a line in DIR/situations.jsonl, and is not run again.
 """
 
 import argparse
@@ -26,7 +24,7 @@ from typing import Any
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 from local_federation import PATIENCE
 from namespaces import Testbed, why_not
 
@@ -263,26 +261,6 @@ def full_disk(bed: Testbed) -> str:
     return f"the client: {full[-1].strip() if full else 'nothing'}"
 
 
-def old_client(old: Path) -> Callable[[Testbed], str]:
-    """A client of 0.2.0 comes in the place of client 2, for 30 seconds."""
-
-    def disturb(bed: Testbed) -> str:
-        bed.end("client-2")
-        new = bed.environment
-        bed.environment = {**new, "PYTHONPATH": str(old)}
-        bed.client(2, state="state-old")
-        bed.until("client-2", "SuperNode ID")
-        time.sleep(30)
-        bed.environment = new
-        bed.end("client-2")
-        bed.client(2)
-        bed.until("client-2", "SuperNode ID")
-        said = re.findall(r"runs fcl-flower [^\"]*", bed.said("run"))
-        return f"the server: {said[-1] if said else 'nothing'}"
-
-    return disturb
-
-
 def clock_library(folder: Path) -> Path:
     """Compile `clock.c`, by which a process has another time of day."""
     made = folder / "clock.so"
@@ -338,7 +316,7 @@ def expired(bed: Testbed) -> str:
     return f"said: {'; '.join(sorted(told))}; fcl certs --renew, fcl server"
 
 
-def situations(seconds: float, old: Path | None) -> dict[str, Any]:
+def situations(seconds: float) -> dict[str, Any]:
     """Name all situations with what each does."""
     found: dict[str, Any] = {
         "nothing": lambda bed: "",
@@ -363,8 +341,6 @@ def situations(seconds: float, old: Path | None) -> dict[str, Any]:
         )
         found[f"SIGKILL, {side}: {program}"] = killed(name, program)
     found["certificate expired"] = expired
-    if old is not None:
-        found["a client of 0.2.0"] = old_client(old)
     return found
 
 
@@ -384,7 +360,6 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="Situations with these words.")
     parser.add_argument("--seconds", type=float, default=60, help="Of a cut link.")
-    parser.add_argument("--old", type=Path, help="A checkout of 0.2.0.")
     given = parser.parse_args()
     if why := why_not():
         sys.exit(why)
@@ -392,9 +367,7 @@ def main() -> None:
     book = given.folder / "situations.jsonl"
     book.touch()
     known = {one["situation"]: one for one in map(json.loads, book.open())}
-    for place, (name, disturb) in enumerate(
-        situations(given.seconds, given.old).items()
-    ):
+    for place, (name, disturb) in enumerate(situations(given.seconds).items()):
         if name in known or given.only not in name:
             continue
         relayed = name.startswith(("100", "connections"))

@@ -1,12 +1,10 @@
-"""What asynchronous clients know, and when, beside synchronous ones.
+"""What asynchronous clients know in the end, and when, beside synchronous ones.
 
-python experiments/asynchronous/figure.py DIR
+python experiments/asynchronous/table.py DIR
 
-DIR holds what ``fcl study experiments/asynchronous/study.toml`` wrote. Prints a table:
+DIR holds what ``fcl study experiments/asynchronous/study.toml`` wrote. The table says
 when the fast clients and the slow one had learned their last task, in rounds of a fast
-client, and the accuracy of each task in the end. Writes asynchronous.html into DIR: the
-mean accuracy over all tasks of a stream, one that is not learned yet counting as 0,
-over the time, mean over clients and seeds.
+client, and the accuracy of each task in the end.
 """
 
 import argparse
@@ -20,8 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts import LineChart, Series, category_colour
-from fcl_flower.results.report.page import Section, page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
 SLOW = 3
@@ -49,7 +45,7 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """Print the table and write the page."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
@@ -58,7 +54,6 @@ def main() -> None:
         run = read(path.parent)
         runs[run.label].append(run)
     print_table(runs)
-    write_figure(runs, folder)
 
 
 def print_table(runs: Mapping[str, list[Run]]) -> None:
@@ -82,38 +77,6 @@ def print_table(runs: Mapping[str, list[Run]]) -> None:
             format_mean_std(mean_and_std(map(float, values))) for values in by_task
         ]
         print("|", " | ".join(cells), "|")
-
-
-def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
-    """Write ``asynchronous.html`` into ``folder``."""
-    end = int(
-        max(s.time for members in runs.values() for run in members for s in run.scores)
-    )
-    series = []
-    for number, (label, members) in enumerate(runs.items()):
-        known = np.array([known_over_time(run, end) for run in members])
-        deviation = (
-            known.std(0, ddof=1) if len(members) > 1 else np.full(end + 1, np.nan)
-        )
-        colour = category_colour(number)
-        series.append(Series(label, range(end + 1), known.mean(0), colour, deviation))
-    what, title = "What clients know over time", "mean accuracy over all tasks"
-    picture = LineChart(what, "time", series, title)
-    text = page(
-        "Asynchronous and synchronous rounds",
-        "One client of four takes four times as long as the others",
-        [
-            Section(
-                "What clients know over time",
-                "Accuracy over all tasks of a stream; a task that is not learned yet "
-                "counts as 0. Time in rounds of a fast client. Mean over clients and "
-                "seeds, ± standard deviation over the seeds.",
-                [picture],
-            )
-        ],
-        f"Made from accuracy.csv and rounds.jsonl in the folders of {folder.name}.",
-    )
-    write_page(folder / "asynchronous.html", text)
 
 
 def read(folder: Path) -> Run:
@@ -153,22 +116,11 @@ def ends(run: Run, of: list[int]) -> list[float]:
 
 
 def final(run: Run) -> npt.NDArray[np.float64]:
-    """Return the last accuracies, shape (clients, tasks)."""
-    return at(run, np.inf)
-
-
-def at(run: Run, time: float) -> npt.NDArray[np.float64]:
-    """Return the accuracies measured last until ``time``, 0 where there are none."""
+    """Return the last accuracies, shape (clients, tasks); 0 where there are none."""
     found = np.zeros((run.clients, run.tasks))
     for score in sorted(run.scores, key=lambda s: s.time):
-        if score.time <= time:
-            found[score.client, score.task] = score.accuracy
+        found[score.client, score.task] = score.accuracy
     return found
-
-
-def known_over_time(run: Run, end: int) -> npt.NDArray[np.float64]:
-    """Return the mean accuracy at each time from 0 to ``end``."""
-    return np.array([at(run, time).mean() for time in range(end + 1)])
 
 
 if __name__ == "__main__":
