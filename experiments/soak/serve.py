@@ -29,7 +29,7 @@ from watch import WatchedFederation
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.prediction.model import Model
-from fcl_flower.results.service import ServiceStatus, read_status
+from fcl_flower.service.status import ServiceStatus
 
 CLIENTS, DAY = 3, 24
 ARRIVES, VANISHES, LONGEST = 1 / 10, 1 / 15, 6
@@ -89,7 +89,7 @@ class Days(WatchedFederation):
     def status(self) -> ServiceStatus | None:
         """Read what the service does; None before its beginning."""
         try:
-            return read_status(self.folder / "service")
+            return ServiceStatus.read(self.folder / "service")
         except ConfigError:
             return None
 
