@@ -115,7 +115,8 @@ class Version(NamedTuple):
 def write(models: Path, about: About, groups: Payload) -> None:
     """Write a version into the folder of versions, in the place of one of its name.
 
-    A crash at any moment leaves the old one or the new one.
+    A crash at any moment leaves the old one or the new one. What the run does not keep
+    is removed.
     """
     make_private_folder(models)
     place, name = models / about.name, f".{about.name}"
@@ -133,6 +134,7 @@ def write(models: Path, about: About, groups: Payload) -> None:
     new.rename(place)
     sync_folder(models)
     shutil.rmtree(old, ignore_errors=True)
+    prune(models, about.spec.config.run.keep_versions)
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -34,13 +34,13 @@ def served(tmp_path, monkeypatch):
     """Return a function that serves, and what was said and how long was waited."""
 
     class Served:
-        said, slept, obstacles, now = [], [], [], 0.0
+        def __init__(self):
+            self.said, self.slept, self.obstacles, self.now = [], [], [], 0.0
 
         def __call__(self, superlink):
-            config = RunConfig().replace(output=str(tmp_path))
-            look = self.obstacle
-            policy = Policy(every=7)
-            keep_serving(superlink, config, policy, look, self.said.append, self.sleep)
+            config, policy = RunConfig().replace(output=str(tmp_path)), Policy(every=7)
+            given = (config, policy, self.obstacle, self.said.append, self.sleep)
+            keep_serving(superlink, *given)
 
         def obstacle(self):
             return self.obstacles.pop(0) if self.obstacles else None
@@ -50,7 +50,6 @@ def served(tmp_path, monkeypatch):
             self.now += seconds
 
     made = Served()
-    made.said, made.slept, made.obstacles = [], [], []
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: made.now)
     return made
 
