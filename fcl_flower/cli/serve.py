@@ -21,7 +21,7 @@ from fcl_flower.cli.deploy import (
     logging_to,
     present,
 )
-from fcl_flower.cli.options import configured, run_options
+from fcl_flower.cli.options import configured, output_option, run_options
 from fcl_flower.cli.tables import print_sheet
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, as_set, config_error
@@ -35,7 +35,6 @@ from fcl_flower.service.status import (
     ServiceStatus,
 )
 
-SHORTEST_LOOK = 0.1
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _CHANGING = (
@@ -54,19 +53,17 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> floa
 
 
 def _quorum(context: click.Context, option: click.Parameter, text: str) -> int | float:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
     try:
-        fraction = 0.0 if text.isdecimal() else float(text)
+        number = int(text) if text.isdecimal() else float(text)
     except ValueError:
-        fraction = 0.0
-    if not 0 < fraction <= 1:
-        expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
-        raise config_error("quorum", text, expected)
-    return fraction
+        number = 0
+    if number > 0 and (isinstance(number, int) or number <= 1):
+        return number
+    expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
+    raise config_error("quorum", text, expected)
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @run_options(
     without=frozenset(
         {"scenario", "tasks", "dataset", "data_root", "asynchronous", "clients"}
@@ -80,21 +77,18 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
 @click.option(
     "--quorum",
     default="0.6",
-    show_default=True,
     callback=_quorum,
     help="Of the known clients whose new tasks are enough: a fraction, or a number.",
 )
 @click.option(
     "--deadline",
     default="1d",
-    show_default=True,
     callback=_seconds,
     help="After the first client has a new task, for fewer than the quorum; 0: never.",
 )
 @click.option(
     "--every",
     default="0",
-    show_default=True,
     callback=_seconds,
     help="Between the beginnings of two trainings, at least.",
 )
@@ -102,31 +96,24 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
     "--min-samples",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="New training samples of all clients together that are enough.",
 )
 @click.option(
     "--look",
     default="30s",
-    show_default=True,
     callback=_seconds,
     help="Between two questions to a client for its tasks.",
 )
 @click.option(
     "--server",
     default=f"127.0.0.1:{CONTROL_PORT}",
-    show_default=True,
     metavar="HOST:PORT",
     help="The --control-port of fcl server on this machine.",
 )
 @certs_option
 @insecure_option
 @log_file_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for the results; the same one goes on with the service.",
-)
+@output_option
 @click.option(
     "--now",
     "begin",
@@ -143,11 +130,6 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
 )
 def serve(
     clients: int | None,
-    quorum: int | float,
-    deadline: float,
-    every: float,
-    min_samples: int,
-    look: float,
     server: str,
     certs: Path | None,
     insecure: bool,
@@ -179,14 +161,8 @@ def serve(
 
     if output is None:
         raise config_error("output", "", "a folder for the results")
+    policy = Policy(**{key: given.pop(key) for key in Policy.model_fields})
     config = _configuration(output.absolute(), clients or 0, configured(given))
-    policy = Policy(
-        quorum=quorum,
-        deadline=deadline,
-        every=every,
-        min_samples=min_samples,
-        look=max(SHORTEST_LOOK, look),
-    )
     certificates = certificates_of(certs, insecure)
     authority = certificates and present(certificates.authority, "certs")
     obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)

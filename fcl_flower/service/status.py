@@ -78,7 +78,7 @@ class Policy(_File):
     deadline: Seconds = 0.0
     every: Seconds = 0.0
     min_samples: Count = 0
-    look: Annotated[float, Field(gt=0)] = 30.0
+    look: Seconds = 30.0
 
     def next_training(
         self,
