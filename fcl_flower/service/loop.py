@@ -67,25 +67,28 @@ class TaskCounts:
         return self._registry.clients
 
     def refresh(self, *, everybody: bool = False) -> None:
-        """Look who is there, and ask those whose turn it is, or everybody."""
-        self._registry.refresh()
-        now = self._clock()
-        due = [
-            client
-            for client in self.connected
-            if client < MOST_CLIENTS
-            and (
-                everybody
-                # A clock that is set back delays nothing.
-                or abs(now - self._asked.get(client, -math.inf)) >= self._look
-            )
-        ]
-        if not due:
-            return
-        self._asked |= dict.fromkeys(due, now)
-        kind, questions = f"{QUERY}.{messages.TASKS}", dict.fromkeys(due, Content())
-        told = self._asker.ask(kind, questions, messages.finished_tasks)
-        self.told |= {client: (now, samples) for client, samples in told.items()}
+        """Ask those whose turn it is, or everybody, and who connects meanwhile."""
+        now, asked = self._clock(), set[int]()
+        while True:
+            self._registry.refresh()
+            due = [
+                client
+                for client in self.connected
+                if client not in asked
+                and client < MOST_CLIENTS
+                and (everybody or self._is_due(client, now))
+            ]
+            if not due:
+                return
+            asked.update(due)
+            self._asked |= dict.fromkeys(due, now)
+            kind, questions = f"{QUERY}.{messages.TASKS}", dict.fromkeys(due, Content())
+            told = self._asker.ask(kind, questions, messages.finished_tasks)
+            self.told |= {client: (now, samples) for client, samples in told.items()}
+
+    def _is_due(self, client: int, now: float) -> bool:
+        # A clock that is set back delays nothing.
+        return abs(now - self._asked.get(client, -math.inf)) >= self._look
 
 
 class Service:

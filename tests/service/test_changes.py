@@ -342,10 +342,10 @@ def test_who_joins_in_the_midst_of_a_task_has_the_rest_of_its_rounds(tmp_path, p
 def test_who_joins_an_asynchronous_run_has_missed_the_rounds_of_the_fastest(
     tmp_path, places
 ):
-    shape = {"asynchronous": True, "simulated_durations": "1,9", "rounds": 3}
-    short = config(tmp_path / "run", strategy="fedavg", **shape)
+    short = config(tmp_path / "run", strategy="fedavg", asynchronous=True, rounds=3)
+    slow = {"delay": lambda client: 30 * client, "tamper": pulled_in(5, who=0)}
     with pytest.raises(PulledPlugError):
-        run_in_process(short, NODES[:2], places=places[:2], tamper=pulled_in(5, who=0))
+        run_in_process(short, NODES[:2], places=places[:2], **slow)
     assert extend(tmp_path / "run", clients=3).scenario.joined == "0,0,4"
 
 
