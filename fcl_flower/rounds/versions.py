@@ -290,11 +290,11 @@ def remove_old_runs(states: Path, keep: int, current: str) -> Iterator[str]:
         (path for path in states.iterdir() if path.is_dir()),
         key=lambda run: (run.name == current, last_change(run)),
     )
-    models = [m for m in states.glob(f"*/*/{MODELS}") if any(m.glob("[!.]*/"))]
-    models.sort(key=lambda folder: folder.stat().st_mtime)
-    predicts = [folder.parents[1] for folder in models[-1:]]
+    models = (m for m in states.glob(f"*/*/{MODELS}") if any(m.glob("[!.]*/")))
+    predicts = max(models, key=lambda path: path.stat().st_mtime, default=states)
     for run in runs[:-keep]:
-        if run not in predicts and not any(map(_cannot_be_missed, run.iterdir())):
+        used_last = predicts.is_relative_to(run)
+        if not (used_last or any(map(_cannot_be_missed, run.iterdir()))):
             shutil.rmtree(run)
             yield run.name
 

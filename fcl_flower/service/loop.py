@@ -115,8 +115,7 @@ class Service:
         if (self._folder / ServiceStatus.name).exists():
             self._status = ServiceStatus.read(self._folder)
             return
-        blank = ClientTasks(connected=False, tasks=0, learned=0, samples=0, told=None)
-        known = dict.fromkeys(range(config.scenario.clients), blank)
+        known = dict.fromkeys(range(config.scenario.clients), ClientTasks())
         self._status = ServiceStatus(
             state="waiting", since=clock(), learned=0, sentence="", clients=known
         )

@@ -48,11 +48,11 @@ class ClientTasks(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    connected: bool
-    tasks: Count
-    learned: Count
-    samples: Count
-    told: Seconds | None
+    connected: bool = False
+    tasks: Count = 0
+    learned: Count = 0
+    samples: Count = 0
+    told: Seconds | None = None
 
     @property
     def ready(self) -> bool:

@@ -1,6 +1,5 @@
 """The command that lists clients, and what it reads on the server's machine."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -151,7 +150,3 @@ def test_the_command_shows_a_table_without_ids(state, listed, fcl, monkeypatch):
     assert "it knew last" in fcl("clients", "--state", state).out
     refused = fcl("clients", "--state", Path("elsewhere"))
     refused.is_refusal("state: got 'elsewhere', expected the --state folder")
-
-
-def test_a_file_of_keys_is_read_by_whom_it_names(state):
-    assert json.loads((state / "client-keys.json").read_text())["0"] == "ward 1"

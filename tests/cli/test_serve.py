@@ -46,7 +46,7 @@ def status(**changes):
     clients = {
         0: ClientTasks(connected=True, tasks=3, learned=2, samples=40, told=990.0),
         1: ClientTasks(connected=True, tasks=1, learned=1, samples=0, told=400.0),
-        2: ClientTasks(connected=False, tasks=0, learned=0, samples=0, told=None),
+        2: ClientTasks(),
     }
     given = {
         "state": "waiting",

@@ -158,20 +158,16 @@ def kept(states):
 
 
 @pytest.mark.parametrize(
-    ("keep", "left"), [(1, "d"), (2, "cd"), (3, "bcd"), (4, "abcd"), (9, "abcd")]
+    ("keep", "current", "left"),
+    [(1, "d", "d"), (1, "a", "a"), (2, "d", "cd"), (3, "d", "bcd"), (9, "d", "abcd")],
 )
-def test_the_last_runs_stay(tmp_path, keep, left):
+def test_the_last_runs_stay_and_the_current_one_whatever_its_age(
+    tmp_path, keep, current, left
+):
     made(tmp_path, *"abcd")
-    removed = list(remove_old_runs(tmp_path, keep, "d"))
 
+    assert {*remove_old_runs(tmp_path, keep, current)} == set("abcd") - set(left)
     assert kept(tmp_path) == list(left)
-    assert sorted(removed) == sorted(set("abcd") - set(left))
-
-
-def test_the_current_run_stays_though_it_is_the_oldest(tmp_path):
-    made(tmp_path, *"abc")
-    assert sorted(remove_old_runs(tmp_path, 1, "a")) == ["b", "c"]
-    assert kept(tmp_path) == ["a"]
 
 
 def test_a_version_that_is_in_use_stays_and_so_does_the_last_one(tmp_path):
