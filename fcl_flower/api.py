@@ -29,7 +29,7 @@ from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.data.transforms import TRANSFORMS
 from fcl_flower.models.registry import MODELS, ModelEntry
 from fcl_flower.results.result import Comparison, Result
-from fcl_flower.rounds.extend import extend
+from fcl_flower.service.changes import extend
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.entries import data_root
 from fcl_flower.setup.preset import read_preset

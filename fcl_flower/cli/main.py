@@ -151,8 +151,8 @@ def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> N
     For strategies that keep what clients send apart, such as analytic. Refused while
     the run's server is running.
     """
-    from fcl_flower.rounds.forget import REMAINS
-    from fcl_flower.rounds.forget import forget as take_out
+    from fcl_flower.service.changes import REMAINS
+    from fcl_flower.service.changes import forget as take_out
 
     public = None
     if certs is not None:

@@ -189,7 +189,7 @@ def resumed(
         wanted = given.get("clients") or config.scenario.clients
         _check_folders(config, folders, wanted)
     if longer:
-        from fcl_flower.rounds.extend import extend
+        from fcl_flower.service.changes import extend
 
         return extend(folder, **more)
     return config.replace(learning_rate=rate) if again else config

@@ -1,9 +1,9 @@
 """The command ``fcl serve``: a federation that learns new tasks as they come."""
 
-import datetime
 import re
 import secrets
 import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,32 +21,49 @@ from fcl_flower.cli.deploy import (
     logging_to,
     present,
 )
-from fcl_flower.cli.options import configured, run_options
+from fcl_flower.cli.options import configured, output_option, run_options
 from fcl_flower.cli.tables import print_sheet
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, as_set, config_error
 from fcl_flower.core.files import lock_folder
-from fcl_flower.results.service import (
+from fcl_flower.results.tables import TextTable
+from fcl_flower.service.status import (
     BEGIN_NOW,
     SERVICE_LOCK,
     ClientTasks,
     Policy,
     ServiceStatus,
-    read_status,
 )
-from fcl_flower.results.tables import TextTable
 
-SHORTEST_LOOK = 0.1
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_COUNT = re.compile(r"\d+")
+_CHANGING = (
+    *("scenario.tasks", "scenario.clients", "scenario.joined", "scenario.sat_out"),
+    *("run.output", "run.id", "run.resume"),
+)
+"""Settings that a service changes by itself, and those of its folder."""
 
-_GROWS = ("scenario.tasks", "scenario.clients", "scenario.joined", "scenario.sat_out")
-"""Settings that a service changes by itself."""
-_OF_FOLDER = ("run.output", "run.id", "run.resume")
+
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        expected = "a duration such as 90s, 15m, 6h or 2d"
+        raise config_error(str(option.name), text, expected)
+    return float(found[1]) * _UNITS[found[2]]
 
 
-@click.command()
+def _quorum(context: click.Context, option: click.Parameter, text: str) -> int | float:
+    try:
+        number = int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        number = 0
+    if number > 0 and (isinstance(number, int) or number <= 1):
+        return number
+    expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
+    raise config_error("quorum", text, expected)
+
+
+@click.command(context_settings={"show_default": True})
 @run_options(
     without=frozenset(
         {"scenario", "tasks", "dataset", "data_root", "asynchronous", "clients"}
@@ -60,49 +77,43 @@ _OF_FOLDER = ("run.output", "run.id", "run.resume")
 @click.option(
     "--quorum",
     default="0.6",
-    show_default=True,
+    callback=_quorum,
     help="Of the known clients whose new tasks are enough: a fraction, or a number.",
 )
 @click.option(
     "--deadline",
     default="1d",
-    show_default=True,
+    callback=_seconds,
     help="After the first client has a new task, for fewer than the quorum; 0: never.",
 )
 @click.option(
     "--every",
     default="0",
-    show_default=True,
+    callback=_seconds,
     help="Between the beginnings of two trainings, at least.",
 )
 @click.option(
     "--min-samples",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="New training samples of all clients together that are enough.",
 )
 @click.option(
     "--look",
     default="30s",
-    show_default=True,
+    callback=_seconds,
     help="Between two questions to a client for its tasks.",
 )
 @click.option(
     "--server",
     default=f"127.0.0.1:{CONTROL_PORT}",
-    show_default=True,
     metavar="HOST:PORT",
     help="The --control-port of fcl server on this machine.",
 )
 @certs_option
 @insecure_option
 @log_file_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for the results; the same one goes on with the service.",
-)
+@output_option
 @click.option(
     "--now",
     "begin",
@@ -119,11 +130,6 @@ _OF_FOLDER = ("run.output", "run.id", "run.resume")
 )
 def serve(
     clients: int | None,
-    quorum: str,
-    deadline: str,
-    every: str,
-    min_samples: int,
-    look: str,
     server: str,
     certs: Path | None,
     insecure: bool,
@@ -139,36 +145,30 @@ def serve(
     same command, it goes on where it was.
     """
     if shown is not None:
-        show_status(Console(), read_status(shown), time.time())
+        show_status(Console(), ServiceStatus.read(shown), time.time())
         if not _is_served(shown):
             click.echo("nobody serves this folder now: the state is the last one")
         return
     if begin is not None:
-        read_status(begin)  # or it is no service
+        ServiceStatus.read(begin)  # or it is no service
         (begin / BEGIN_NOW).touch()
         click.echo(f"the service in {begin} begins when it looks at its clients next")
         return
-    from fcl_flower.deploy import serve as service
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
     from fcl_flower.deploy.submission import SuperLink
+    from fcl_flower.service import supervisor
 
     if output is None:
         raise config_error("output", "", "a folder for the results")
+    policy = Policy(**{key: given.pop(key) for key in Policy.model_fields})
     config = _configuration(output.absolute(), clients or 0, configured(given))
-    policy = Policy(
-        quorum=_quorum(quorum),
-        deadline=_seconds("deadline", deadline),
-        every=_seconds("every", every),
-        min_samples=min_samples,
-        look=max(SHORTEST_LOOK, _seconds("look", look)),
-    )
     certificates = certificates_of(certs, insecure)
     authority = certificates and present(certificates.authority, "certs")
     obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)
     superlink = SuperLink(server, authority)
     with logging_to(log_file, "--output") as log:
-        service.serve(superlink, config, policy, obstacle, log.say)
+        supervisor.keep_serving(superlink, config, policy, obstacle, log.say)
 
 
 def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
@@ -184,46 +184,24 @@ def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
         expected = "false for a service, in which clients learn a task together"
         raise config_error("asynchronous.enabled", True, expected)
     given = given.replace(scenario=scenario, tasks=1, clients=clients)
-    if path.exists():
-        kept = RunConfig.read(path, "output")
-        blank, before = RunConfig().flat(), kept.flat()
-        free = {*_GROWS, *_OF_FOLDER}
-        free |= {"data.class_names"} if kept.model.growing_head else set()
-        free |= {"federation.rounds_by_task"} if kept.federation.patience else set()
-        if given.data.normalise == "data" and kept.data.pixel_statistics:
-            free.add("data.normalise")
-        for key, value in given.flat().items():
-            if key in free or value == blank.get(key):
-                continue
-            if before.get(key) != value:
-                expected = (
-                    f"{as_set(before.get(key))}, as the service in {folder} has it"
-                )
-                raise config_error(key, value, expected)
-        return kept
-    validate(resolve(given.replace(clients=max(1, clients))))
-    name = f"{folder.name}-{secrets.token_hex(4)}"
-    return given.replace(output=str(folder), id=name)
-
-
-def _quorum(text: str) -> int | float:
-    expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
-    if _COUNT.fullmatch(text) and int(text) > 0:
-        return int(text)
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = 0.0
-    if _COUNT.fullmatch(text) or not 0 < fraction <= 1:
-        raise config_error("quorum", text, expected)
-    return fraction
-
-
-def _seconds(key: str, text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise config_error(key, text, "a duration such as 90s, 15m, 6h or 2d")
-    return float(found[1]) * _SECONDS[found[2]]
+    if not path.exists():
+        validate(resolve(given.replace(clients=max(1, clients))))
+        name = f"{folder.name}-{secrets.token_hex(4)}"
+        return given.replace(output=str(folder), id=name)
+    kept = RunConfig.read(path, "output")
+    changing = {
+        *_CHANGING,
+        *(["data.class_names"] if kept.model.growing_head else []),
+        *(["federation.rounds_by_task"] if kept.federation.patience else []),
+    }
+    if given.data.normalise == "data" and kept.data.pixel_statistics:
+        changing.add("data.normalise")
+    blank, before = RunConfig().flat(), kept.flat()
+    for key, value in given.flat().items():
+        if key not in changing and value not in (blank.get(key), before.get(key)):
+            has = as_set(before.get(key))
+            raise config_error(key, value, f"{has}, as the service in {folder} has it")
+    return kept
 
 
 # ---- the status
@@ -237,14 +215,25 @@ def show_status(console: Console, status: ServiceStatus, now: float) -> None:
         f"tasks learned: {status.learned}",
     ]
     if status.state == "waiting":
-        lines.append(f"next training: {_due(status.due, now)}")
+        due = "not known yet"
+        if status.due is not None:
+            due = f"{_clock(status.due)} (in {_span(status.due - now)})"
+            due = "now" if status.due <= now else due
+        lines.append(f"next training: {due}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     head = ("client", "state", "tasks", "learned", "new samples", "told its tasks")
-    rows = [
-        _row(number, found, now) for number, found in sorted(status.clients.items())
-    ]
+    rows = [_row(number, status.clients[number], now) for number in status.clients]
     print_sheet(console, TextTable(head, rows, ""))
+
+
+def _row(number: int, tasks: ClientTasks, now: float) -> tuple[str, ...]:
+    state = "not connected"
+    if tasks.connected:
+        state = "has a new task" if tasks.ready else "has no new task"
+    told = "never" if tasks.told is None else f"{_span(now - tasks.told)} ago"
+    counts = tasks.tasks, tasks.learned, tasks.samples
+    return (str(number), state, *map(str, counts), told)
 
 
 def _is_served(folder: Path) -> bool:
@@ -255,23 +244,8 @@ def _is_served(folder: Path) -> bool:
         return True
 
 
-def _row(number: int, found: ClientTasks, now: float) -> tuple[str, ...]:
-    state = "not connected"
-    if found.connected:
-        state = "has a new task" if found.ready else "has no new task"
-    told = "never" if found.told is None else f"{_span(now - found.told)} ago"
-    counts = found.tasks, found.learned, found.samples
-    return (str(number), state, *map(str, counts), told)
-
-
-def _due(due: float | None, now: float) -> str:
-    if due is None:
-        return "not known yet"
-    return "now" if due <= now else f"{_clock(due)} (in {_span(due - now)})"
-
-
 def _clock(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
 def _span(seconds: float) -> str:
@@ -280,8 +254,7 @@ def _span(seconds: float) -> str:
     >>> _span(100), _span(200), _span(100000)
     ('100 s', '3 min', '27 h')
     """
-    whole = max(0, round(seconds))
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if whole >= 2 * size:
-            return f"{whole // size} {unit}"
-    return f"{whole} s"
+    for unit, name in (("d", "days"), ("h", "h"), ("m", "min")):
+        if round(seconds) >= 2 * _UNITS[unit]:
+            return f"{round(seconds) // _UNITS[unit]:.0f} {name}"
+    return f"{max(0, round(seconds))} s"

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -71,24 +72,39 @@ LOCK = ".lock"
 """Held by the server of a run, or by who changes what it left."""
 COMMAND_LOCK = ".command-lock"
 """Held by a command around the server that it starts, in this process or another."""
+LOCK_SECONDS = 0.2
+"""Between two attempts at a lock that another process has."""
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
+def lock_folder(
+    folder: Path, key: str, name: str = LOCK, patience: float = 0.0
+) -> Iterator[None]:
     """Keep other processes out of a folder for as long as the context lasts.
 
-    The system takes the lock from a process that ends, whatever ends it. ``key`` is the
-    setting that names the folder, for the message of an error.
+    The system takes the lock from a process that ends, whatever ends it.
+
+    Args:
+        folder: where the lock is.
+        key: the setting that names the folder, for the message of an error.
+        name: of the lock.
+        patience: seconds that another process may take to end.
+
+    Raises:
+        ConfigError: another process still has the lock.
     """
-    path = folder / name
+    path, deadline = folder / name, time.monotonic() + patience
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(path.open("a"))
             if not take(file.fileno()):
-                expected = "a folder on which no other run or command works now"
-                raise config_error(key, str(folder), expected)
-            if _is_at(path, file):
+                if time.monotonic() >= deadline:
+                    expected = "a folder on which no other run or command works now"
+                    raise config_error(key, str(folder), expected)
+                time.sleep(LOCK_SECONDS)
+            elif _is_at(path, file):
                 break
+            file.close()
         try:
             yield
         finally:

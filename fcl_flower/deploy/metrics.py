@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError, require_extra
 from fcl_flower.deploy.certificates import Certificates
-from fcl_flower.results import journal, service
+from fcl_flower.results import journal
 from fcl_flower.results.known_runs import FOLDER, KnownRun, Standing, known_runs
 from fcl_flower.results.monitors import Exporter
+from fcl_flower.service.status import ServiceStatus
 
 with require_extra("deploy", "metrics-port"):
     from prometheus_client.core import GaugeMetricFamily, Metric
@@ -161,7 +162,7 @@ def _of_service(runs: list[KnownRun]) -> Iterator[Metric]:
     states = ("waiting", "training", "failed")
     now, since, due, learned = dict.fromkeys(states, math.nan), *[math.nan] * 3
     try:
-        status = service.read_status(runs[-1].folder) if runs else None
+        status = ServiceStatus.read(runs[-1].folder) if runs else None
     except ConfigError:  # there is none
         status = None
     if status is not None:

@@ -16,14 +16,16 @@ from fcl_flower.deploy.certificates import Certificates
 from fcl_flower.deploy.diagnosis import diagnose_server
 from fcl_flower.deploy.http import Bounds, raise_descriptor_limit
 from fcl_flower.deploy.logs import as_local, now, on_screen
-from fcl_flower.deploy.membership import HOME, NUMBERS, OBJECTS, write_keys
 from fcl_flower.deploy.node_auth import NodeKeys, public_key
 from fcl_flower.deploy.speedups import Choice
 from fcl_flower.deploy.watch import Program, Watch
 from fcl_flower.flower_app.environment import SPEEDUPS, environment
 from fcl_flower.rounds.clients import VARIABLE, ClientNumbers
+from fcl_flower.service.members import HOME, NUMBERS, write_keys
 
 LOOK_SECONDS = 1.0
+OBJECTS = "objects"
+"""Large contents of messages on their way, beside the database that knows of them."""
 NO_SPEEDUPS = Choice((), "speed-ups: none")
 STREAMING = "fcl_flower.deploy.speedups.streaming"
 WARN_BEFORE, WARN_EVERY = datetime.timedelta(days=30), datetime.timedelta(days=1)

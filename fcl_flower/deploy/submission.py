@@ -25,21 +25,21 @@ NO_REASON = (
     "its log has no reason, so that its server app was ended from outside, as for want "
     "of memory; the log of fcl server says more"
 )
-OURS = "fcl_flower.flower_app.server_app:app", "fcl_flower.flower_app.client_app:app"
+SERVER_APP = "fcl_flower.flower_app.server_app:app"
+CLIENT_APP = "fcl_flower.flower_app.client_app:app"
 
 
-def write_app(folder: Path, config: RunConfig, apps: tuple[str, str] = OURS) -> None:
+def write_app(folder: Path, config: RunConfig, server_app: str = SERVER_APP) -> None:
     """Make a new folder a Flower app that runs ``config``.
 
-    It holds no code: every machine runs the apps of the server and of the clients, each
-    given as module:name, that are installed there.
+    It holds no code: every machine runs the apps of the server and of the clients that
+    are installed there.
 
     Raises:
         ConfigError: the run has hostile clients.
     """
     refuse_attack(config)
     folder.mkdir(parents=True)
-    server, client = apps
     settings = config.to_toml("tool.flwr.app.config.")
     (folder / "pyproject.toml").write_text(f"""[project]
 name = "fcl-run"
@@ -52,8 +52,8 @@ dependencies = []
 publisher = "fcl"
 
 [tool.flwr.app.components]
-serverapp = "{server}"
-clientapp = "{client}"
+serverapp = "{server_app}"
+clientapp = "{CLIENT_APP}"
 
 {settings}""")
 
@@ -87,15 +87,21 @@ class SuperLink:
         config: RunConfig,
         *,
         report: Callable[[str], None],
-        watch: Callable[[Progress], None],
-        apps: tuple[str, str] = OURS,
+        watch: Callable[[Progress], None] = lambda progress: None,
+        on_start: Callable[[str], None] = lambda run: None,
+        server_app: str = SERVER_APP,
         start_seconds: float = 0.0,
     ) -> None:
         """Run ``config``, with a number of clients and an absolute ``output``.
 
-        Each line of the run's log and for the user is reported. Changes of
-        ``progress.json`` are watched, where the output folder is on this machine. The
-        run is stopped where it has not begun in so many seconds; 0 for no limit.
+        Args:
+            config: of the run.
+            report: called with each line of the run's log, and for the user.
+            watch: called with each change of ``progress.json``, where the output folder
+                is on this machine.
+            on_start: called with Flower's number of the run once it is there.
+            server_app: as module:name.
+            start_seconds: after which a run that has not begun is stopped; 0 for never.
 
         Raises:
             RoundError: the run could not be started, or did not finish.
@@ -104,7 +110,7 @@ class SuperLink:
         deadline = time.monotonic() + (start_seconds or math.inf)
         with self._home() as home:
             app = home / "app"
-            write_app(app, config, apps)
+            write_app(app, config, server_app)
             flwr = commands.program("flwr")
             command = [flwr, "run", str(app), commands.SUPERLINK, "--stream"]
             report(shlex.join(command))
@@ -114,7 +120,8 @@ class SuperLink:
                 command, env, subprocess.PIPE, scratch=home
             )
             progress = ProgressFile(Path(config.run.output))
-            reader = threading.Thread(target=_read, args=(process, report, heard))
+            given = process, report, on_start, heard
+            reader = threading.Thread(target=_read, args=given)
             reader.start()
             try:
                 ended = False
@@ -186,6 +193,7 @@ class SuperLink:
 def _read(
     process: subprocess.Popen[bytes],
     report: Callable[[str], None],
+    on_start: Callable[[str], None],
     heard: dict[str, str],
 ) -> None:
     assert process.stdout is not None  # it is a pipe
@@ -194,8 +202,10 @@ def _read(
             text = line.decode(errors="replace").rstrip()
             report(text)
             text = without_colours(text)
-            if found := commands.STARTED_RUN.search(text):
-                heard.setdefault("run", found[1])
+            found = commands.STARTED_RUN.search(text)
+            if found and "run" not in heard:
+                heard["run"] = found[1]
+                on_start(found[1])
             if found := _REASON.match(text):
                 heard["reason"] = found["ours"] or found["other"]
             if WAITING in text:

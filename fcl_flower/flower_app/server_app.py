@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from os import environ
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,7 +15,8 @@ from fcl_flower.core.errors import FclError
 from fcl_flower.flower_app.environment import SPEEDUPS
 from fcl_flower.flower_app.grid import GridTransport
 from fcl_flower.flower_app.log import join_flower
-from fcl_flower.rounds.noted_runs import noted_run
+from fcl_flower.results.known_runs import FOLDER, noted
+from fcl_flower.rounds.clients import server_state
 from fcl_flower.rounds.run import run_federation
 from fcl_flower.rounds.transport import Transport
 
@@ -31,6 +34,17 @@ def run_with(
         # The message is for the user. Flower prints the rest, and ends the process.
         sys.tracebacklimit = 0
         raise
+
+
+def noted_run(config: RunConfig) -> AbstractContextManager[None]:
+    """Note beside the server's state that a run goes on.
+
+    Nothing is noted in a simulation, which has no such state, or of a nameless run.
+    """
+    state = server_state()
+    if state is None or not config.run.id:
+        return nullcontext()
+    return noted(state / FOLDER, config.run.id, Path(config.run.output))
 
 
 def _run(config: RunConfig, transport: Transport) -> None:

@@ -30,10 +30,10 @@ from fcl_flower.rounds.copies import CopyError
 from fcl_flower.rounds.messages import encode_evaluation
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.replies import SURVEY
-from fcl_flower.rounds.retention import remove_old_runs
 from fcl_flower.rounds.secure import client as exchange
 from fcl_flower.rounds.secure.client import ClientSide
 from fcl_flower.rounds.transport import EVALUATE, QUERY, TRAIN, Content, Problem, Value
+from fcl_flower.rounds.versions import remove_old_runs
 
 # The server is trusted with more than a peer: it sends the adapters of all clients.
 MAX_RECEIVED = 2**36

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 
 from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.data.labels import look_alikes, plain, refusal
@@ -50,51 +51,58 @@ class ClassPlaces:
         }
         kind = f"{QUERY}.{messages.CLASSES}"
         named = self._asker.ask(kind, requests, messages.class_names)
-        before, failures = self._spec.config.data.classes, dict[int, str]()
-        names, places = list(before), self._spec.config.model.places
-        more = False
-        rule = self._spec.config.data.labels
+        before = self._spec.config.data.classes
+        names, failures, noted = list(before), dict[int, str](), False
         for client, own in named.items():
-            new = [name for name in own if name not in names]
-            if rule != "keep":
-                alike = {plain(name): name for name in reversed(names)}
-                known = [name for name in new if plain(name) in alike]
-                if known and rule == "refuse":
-                    said = refusal(known[0], alike[plain(known[0])])
-                    failures[client] = f"classes: got {said}"
-                    continue
-                new = [name for name in new if name not in known]
-                own = tuple(alike.get(plain(name), name) for name in own)
-            if len(names) + len(new) > places:
-                failures[client] = (
-                    f"classes: {len(names) + len(new)} of the federation, expected at "
-                    f"most the {places} of model.places"
-                )
+            try:
+                spelled = self._spelled(own, names)
+            except ConfigError as error:
+                failures[client] = f"classes: {error}"
                 continue
-            names += new
+            names += [name for name in spelled if name not in names]
             self._named.add((client, stages[client].task))
-            more |= self._note(client, own)
-        if len(names) > len(before) or more:
+            noted |= self._note(client, spelled)
+        grown = len(names) > len(before)
+        if grown or noted:
             self._on_names(tuple(names), self._holders)
-        if len(names) > len(before):
-            self._tell(tuple(names))
+        if grown:
+            self._tell(names)
         return failures
+
+    def _spelled(self, own: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+        """Spell a client's classes as the head does; see ``data.labels``.
+
+        Raises:
+            ConfigError: a spelling is refused, or the head has too few places.
+        """
+        rule, places = self._spec.config.data.labels, self._spec.config.model.places
+        alike = {plain(name): name for name in reversed(names)}
+        for name in own:
+            if rule == "refuse" and name not in names and plain(name) in alike:
+                raise ConfigError(f"got {refusal(name, alike[plain(name)])}")
+        if rule != "keep":
+            own = [alike.get(plain(name), name) for name in own]
+        count = len({*names, *own})
+        if count > places:
+            expected = f"at most the {places} of model.places"
+            raise ConfigError(f"{count} of the federation, expected {expected}")
+        return own
 
     def _note(self, client: int, names: Sequence[str]) -> bool:
         """Note whose classes have these names; tell whether any of it is new."""
         if self._spec.config.federation.secure_aggregation:
             return False
-        known = look_alikes(self._holders)
+        before = look_alikes(self._holders)
         new = [name for name in names if client not in self._holders.get(name, ())]
         for name in new:
             self._holders.setdefault(name, set()).add(client)
         for group in look_alikes(self._holders):
-            if group not in known:
+            if group not in before:
                 listed = " and ".join(map(repr, group))
                 log(WARNING, "client %d: classes %s look alike", client, listed)
         return bool(new)
 
-    def _tell(self, names: tuple[str, ...]) -> None:
+    def _tell(self, names: Sequence[str]) -> None:
         log(INFO, "classes of the head: %s", ", ".join(names))
         named = self._spec.with_settings(**{"data.class_names": ",".join(names)})
         self._spec = named.model_copy(update={"revision": self._spec.revision + 1})

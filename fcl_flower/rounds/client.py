@@ -446,7 +446,6 @@ class Client:
             bound = np.asarray(words.bound)
             groups["words"] = {"words": text, "table": words.table, "bound": bound}
         versions.write(self.models, about, groups)
-        versions.prune(self.models, self.config.run.keep_versions)
 
     def validated(
         self, state: Payload, received: Payload, stage: TaskStage

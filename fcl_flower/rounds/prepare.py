@@ -284,9 +284,8 @@ def _keep_version(
         epsilon=max(spent.values(), default=None),
         spec=made.spec,
     )
-    models = folder / versions.MODELS
-    versions.write(models, about, {f"state/{g}": a for g, a in state.items()})
-    versions.prune(models, made.config.run.keep_versions)
+    groups = {f"state/{group}": arrays for group, arrays in state.items()}
+    versions.write(folder / versions.MODELS, about, groups)
 
 
 def _class_names(

@@ -1,5 +1,6 @@
 """What a server last knew of each client: a small file, which `fcl clients` reads."""
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ class Member(BaseModel):
         refused: why a run does without it; empty where it does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True)
 
     node: int = 0
     version: str = ""
@@ -53,40 +54,38 @@ class Roll:
 
     def __init__(self, state: Path) -> None:
         """Go on with what is in the folder."""
-        self._state, self._members = state, read_roll(state)
-        self._written = -WRITE_SECONDS
+        self._file, self._members = state / FILE, read_roll(state)
+        self._written = -math.inf
 
     def met(self, client: int, node: int, said: Mapping[str, object]) -> None:
         """Note what a client has said as it connected."""
-        tasks, version = said.get("tasks"), str(said.get("version", ""))
+        tasks = said.get("tasks")
         self._members[client] = Member(
             node=node,
-            version=_printable(version),
+            version=_printable(str(said.get("version", ""))),
             tasks=tasks if type(tasks) is int and tasks >= 0 else None,
             seen=time.time(),
         )
-        self._written = -WRITE_SECONDS
+        self._written = -math.inf
 
     def note(self, connected: Mapping[int, int], refused: Mapping[int, str]) -> None:
         """Note who is connected, with its node, and who is refused, with the reason."""
-        news = False
-        for client in connected:
-            known = self._members.get(client, Member())
-            changed = {"node": connected[client], "seen": time.time()}
-            self._members[client] = known.model_copy(update=changed)
-        for client, why in refused.items():
-            known, why = self._members.get(client, Member()), _printable(why)
-            news |= known.refused != why
-            self._members[client] = known.model_copy(update={"refused": why})
+        for client, node in connected.items():
+            self._change(client, node=node, seen=time.time())
+        for client, reason in refused.items():
+            before = self._members.get(client)
+            self._change(client, refused=_printable(reason))
+            if before is None or before.refused != self._members[client].refused:
+                self._written = -math.inf
         now = time.monotonic()
-        if self._members and (news or now - self._written >= WRITE_SECONDS):
+        if self._members and now - self._written >= WRITE_SECONDS:
             self._written = now
-            self._write()
+            members = _MEMBERS.dump_json(dict(sorted(self._members.items())), indent=1)
+            replace_file(self._file, members, private=True)
 
-    def _write(self) -> None:
-        ordered = dict(sorted(self._members.items()))
-        content = _MEMBERS.dump_json(ordered, indent=1)
-        replace_file(self._state / FILE, content, private=True)
+    def _change(self, client: int, **changes: object) -> None:
+        member = self._members.get(client, Member())
+        self._members[client] = member.model_copy(update=changes)
 
 
 def _printable(text: str) -> str:

@@ -6,14 +6,12 @@ place and renamed into it, so that who predicts during a run never sees half a m
 
 import hashlib
 import json
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from logging import WARNING
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,6 +24,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import TaskClasses
 from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.place import SPEC_FILE
 from fcl_flower.setup.build import Built
 
 MODELS: Final = "models"
@@ -34,9 +33,7 @@ NEWEST: Final = "newest"
 BEST: Final = "best"
 FORMAT: Final = 1
 """Of the folder of a version; a newer one is refused."""
-_USED = "used"
-_ABOUT = "version.json"
-_TASK = re.compile(r"task-\d+")
+_USED, _ABOUT, _ASIDE = "used", "version.json", ".old"
 
 
 class About(BaseModel):
@@ -79,70 +76,69 @@ def head_names(run: Built) -> tuple[str, ...]:
     return tuple(names[place] for place in range(len(names))) if single else ()
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version's folder, with the SHA-256 of each file as it was written."""
+class Version(NamedTuple):
+    """A version's folder, with what it is."""
 
     folder: Path
     about: About
-    files: Mapping[str, str]
+
+    @property
+    def ends_task(self) -> bool:
+        """Whether it is the model after a task, not only after a round."""
+        return self.about.name.startswith("task-")
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
+    def groups(self) -> Payload:
+        """Load what it was written with.
+
+        Raises:
+            WireError: that is damaged.
+        """
+        saved = FolderStateStore(self.folder).load()
+        if saved is None:
+            raise WireError(f"{self.folder} has no tensors")
+        return saved.state
+
     def damage(self) -> str:
-        """Say which file is not as it was written; empty where all are."""
-        for name, digest in self.files.items():
-            path = self.folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if _digest(path) != digest:
-                return f"{name} is not as it was written"
+        """Say what is damaged; empty where nothing is."""
+        try:
+            self.groups()
+        except (WireError, OSError) as error:
+            return str(error)
         return ""
 
 
 def write(models: Path, about: About, groups: Payload) -> None:
     """Write a version into the folder of versions, in the place of one of its name.
 
-    A crash at any moment leaves the old one or the new one.
+    A crash at any moment leaves the old one or the new one. What the run does not keep
+    is removed.
     """
     make_private_folder(models)
-    place, new = models / about.name, models / f".{about.name}.new"
+    place, name = models / about.name, f".{about.name}"
+    new, old = models / f"{name}.new", models / f"{name}{_ASIDE}"
     shutil.rmtree(new, ignore_errors=True)
     FolderStateStore(new).save(groups, about.round)
-    files = {path.name: _digest(path) for path in sorted(new.iterdir())}
-    about = about.model_copy(update={"written": _now()})
-    content: dict[str, Any] = {**about.model_dump(mode="json"), "files": files}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    content = about.model_copy(update={"written": now}).model_dump(mode="json")
     content["checksum"] = _checksum(content)
     replace_file(new / _ABOUT, json.dumps(content), private=True, durable=True)
     sync_folder(new)
-    old = _aside(place)
     if place.exists():
         shutil.rmtree(old, ignore_errors=True)
         place.rename(old)
     new.rename(place)
     sync_folder(models)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _aside(place: Path) -> Path:
-    return place.with_name(f".{place.name}.old")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    prune(models, about.spec.config.run.keep_versions)
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    rest = {key: value for key, value in content.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def prune(models: Path, policy: str) -> None:
@@ -151,13 +147,13 @@ def prune(models: Path, policy: str) -> None:
     What is newest, best or in use stays.
     """
     known = versions(models)
-    kept = {used(models), *(one.about.name for one in [*known[-1:], *best(known)])}
-    tasks = [one for one in known if _TASK.fullmatch(one.about.name)]
+    tasks = [version for version in known if version.ends_task]
     last = 0 if policy == "tasks" else int(policy.removeprefix("last:"))
-    kept |= {one.about.name for one in tasks[-last:]}
-    for one in known:
-        if one.about.name not in kept:
-            shutil.rmtree(one.folder)
+    kept = [*tasks[-last:], *known[-1:], *best(known)]
+    names = {used(models), *(version.about.name for version in kept)}
+    for version in known:
+        if version.about.name not in names:
+            shutil.rmtree(version.folder)
 
 
 # ---- reading
@@ -169,7 +165,19 @@ def versions(models: Path) -> list[Version]:
     Raises:
         FormatError: a newer fcl-flower has written one of them.
     """
-    return sorted(_found(models), key=_order)
+    found = []
+    # What is aside counts only where a process ended before it named the successor.
+    folders = [*models.glob(f".*{_ASIDE}/"), *models.glob("[!.]*/")]
+    by_name = {path.name.lstrip(".").removesuffix(_ASIDE): path for path in folders}
+    for folder in by_name.values():
+        try:
+            found.append(_open(folder))
+        except FormatError:
+            raise
+        except (ConfigError, OSError) as error:
+            if folder.is_dir():  # else the next round has taken its place meanwhile
+                log(WARNING, "%s", error)
+    return sorted(found, key=lambda version: (version.about.round, version.ends_task))
 
 
 def best(known: Sequence[Version]) -> list[Version]:
@@ -177,32 +185,13 @@ def best(known: Sequence[Version]) -> list[Version]:
 
     None where nothing was validated; the earlier of two that are equal.
     """
-    most = max((len(one.about.tasks) for one in known), default=0)
-    valid = [
-        (one.about.accuracy, one)
-        for one in known
-        if one.about.accuracy is not None and len(one.about.tasks) == most
-    ]
-    return [max(valid, key=lambda pair: pair[0])[1]] if valid else []
-
-
-def _order(version: Version) -> tuple[int, bool]:
-    about = version.about
-    return about.round, bool(_TASK.fullmatch(about.name))
-
-
-def _found(models: Path) -> Iterator[Version]:
-    folders = [path for path in models.glob("[!.]*") if path.is_dir()]
-    # The successor of these was never named: a process ended between two renames.
-    aside = [_aside(path) for path in folders]
-    for path in [*folders, *(p for p in models.glob(".*.old") if p not in aside)]:
-        try:
-            yield _open(path)
-        except FormatError:
-            raise
-        except (ConfigError, OSError) as error:
-            if path.is_dir():  # else the next round has taken its place meanwhile
-                log(WARNING, "%s", error)
+    most = max((len(version.about.tasks) for version in known), default=0)
+    accuracies = {
+        version.about.accuracy: version
+        for version in reversed(known)
+        if version.about.accuracy is not None and len(version.about.tasks) == most
+    }
+    return [accuracies[max(accuracies)]] if accuracies else []
 
 
 def _open(folder: Path) -> Version:
@@ -210,10 +199,9 @@ def _open(folder: Path) -> Version:
     try:
         content = json.loads(path.read_text())
         check_format(path, content[KEY], FORMAT)
-        if content["checksum"] != _checksum(content):
+        if content.pop("checksum") != _checksum(content):
             raise ValueError("its checksum is another")
-        about = About.model_validate_json(json.dumps(content))
-        return Version(folder, about, content["files"])
+        return Version(folder, About.model_validate_json(json.dumps(content)))
     except FormatError:
         raise
     except (ValueError, KeyError, TypeError) as error:  # or pydantic's
@@ -235,9 +223,8 @@ def use(models: Path, name: str) -> None:
     Raises:
         ConfigError: there is no such version, or it is damaged.
     """
-    if name != NEWEST and (damage := _chosen(models, name).damage()):
-        expected = f"a whole one, but {damage}; choose another version"
-        raise config_error("version", name, expected)
+    if name != NEWEST and (damage := _named(versions(models), name).damage()):
+        raise _damaged(name, damage)
     replace_file(models / _USED, f"{name}\n")
 
 
@@ -248,35 +235,76 @@ def load(models: Path, name: str = "") -> tuple[Version, Payload]:
         ConfigError: there is none, or none of that name, or it is damaged, or of a
             newer format.
     """
-    while True:
-        found = _chosen(models, name)
-        try:
-            if damage := found.damage():
-                raise WireError(damage)
-            saved = FolderStateStore(found.folder).load()
-        except (WireError, OSError) as error:
-            if found.folder.is_dir() or name not in ("", NEWEST):
-                expected = f"a whole one, but {error}; choose another version"
-                raise config_error("version", found.about.name, expected) from error
-            continue  # the next round has taken its place meanwhile
-        assert saved is not None  # it is whole
-        return found, saved.state
-
-
-def _chosen(models: Path, name: str) -> Version:
     wanted = name or used(models)
-    known = versions(models)
-    by_name = {one.about.name: one for one in known}
-    if found := best(known):
-        by_name[BEST] = found[0]
-    if wanted == NEWEST:
-        whole = [one for one in reversed(known) if not one.damage()]
-        if not whole:
+    while True:
+        known = versions(models)
+        chosen = known[::-1] if wanted == NEWEST else [_named(known, wanted)]
+        for version in chosen:
+            try:
+                return version, version.groups()
+            except (WireError, OSError) as error:
+                if not version.folder.is_dir():
+                    break  # the next round has taken its place meanwhile
+                if wanted != NEWEST:
+                    raise _damaged(version.about.name, error) from error
+                log(WARNING, "%s is damaged", version.folder)
+        else:
             expected = f"a whole version in {models}, as a client has after a round"
             raise config_error("version", wanted, expected)
-        if whole[0] is not known[-1]:
-            log(WARNING, "%s is damaged", known[-1].folder)
-        return whole[0]
-    if wanted not in by_name:
-        raise unknown_name("version", wanted, [NEWEST, *by_name])
-    return by_name[wanted]
+
+
+def _named(known: Sequence[Version], name: str) -> Version:
+    by_name = {version.about.name: version for version in known}
+    if ranked := best(known):
+        by_name[BEST] = ranked[0]
+    if name not in by_name:
+        raise unknown_name("version", name, [NEWEST, *by_name])
+    return by_name[name]
+
+
+def _damaged(name: str, damage: object) -> ConfigError:
+    expected = f"a whole one, but {damage}; choose another version"
+    return config_error("version", name, expected)
+
+
+# ---- states of old runs
+
+
+def remove_old_runs(states: Path, keep: int, current: str) -> Iterator[str]:
+    """Remove the states of all runs but the last ``keep``; yield what was removed.
+
+    Three kinds of older runs stay: those with a version that somebody has chosen; the
+    last one with a version, which predicts; and those that count what examples have
+    cost, as a run that is resumed would count anew.
+
+    Args:
+        states: folder with one folder a run, in it the client's.
+        keep: at least 1.
+        current: name of the run that goes on, one of the last whatever its age.
+    """
+
+    def last_change(run: Path) -> float:
+        return max(path.stat().st_mtime for path in (run, *run.glob("*")))
+
+    runs = sorted(
+        (path for path in states.iterdir() if path.is_dir()),
+        key=lambda run: (run.name == current, last_change(run)),
+    )
+    models = (m for m in states.glob(f"*/*/{MODELS}") if any(m.glob("[!.]*/")))
+    predicts = max(models, key=lambda path: path.stat().st_mtime, default=states)
+    for run in runs[:-keep]:
+        used_last = predicts.is_relative_to(run)
+        if not (used_last or any(map(_cannot_be_missed, run.iterdir()))):
+            shutil.rmtree(run)
+            yield run.name
+
+
+def _cannot_be_missed(client: Path) -> bool:
+    """Tell whether a version of it is in use, or it counts a cost of privacy."""
+    if used(client / MODELS) != NEWEST:
+        return True
+    try:
+        spec = json.loads((client / SPEC_FILE).read_text())
+        return bool(spec["config"]["privacy"]["unit"] == "example")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # of a run that it was never told, or cannot take part in again

@@ -1,7 +1,6 @@
 """The command that lists clients, and what it reads on the server's machine."""
 
-import datetime
-import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,11 @@ from fakes import InProcessTransport, tiny
 
 from fcl_flower.core.errors import RoundError
 from fcl_flower.deploy import commands
-from fcl_flower.deploy.membership import membership, shown, write_keys
 from fcl_flower.rounds import clients
 from fcl_flower.rounds.clients import ClientNumbers, ClientRegistry
 from fcl_flower.rounds.roll import FILE, read_roll
 from fcl_flower.rounds.transport import Content
+from fcl_flower.service.members import membership, write_keys
 
 NODES = {9011: 0, 9012: 1, 9013: 2, 9014: 3}
 
@@ -58,23 +57,11 @@ def state(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def listed(monkeypatch):
-    """What the SuperLink tells of nodes: a status, and when they went."""
-    nodes = dict.fromkeys(NODES, ("online", ""))
-
-    def flwr(home, *arguments):
-        assert arguments[:2] == ("supernode", "list")
-        if nodes is None:
-            raise RoundError("nobody answers")
-        return {
-            "nodes": [
-                {"node-id": str(node), "status": status, "offline-at": since}
-                for node, (status, since) in nodes.items()
-            ]
-        }
-
-    monkeypatch.setattr(commands, "flwr", flwr)
-    return nodes
+def listed():
+    """What the SuperLink tells of nodes."""
+    return [
+        {"node-id": str(node), "status": "online", "offline-at": ""} for node in NODES
+    ]
 
 
 def registry(transport, wanted):
@@ -86,9 +73,8 @@ def registry(transport, wanted):
 
 def test_each_client_is_told_by_number_name_state_version_and_tasks(state, listed):
     registry(Telling([9011, 9012, 9014]), 3)
-    listed[9013] = "offline", "2026-01-02 03:04:05Z"
-    rows, unknown = membership(state)
-    assert not unknown
+    listed[2] |= {"status": "offline", "offline-at": "2026-01-02 03:04:05Z"}
+    rows = membership(state, listed)
     assert [(row.number, row.name) for row in rows] == [
         (0, "ward 1"),
         (1, "ward 2"),
@@ -100,7 +86,7 @@ def test_each_client_is_told_by_number_name_state_version_and_tasks(state, liste
         "connected",
         "away",
     ]
-    assert shown(rows[2].seen) == "2026-01-02 03:04:05 UTC"
+    assert rows[2].seen == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert rows[3].state.startswith("refused: the run has 3 clients; --resume")
     assert [row.tasks for row in rows] == [1, 2, None, 4]
     assert rows[0].version == clients.own()["version"]
@@ -109,40 +95,27 @@ def test_each_client_is_told_by_number_name_state_version_and_tasks(state, liste
 
 def test_who_is_refused_for_its_version_is_told_so_until_it_is_taken_in(state, listed):
     registry(Telling([9011], protocol=1), 2)
-    (row, *_), _ = membership(state)
-    assert "refused: client 0 runs fcl-flower" in row.state
+    assert "refused: client 0 runs fcl-flower" in membership(state, listed)[0].state
     registry(Telling([9011]), 2)
-    (row, *_), _ = membership(state)
-    assert row.state == "connected"
+    assert membership(state, listed)[0].state == "connected"
 
 
 def test_a_client_has_left_whose_key_is_gone(state, listed, tmp_path):
     registry(Telling([9011, 9012]), 2)
     (tmp_path / "clients" / "client-1.pub").unlink()
     write_keys(state, tmp_path / "clients")
-    rows, _ = membership(state)
-    assert [row.state for row in rows][:2] == [
-        "connected",
-        "left: its key is gone",
-    ]
+    rows = membership(state, listed)
+    assert [row.state for row in rows][:2] == ["connected", "left: its key is gone"]
 
 
-def test_without_a_server_the_last_that_was_known_is_told(state, monkeypatch):
+def test_without_a_server_the_last_that_was_known_is_told(state):
     registry(Telling([9011]), 2)
-
-    def silent(home, *arguments):
-        raise RoundError("nobody answers")
-
-    monkeypatch.setattr(commands, "flwr", silent)
-    rows, unknown = membership(state)
-    assert "it knew last" in unknown
-    assert rows[0].state == "away"
-    assert rows[1].state == "never seen"
-    now = datetime.datetime.now(datetime.UTC)
-    assert abs(rows[0].seen - now) < datetime.timedelta(minutes=1)
+    rows = membership(state, ())
+    assert [row.state for row in rows][:2] == ["away", "never seen"]
+    assert abs(rows[0].seen - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_what_a_client_says_cannot_break_the_table(state, listed):
+def test_what_a_client_says_cannot_break_the_table(state):
     registry(Telling([9011], version="\x1b[31m" + "x" * 1000), 2)
     member = read_roll(state)[0]
     assert len(member.version) <= 200
@@ -157,15 +130,23 @@ def test_a_simulation_keeps_no_roll(state, monkeypatch):
     assert not (state / FILE).exists()
 
 
-def test_the_command_shows_a_table_without_ids(state, listed, fcl):
+def test_the_command_shows_a_table_without_ids(state, listed, fcl, monkeypatch):
+    def flwr(home, *arguments):
+        assert arguments[:2] == ("supernode", "list")
+        if not listed:
+            raise RoundError("nobody answers")
+        return {"nodes": listed}
+
+    monkeypatch.setattr(commands, "flwr", flwr)
     registry(Telling([9011, 9012]), 2)
+    listed[2] |= {"status": "offline", "offline-at": "2026-01-02 03:04:05Z"}
     answer = fcl("clients", "--state", state)
     assert answer.code == 0, answer.err
     assert "ward 1" in answer.out
+    assert "2026-01-02 03:04:05 UTC" in " ".join(answer.out.split())
     assert not any(str(node) in answer.out for node in NODES)
+    assert "it knew last" not in answer.out
+    listed.clear()
+    assert "it knew last" in fcl("clients", "--state", state).out
     refused = fcl("clients", "--state", Path("elsewhere"))
     refused.is_refusal("state: got 'elsewhere', expected the --state folder")
-
-
-def test_a_file_of_keys_is_read_by_whom_it_names(state):
-    assert json.loads((state / "client-keys.json").read_text())["0"] == "ward 1"

@@ -9,15 +9,13 @@ from fcl_flower.cli.serve import show_status
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.files import lock_folder
-from fcl_flower.deploy import serve as runtime
-from fcl_flower.results.service import (
+from fcl_flower.service import supervisor
+from fcl_flower.service.status import (
     BEGIN_NOW,
-    FILE,
     SERVICE_LOCK,
     ClientTasks,
     Policy,
     ServiceStatus,
-    write,
 )
 
 RUN = (
@@ -39,7 +37,8 @@ def call(*options):
 def served(monkeypatch):
     """Return what the command would serve: configurations and policies."""
     found = []
-    monkeypatch.setattr(runtime, "serve", lambda *given: found.append(given[1:3]))
+    serve = lambda *given: found.append(given[1:3])  # noqa: E731
+    monkeypatch.setattr(supervisor, "keep_serving", serve)
     return found
 
 
@@ -47,7 +46,7 @@ def status(**changes):
     clients = {
         0: ClientTasks(connected=True, tasks=3, learned=2, samples=40, told=990.0),
         1: ClientTasks(connected=True, tasks=1, learned=1, samples=0, told=400.0),
-        2: ClientTasks(connected=False, tasks=0, learned=0, samples=0, told=None),
+        2: ClientTasks(),
     }
     given = {
         "state": "waiting",
@@ -128,7 +127,7 @@ def test_what_makes_no_service_is_refused(tmp_path, monkeypatch, served, options
 
 
 def test_a_service_is_told_to_begin(tmp_path):
-    write(tmp_path / FILE, status())
+    status().write(tmp_path)
     assert "begins when it looks" in call("--now", tmp_path).output
     assert (tmp_path / BEGIN_NOW).exists()
 
@@ -163,7 +162,7 @@ def test_it_says_when_the_next_training_begins(capsys, changes, said):
 
 
 def test_the_command_reads_the_status_of_a_folder(tmp_path):
-    write(tmp_path / FILE, status())
+    status().write(tmp_path)
     said = call("--status", tmp_path).output
     assert "has a new task" in said
     assert "nobody serves this folder now" in said

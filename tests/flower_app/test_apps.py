@@ -11,7 +11,9 @@ from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.flower_app import server_app
 from fcl_flower.flower_app.client_app import app
 from fcl_flower.flower_app.records import RecordMaker, content_of
+from fcl_flower.results.known_runs import known_runs
 from fcl_flower.rounds import messages
+from fcl_flower.rounds.clients import VARIABLE
 from fcl_flower.rounds.transport import Content
 from fcl_flower.setup.resolve import resolve
 
@@ -117,3 +119,21 @@ def test_speedups_are_taken_up_where_the_environment_names_them(tmp_path, monkey
 
     assert sys.modules["swift"].taken == [1]
     assert done == [tiny(tmp_path / "out")]
+
+
+def test_a_run_of_a_server_is_noted_beside_its_state(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "state" / "client-numbers.json"))
+    runs = tmp_path / "state" / "runs"
+    with server_app.noted_run(tiny(tmp_path / "out")):
+        assert not runs.exists(), "it has no name"
+    with server_app.noted_run(tiny(tmp_path / "out", id="mine")):
+        (run,) = known_runs(runs)
+        assert (run.name, run.standing) == ("mine", "goes on")
+        assert run.folder == tmp_path / "out"
+    assert [run.standing for run in known_runs(runs)] == ["finished"]
+
+
+def test_a_simulation_notes_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with server_app.noted_run(tiny(tmp_path / "out", id="mine")):
+        assert [*tmp_path.iterdir()] == []

@@ -13,11 +13,11 @@ from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.results.journal import Journal
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.forget import forget
 from fcl_flower.rounds.pending_requests import (
     PendingRequest,
     PendingRequests,
 )
+from fcl_flower.service.changes import forget
 from fcl_flower.simulation.in_process import run_simulated
 
 

@@ -15,8 +15,8 @@ from fcl_flower.results.record import read
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.extend import extend
 from fcl_flower.rounds.transport import Content
+from fcl_flower.service.changes import extend
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 

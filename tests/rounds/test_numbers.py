@@ -16,7 +16,7 @@ from fcl_flower.rounds import clients
 from fcl_flower.rounds.clients import ClientNumbers, ClientRegistry
 from fcl_flower.rounds.given_numbers import NUMBERS_FILE, GivenNumbers
 from fcl_flower.rounds.place import NUMBER_FILE, Place
-from fcl_flower.rounds.service import TaskCounts
+from fcl_flower.service.loop import TaskCounts
 from fcl_flower.simulation.in_process import run_simulated
 
 # ---- by hand

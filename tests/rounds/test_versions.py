@@ -1,16 +1,18 @@
 """Versions of a model on the disk: whole or not there, kept, chosen and refused."""
 
 import json
+import os
 
 import numpy as np
 import pytest
-from fakes import tiny
+from fakes import InProcessTransport, tiny
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import TaskClasses
 from fcl_flower.rounds import versions
-from fcl_flower.rounds.versions import About
+from fcl_flower.rounds.versions import About, remove_old_runs
 from fcl_flower.setup.resolve import resolve
+from fcl_flower.simulation.in_process import run_simulated
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,97 @@ def test_what_a_policy_does_not_keep_is_removed(keep, tmp_path):
     versions.use(tmp_path, "task-01")
     versions.prune(tmp_path, "last:2")
     assert names(tmp_path) == ["task-01", "task-03", "task-04", "round-9"]
+
+
+# ---- states of old runs
+
+
+def made(states, *names, unit="none"):
+    """Make the states of runs, each a thousand seconds after the one before."""
+    for name in names:
+        folder = states / name / "client-0"
+        folder.mkdir(parents=True)
+        spec = {"config": {"privacy": {"unit": unit}}}
+        (folder / "run.json").write_text(json.dumps(spec))
+        (folder / "1-0.bin").write_bytes(b"state")
+        when = 1000 * len(list(states.iterdir()))
+        for path in (folder, folder.parent):
+            os.utime(path, (when, when))
+
+
+def version(states, run, name="task-01", used=""):
+    models = states / run / "client-0" / "models"
+    (models / name).mkdir(parents=True)
+    if used:
+        (models / "used").write_text(f"{used}\n")
+    for path in (models.parent, models.parent.parent):
+        os.utime(path, (1, 1))
+
+
+def kept(states):
+    return sorted(path.name for path in states.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keep", "current", "left"),
+    [(1, "d", "d"), (1, "a", "a"), (2, "d", "cd"), (3, "d", "bcd"), (9, "d", "abcd")],
+)
+def test_the_last_runs_stay_and_the_current_one_whatever_its_age(
+    tmp_path, keep, current, left
+):
+    made(tmp_path, *"abcd")
+
+    assert {*remove_old_runs(tmp_path, keep, current)} == set("abcd") - set(left)
+    assert kept(tmp_path) == list(left)
+
+
+def test_a_version_that_is_in_use_stays_and_so_does_the_last_one(tmp_path):
+    made(tmp_path, *"vwxyz")
+    version(tmp_path, "v", used="task-01")
+    version(tmp_path, "w", used="newest")
+    version(tmp_path, "x")
+    os.utime(tmp_path / "x" / "client-0", (2, 2))
+
+    assert list(remove_old_runs(tmp_path, 2, "z")) == ["w"]
+    assert kept(tmp_path) == ["v", "x", "y", "z"]
+
+
+def test_the_version_that_was_written_last_predicts_whatever_ran_since(tmp_path):
+    made(tmp_path, *"abcd")
+    for run, when in (("a", 9000), ("b", 8000)):
+        version(tmp_path, run)
+        os.utime(tmp_path / run / "client-0" / "models", (when, when))
+
+    assert sorted(remove_old_runs(tmp_path, 1, "d")) == ["b", "c"]
+    assert kept(tmp_path) == ["a", "d"]
+
+
+def test_a_version_that_is_half_written_keeps_nothing(tmp_path):
+    made(tmp_path, *"ab")
+    version(tmp_path, "a", name=".task-01.new")
+    assert list(remove_old_runs(tmp_path, 1, "b")) == ["a"]
+
+
+def test_what_counts_the_cost_of_examples_stays(tmp_path):
+    made(tmp_path, "a", unit="example")
+    made(tmp_path, "b", unit="client")
+    made(tmp_path, "c")
+    (tmp_path / "b" / "client-0" / "run.json").write_text("damaged")
+
+    assert list(remove_old_runs(tmp_path, 1, "c")) == ["b"]
+    assert kept(tmp_path) == ["a", "c"]
+
+
+def test_a_client_forgets_when_a_run_begins(tmp_path):
+    states = [tmp_path / "first", tmp_path / "second"]
+    for folder in states:
+        made(folder, *"abcd")
+    places = [
+        {"state-path": str(states[0]), "keep-runs": 2},
+        {"state-path": str(states[1])},
+    ]
+    config = tiny(tmp_path / "run", strategy="fedavg", tasks=1, id="new")
+    run_simulated(InProcessTransport([100, 101], config, places=places), config)
+
+    assert kept(states[0]) == ["d", "new"]
+    assert kept(states[1]) == ["a", "b", "c", "d", "new"]

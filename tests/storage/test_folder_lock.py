@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fcl_flower.core import files
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder
 
@@ -51,6 +52,22 @@ def test_a_command_and_its_server_have_a_lock_each(tmp_path):
         for name in (COMMAND_LOCK, ".lock"):
             with pytest.raises(ConfigError), lock_folder(tmp_path, "output", name):
                 pytest.fail("two in one folder")
+
+
+def test_who_is_patient_waits_until_the_lock_is_given_back(tmp_path, monkeypatch):
+    first, slept = lock_folder(tmp_path, "output"), []
+    first.__enter__()
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            first.__exit__(None, None, None)
+
+    monkeypatch.setattr(files.time, "sleep", sleep)
+    with lock_folder(tmp_path, "output", patience=60.0):
+        assert len(slept) == 3
+        with pytest.raises(ConfigError), lock_folder(tmp_path, "output"):
+            pytest.fail("two in one folder")
 
 
 def test_a_lock_that_was_removed_meanwhile_is_not_taken_for_one(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from resuming import PulledPlugError
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.extend import extend
+from fcl_flower.service.changes import extend
 
 NODES = [71, 23, 40]
 
@@ -81,9 +81,9 @@ def check_extended(tmp_path, places, before, after, **settings):
     return resumed
 
 
-def pulled_in(number):
-    def pull(who, request, reply):
-        if who == 1 and asked_in(request, number):
+def pulled_in(number, who=1):
+    def pull(client, request, reply):
+        if client == who and asked_in(request, number):
             raise PulledPlugError
         return reply
 

@@ -5,11 +5,10 @@ from local_runs import table
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.privacy.mechanism import simulated
-from fcl_flower.results import service as files
-from fcl_flower.results.service import read_status
 from fcl_flower.rounds.client import forget_runs
 from fcl_flower.rounds.messages import decode_request
-from fcl_flower.rounds.service import Service
+from fcl_flower.service.loop import Service
+from fcl_flower.service.status import ServiceStatus
 
 
 class KilledError(BaseException):
@@ -46,7 +45,7 @@ class World:
         self.trained = []
         self.run = folder / "run"
         self.run.mkdir()
-        files.write(self.run / files.POLICY_FILE, policy)
+        policy.write(self.run)
         usual = {"strategy": "fedavg", "rounds": 1, "classes_per_task": 2}
         chosen = {**usual, **settings}
         self.config = RunConfig.from_settings(
@@ -69,11 +68,11 @@ class World:
     def sleep(self, seconds):
         self.now += 10.0
         if self.now > 1e5:
-            raise AssertionError(read_status(self.run))
-        self.waits(read_status(self.run).learned, self.now)
+            raise AssertionError(self.status())
+        self.waits(self.status().learned, self.now)
 
-    def serve(self):
-        """Let a server serve until the test has seen enough, or it is killed."""
+    def service(self):
+        """Return a service whose clients are those of this world."""
 
         def answered(client, request, reply):
             self.event()
@@ -94,10 +93,14 @@ class World:
         network = Network(
             nodes, self.config, tamper=answered, places=places, delay=self.delay
         )
+        return Service(self.config, network, lambda: self.now, self.sleep)
+
+    def serve(self):
+        """Let a server serve until the test has seen enough, or it is killed."""
         try:
             with simulated():
                 forget_runs()
-                Service(self.config, network, lambda: self.now, self.sleep).run()
+                self.service().run()
         except DoneError:
             return True
         except KilledError:
@@ -112,4 +115,4 @@ class World:
         return summary_of(place), rounds_of(place), table
 
     def status(self):
-        return read_status(self.run)
+        return ServiceStatus.read(self.run)

@@ -9,7 +9,7 @@ import pytest
 import situations
 from namespaces import Testbed
 
-from fcl_flower.rounds.extend import extend
+from fcl_flower.service.changes import extend
 
 LOCAL = (
     *("--scenario", "local-data", "--strategy", "fedweit", "--rounds", 2),

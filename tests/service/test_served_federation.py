@@ -7,7 +7,7 @@ from local_federation import PATIENCE, LocalFederation
 from services import DoneError, World, deliver
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.results.service import Policy, read_status
+from fcl_flower.service.status import Policy, ServiceStatus
 
 pytestmark = pytest.mark.deploy
 
@@ -29,7 +29,7 @@ def until(lab, holds):
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            found = read_status(lab.folder / "service")
+            found = ServiceStatus.read(lab.folder / "service")
         except ConfigError:  # it has not begun yet
             found = None
         if found is not None and holds(found):

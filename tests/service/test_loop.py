@@ -9,11 +9,10 @@ from fakes import summary_of
 from services import DoneError, World, deliver
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.results import service as files
-from fcl_flower.results.service import Policy
-from fcl_flower.rounds import extend, service
 from fcl_flower.rounds.messages import TASKS
 from fcl_flower.rounds.transport import Content, Reply
+from fcl_flower.service import changes, loop
+from fcl_flower.service.status import BEGIN_NOW, Policy, ServiceStatus
 
 
 @pytest.fixture
@@ -31,10 +30,10 @@ def steps(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(service, "write", counted(files.write))
-    replaced = counted(extend.replace_config)
-    monkeypatch.setattr(service, "replace_config", replaced)
-    monkeypatch.setattr(extend, "replace_config", replaced)
+    monkeypatch.setattr(ServiceStatus, "write", counted(ServiceStatus.write))
+    replaced = counted(changes.replace_config)
+    monkeypatch.setattr(loop, "replace_config", replaced)
+    monkeypatch.setattr(changes, "replace_config", replaced)
     return world
 
 
@@ -130,24 +129,24 @@ def test_a_service_may_be_killed_between_any_two_steps(tmp_path, steps, undistur
 def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
     def waits(learned, now):
         if learned == 0 and now == 1010:
-            assert not (world.run / files.BEGIN_NOW).exists()  # there was nothing
+            assert not (world.run / BEGIN_NOW).exists()  # there was nothing
             deliver(world.places[1], 1)
         elif learned == 0 and now == 1100:
             assert world.status().sentence == (
                 "waits for a new task at 2 clients, where 1 have one"
             )
             assert world.status().due is None
-            (world.run / files.BEGIN_NOW).touch()
+            (world.run / BEGIN_NOW).touch()
         elif learned == 1:
             raise DoneError
 
     world = World(tmp_path, Policy(quorum=2, look=10.0), waits)
-    (world.run / files.BEGIN_NOW).touch()
+    (world.run / BEGIN_NOW).touch()
 
     assert world.serve()
 
     assert world.trained == [(1, 1, 0)]
-    assert not (world.run / files.BEGIN_NOW).exists()
+    assert not (world.run / BEGIN_NOW).exists()
     assert summary_of(world.run)["sat_out"] == {"0": [0]}
 
 
@@ -157,7 +156,7 @@ def test_who_begins_now_has_the_tasks_of_this_moment(tmp_path):
             raise DoneError
         if now == 1100:  # clients told long ago that they have none
             deliver(world.places[0], 1)
-            (world.run / files.BEGIN_NOW).touch()
+            (world.run / BEGIN_NOW).touch()
 
     world = World(tmp_path, Policy(quorum=1.0, look=500.0), waits)
 
@@ -200,6 +199,24 @@ def test_clients_that_take_longer_to_answer_than_the_look_are_heard(tmp_path):
 
     assert world.trained == [(0, 1, 0), (1, 1, 0)]
     assert world.status().last_begun < 1100
+
+
+@pytest.mark.parametrize(("comes", "sat_out"), [(1040, ""), (2000, "1:0")])
+def test_clients_that_may_be_about_to_connect_are_waited_for(tmp_path, comes, sat_out):
+    def waits(learned, now):
+        if now >= comes:
+            world.offline = set()
+
+    world = World(tmp_path, Policy(quorum=1, look=60.0), waits)
+    world.config = world.config.replace(clients=2)
+    world.offline = {101}
+    for place in world.places:
+        deliver(place, 1)
+
+    world.service().step()
+
+    planned = RunConfig.read(world.run / "config.toml", "run").scenario
+    assert (planned.clients, planned.sat_out) == (2, sat_out)
 
 
 def test_trainings_begin_no_more_often_than_the_schedule_says(tmp_path):
@@ -258,9 +275,9 @@ def test_a_client_that_was_away_for_a_whole_task_learns_it_the_next_time(
     def leaves(*given, **more):
         if more["tasks"] == 2:
             world.offline = {101}
-        return extend.extend(*given, **more)
+        return changes.extend(*given, **more)
 
-    monkeypatch.setattr(service, "extend", leaves)
+    monkeypatch.setattr(loop, "extend", leaves)
     policy = Policy(quorum=1.0, look=10.0)
     world = World(tmp_path, policy, waits, timeout=0.2)
 

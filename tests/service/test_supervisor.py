@@ -5,10 +5,10 @@ import pytest
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.files import COMMAND_LOCK, lock_folder
-from fcl_flower.deploy import serve as module
 from fcl_flower.deploy.diagnosis import Obstacle
-from fcl_flower.deploy.serve import serve
-from fcl_flower.results.service import Policy, read_policy
+from fcl_flower.service import supervisor
+from fcl_flower.service.status import Policy
+from fcl_flower.service.supervisor import keep_serving
 
 
 class SuperLink:
@@ -17,10 +17,10 @@ class SuperLink:
     def __init__(self, *ends):
         self.ends, self.stopped, self.began = list(ends), [], 0
 
-    def run(self, config, *, apps, report, watch):
-        assert apps[0] == "fcl_flower.flower_app.service_app:app"
+    def run(self, config, *, report, on_start, server_app):
+        assert server_app == "fcl_flower.flower_app.service_app:app"
         self.began += 1
-        report(f"Successfully started run {self.began}")
+        on_start(f"{self.began}")
         end = self.ends.pop(0)
         if end is not None:
             raise end
@@ -34,13 +34,13 @@ def served(tmp_path, monkeypatch):
     """Return a function that serves, and what was said and how long was waited."""
 
     class Served:
-        said, slept, obstacles, now = [], [], [], 0.0
+        def __init__(self):
+            self.said, self.slept, self.obstacles, self.now = [], [], [], 0.0
 
         def __call__(self, superlink):
-            config = RunConfig().replace(output=str(tmp_path))
-            look = self.obstacle
-            policy = Policy(every=7)
-            serve(superlink, config, policy, look, self.said.append, self.sleep)
+            config, policy = RunConfig().replace(output=str(tmp_path)), Policy(every=7)
+            given = (config, policy, self.obstacle, self.said.append, self.sleep)
+            keep_serving(superlink, *given)
 
         def obstacle(self):
             return self.obstacles.pop(0) if self.obstacles else None
@@ -50,8 +50,7 @@ def served(tmp_path, monkeypatch):
             self.now += seconds
 
     made = Served()
-    made.said, made.slept, made.obstacles = [], [], []
-    monkeypatch.setattr(module.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: made.now)
     return made
 
 
@@ -68,7 +67,7 @@ def test_a_service_that_ends_begins_again_after_longer_and_longer_pauses(
     assert "the run was stopped; the service begins again in 40 s" in served.said
     # What a run may have left behind is ended first, as it would keep the folder.
     assert link.stopped == ["1", "2", "3"]
-    assert read_policy(tmp_path).every == 7
+    assert Policy.read(tmp_path).every == 7
 
 
 def test_too_many_failures_within_an_hour_end_it_and_the_cause_is_said(served):
@@ -79,8 +78,8 @@ def test_too_many_failures_within_an_hour_end_it_and_the_cause_is_said(served):
 
 
 def test_failures_that_are_rare_are_no_end(served, monkeypatch):
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 1000.0)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr(supervisor, "PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 1000.0)
     link = SuperLink(*map(RoundError, "abcdefg"), KeyboardInterrupt())
 
     with pytest.raises(KeyboardInterrupt):

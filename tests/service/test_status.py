@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from fcl_flower.results.service import ClientTasks, Policy
-from fcl_flower.rounds.due import next_training
+from fcl_flower.service.status import ClientTasks, Policy
 
 NEVER = math.inf
 NEW, OLD, GONE = "new", "old", "gone"
@@ -64,9 +63,7 @@ def client(kind, samples=100):
 def test_the_next_training_is_due(policy, kinds, first_new, last_begun, at):
     clients = dict(enumerate(map(client, kinds)))
 
-    found = next_training(Policy(**policy), clients, first_new, last_begun)
-
-    assert found.at == at
+    assert Policy(**policy).next_training(clients, first_new, last_begun)[0] == at
 
 
 @pytest.mark.parametrize(
@@ -85,5 +82,5 @@ def test_the_next_training_is_due(policy, kinds, first_new, last_begun, at):
 def test_it_says_what_it_waits_for(policy, kinds, sentence):
     clients = dict(enumerate(map(client, kinds)))
     first_new = 0.0 if NEW in kinds else None
-    found = next_training(Policy(**policy), clients, first_new, None)
-    assert found.sentence == sentence
+    found = Policy(**policy).next_training(clients, first_new, None)
+    assert found[1] == sentence

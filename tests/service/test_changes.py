@@ -22,8 +22,8 @@ from fcl_flower.results import journal
 from fcl_flower.results.record import read
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.extend import extend
 from fcl_flower.rounds.messages import decode_payload, decode_request
+from fcl_flower.service.changes import extend
 from fcl_flower.simulation.in_process import run_simulated
 
 SINGLE = {"model.head": "single", "data.class_names": "c0,c1,c2,c3"}
@@ -337,6 +337,16 @@ def test_who_joins_in_the_midst_of_a_task_has_the_rest_of_its_rounds(tmp_path, p
     )
     run(planned, places)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "planned")
+
+
+def test_who_joins_an_asynchronous_run_has_missed_the_rounds_of_the_fastest(
+    tmp_path, places
+):
+    short = config(tmp_path / "run", strategy="fedavg", asynchronous=True, rounds=3)
+    slow = {"delay": lambda client: 30 * client, "tamper": pulled_in(5, who=0)}
+    with pytest.raises(PulledPlugError):
+        run_in_process(short, NODES[:2], places=places[:2], **slow)
+    assert extend(tmp_path / "run", clients=3).scenario.joined == "0,0,4"
 
 
 def test_a_client_joins_an_asynchronous_run(tmp_path, places):

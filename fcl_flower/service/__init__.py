@@ -1,0 +1,1 @@
+"""What outlives a run: a federation that goes on with new tasks, and its members."""
