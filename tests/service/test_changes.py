@@ -99,32 +99,22 @@ def test_tasks_that_are_added_may_have_more_rounds(tmp_path, places):
     found, planned = (summary_of(tmp_path / name) for name in ("short", "long"))
     assert found["client_accuracy"] == planned["client_accuracy"]
     assert found["total_rounds"] == planned["total_rounds"] == 7
-    assert [row["task"] for row in rounds_of(tmp_path / "short")] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-        2,
-    ]
+    tasks = [row["task"] for row in rounds_of(tmp_path / "short")]
+    assert tasks == [0, 0, 1, 1, 2, 2, 2]
     assert outcome(tmp_path / "short")[1] == outcome(tmp_path / "long")[1]
 
 
-def test_a_run_that_has_not_finished_goes_on_to_more_tasks(tmp_path, places):
-    shape = {"strategy": "fedweit"}
-    run(config(tmp_path / "long", **shape, tasks=3), places)
-    short = config(tmp_path / "short", **shape)
-    with pytest.raises(PulledPlugError):
-        run_in_process(short, NODES[:2], places=places[:2], tamper=pulled_in(2))
-    run(extend(tmp_path / "short", tasks=3), places)
-    assert outcome(tmp_path / "short") == outcome(tmp_path / "long")
+ASYNCHRONOUS = {"asynchronous": True, "simulated_durations": "1,1.75"}
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
-def test_an_asynchronous_run_goes_on_before_its_end(tmp_path, places, strategy):
-    shape = {"asynchronous": True, "simulated_durations": "1,1.75"}
-    shape["strategy"] = strategy
+@pytest.mark.parametrize(
+    ("strategy", "others"),
+    [("fedweit", {}), ("fedavg", ASYNCHRONOUS), ("fedweit", ASYNCHRONOUS)],
+)
+def test_a_run_that_has_not_finished_goes_on_to_more_tasks(
+    tmp_path, places, strategy, others
+):
+    shape = {"strategy": strategy, **others}
     run(config(tmp_path / "long", **shape, tasks=3), places)
     short = config(tmp_path / "short", **shape)
     with pytest.raises(PulledPlugError):
