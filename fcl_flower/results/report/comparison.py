@@ -81,7 +81,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     return write_page(folder / "comparison.html", comparison_page(folder, runs))
 
 
-def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -> str:
+def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
     """Make the page of some runs, at least one.
 
     Runs with the same label are one row, mean and standard deviation over their seeds.
@@ -107,9 +107,8 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
         f"{wording.plural(first.tasks, wording.full_noun(first))}, "
         f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}",
-        _body(_groups(found), None if live else folder),
+        _body(_groups(found), folder),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
-        live=live,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fcl_flower.results.report.charts import Chart, draw
-from fcl_flower.results.report.script import FOLLOWING, SCRIPT
+from fcl_flower.results.report.script import SCRIPT
 from fcl_flower.results.report.wording import Table, Value
 
 
@@ -80,19 +80,10 @@ def charts_of(blocks: Iterable[Block]) -> list[Chart]:
     return found
 
 
-def page(
-    title: str,
-    subtitle: str,
-    body: Iterable[Block],
-    sources: str,
-    *,
-    live: bool = False,
-) -> str:
+def page(title: str, subtitle: str, body: Iterable[Block], sources: str) -> str:
     """Make one page; the same content gives the same bytes.
 
-    A section without parts is left out. A ``live`` page asks the server that it comes
-    from for itself again and again, until it gets one that is not live; others ask
-    nobody for anything.
+    A section without parts is left out.
     """
     # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
@@ -117,8 +108,7 @@ def page(
         script=SCRIPT,
         drawn=drawn,
         figures=[{"what": one.what, **one.data} for one in drawn.values()],
-        library=_library() if drawn or live else "",
-        following=FOLLOWING if live else "",
+        library=_library() if drawn else "",
     )
 
 
@@ -214,9 +204,7 @@ summary { cursor: pointer; color: var(--accent); }
 details > :not(summary) { margin-top: .75rem; }
 footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rule);
   font-size: .85rem; color: var(--muted); }
-#live { margin: -1.5rem 0 1rem; font-size: .85rem; color: var(--muted); }
-@media print { #live { display: none; }
-  .tall { max-height: none; } body { max-width: none; }
+@media print { .tall { max-height: none; } body { max-width: none; }
   figure, tr { break-inside: avoid; } details.numbers:not([open]) { display: none; } }
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
   border-radius: 2px; }
@@ -278,19 +266,14 @@ TEMPLATE = """\
 <head>
 <meta charset="utf-8"/>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
-{# The browser refuses any request, whatever a label contains; a live page may ask for
-   itself. #}
+{# The browser refuses any request, whatever a label contains. #}
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
  base-uri 'none'; form-action 'none'; script-src 'unsafe-inline';
- style-src 'unsafe-inline'; img-src data: blob:
- {%- if following %}; connect-src 'self'{% endif %}"/>
+ style-src 'unsafe-inline'; img-src data: blob:"/>
 <title>{{ title }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body>
-{% if following %}
-<p id="live">Live: this page follows the run.</p>
-{% endif %}
 <header><p>{{ subtitle }}</p><h1>{{ title }}</h1></header>
 {% for block in blocks %}
 {% if block.kind == "tiles" %}<dl class="tiles">
@@ -317,9 +300,6 @@ drag over a picture to zoom, click a name in its legend to hide it. {{ sources }
 <script type="application/json" id="figures">{{ figures|tojson }}</script>
 <script type="text/plain" id="library">{{ library }}</script>
 <script>{{ script|safe }}</script>
-{% if following %}
-<script>{{ following|safe }}</script>
-{% endif %}
 {% endif %}
 </body>
 </html>

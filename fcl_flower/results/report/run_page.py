@@ -71,7 +71,7 @@ def write_report(folder: Path) -> Path:
     return write_page(folder / "report.html", report_page(folder))
 
 
-def report_page(folder: Path, *, live: bool = False) -> str:
+def report_page(folder: Path) -> str:
     """Make the page of a run; of one that is under way, what there is so far.
 
     Raises:
@@ -89,7 +89,6 @@ def report_page(folder: Path, *, live: bool = False) -> str:
         f"seed {about.seed}{alone}",
         _body(record),
         (f"Run: {made}. " if made else "") + "Made from the files of the run's folder.",
-        live=live,
     )
 
 
