@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.results.report.charts import LineChart, Series, category_colour
+from fcl_flower.results.report.charts import Series, category_colour, line_chart
 from fcl_flower.results.report.page import Section, page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
@@ -98,7 +98,7 @@ def write_figure(runs: Mapping[str, list[Run]], folder: Path) -> None:
         colour = category_colour(number)
         series.append(Series(label, range(end + 1), known.mean(0), colour, deviation))
     what, title = "What clients know over time", "mean accuracy over all tasks"
-    picture = LineChart(what, "time", series, title)
+    picture = line_chart(what, "time", series, title)
     text = page(
         "Asynchronous and synchronous rounds",
         "One client of four takes four times as long as the others",

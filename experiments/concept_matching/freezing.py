@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.results.record import Record, read
-from fcl_flower.results.report.charts import LineChart, Series, category_colour
+from fcl_flower.results.report.charts import Series, category_colour, line_chart
 from fcl_flower.results.report.page import Section, page, write_page
 from fcl_flower.results.tables import format_mean_std, mean_and_std
 
@@ -45,7 +45,7 @@ def main() -> None:
         colour = category_colour(number)
         series.append(Series(label, rounds, shares.mean(0), colour))
     what = "Frozen concept models by rule"
-    picture = LineChart(what, "round", series, "share frozen so far")
+    picture = line_chart(what, "round", series, "share frozen so far")
     text = page(
         "How often concept models freeze",
         "Concept Matching: the paper's rule, a relaxed record, one-to-one assignment",

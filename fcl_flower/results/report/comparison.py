@@ -15,7 +15,7 @@ from fcl_flower.results.events import About
 from fcl_flower.results.measures import TransferGain
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
-from fcl_flower.results.report.charts import BarChart, Chart, LineChart, Series
+from fcl_flower.results.report.charts import Chart, Series, bar_chart, line_chart
 from fcl_flower.results.report.page import (
     Block,
     Part,
@@ -408,7 +408,7 @@ def _curves(
             )
         )
     title = "validation accuracy" if curve is _validation else "test accuracy"
-    return [LineChart(what, step, series, title)] if series else []
+    return [line_chart(what, step, series, title)] if series else []
 
 
 def _over_tasks(record: Record) -> dict[int, float]:
@@ -450,7 +450,7 @@ def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
         [pair.federated.colour for pair in known],
         np.array([gain.spread for gain in gains]),
     )
-    yield BarChart(
+    yield bar_chart(
         "Transfer gain of every federated method",
         "method",
         [mean],
@@ -465,7 +465,7 @@ def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
         colours = ["var(--c2)" if g > 0 else "var(--c4)" for g in gain.per_task]
         mean = Series("mean", range(len(gain.per_task)), gain.per_task, colours)
         what = f"Transfer gain of {pair.federated.label} per {noun}"
-        yield BarChart(what, noun, [mean], "transfer gain", pair.dots, limits=limits)
+        yield bar_chart(what, noun, [mean], "transfer gain", pair.dots, limits=limits)
 
 
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:

@@ -10,11 +10,12 @@ from fcl_flower.core.diagnostics import Clustering, Diagnostic, Matrix, Points
 from fcl_flower.results.record import Record
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.charts import (
-    LineChart,
-    MatrixChart,
+    Chart,
     Point,
-    PointChart,
     Series,
+    line_chart,
+    matrix_chart,
+    point_chart,
 )
 from fcl_flower.results.report.page import Row, Section
 from fcl_flower.results.report.wording import LEGIBLE, OPEN, Table
@@ -74,7 +75,7 @@ def _matrix(one: Matrix, record: Record) -> Section:
         if row in rows and column in columns
     ]
     titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
-    chart = MatrixChart(one.title, titles, rows, columns, numbers, marks)
+    chart = matrix_chart(one.title, titles, rows, columns, numbers, marks)
     return Section(one.title, " ".join(filter(None, notes)), [chart] if columns else [])
 
 
@@ -134,7 +135,7 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
     )
 
 
-def _agreement(frames: Sequence[Clustering]) -> LineChart:
+def _agreement(frames: Sequence[Clustering]) -> Chart:
     at = [frame.round for frame in frames]
     ari = np.array([frame.ari for frame in frames], np.float64)
     effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)
@@ -143,12 +144,10 @@ def _agreement(frames: Sequence[Clustering]) -> LineChart:
         Series("matching effectiveness", at, effectiveness, "var(--c2)"),
     ]
     what = "Clustering and matching over rounds"
-    return LineChart(what, "round", series, "index, fraction")
+    return line_chart(what, "round", series, "index, fraction")
 
 
-def _reached(
-    frames: Sequence[Clustering], names: Sequence[str], rounds: int
-) -> MatrixChart:
+def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) -> Chart:
     models = np.full((len(names), rounds), np.nan)
     divided = []
     for frame in frames:
@@ -160,7 +159,7 @@ def _reached(
             # Of equally many the lowest number, but an update before none.
             models[cell] = max(found, key=lambda m: (found[m], m >= 0, -m))
             divided += [cell] if len(found) > 1 else []
-    return MatrixChart(
+    return matrix_chart(
         "Concept model that each concept reached in each round",
         ("concept", "round"),
         names,
@@ -171,7 +170,7 @@ def _reached(
     )
 
 
-def _map(frame: Clustering, names: Sequence[str]) -> PointChart:
+def _map(frame: Clustering, names: Sequence[str]) -> Chart:
     clusters: dict[str, list[Point]] = {}
     for i in sorted(range(len(frame.clients)), key=frame.cluster.__getitem__):
         client, cluster = frame.clients[i], frame.cluster[i]
@@ -189,4 +188,4 @@ def _map(frame: Clustering, names: Sequence[str]) -> PointChart:
     if frame.ari is not None:
         caption += f", adjusted Rand index {wording.fraction(frame.ari)}"
     what = f"Map of the client models of round {frame.round}"
-    return PointChart(what, clusters, caption)
+    return point_chart(what, clusters, caption)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from fcl_flower.results.report.charts import Chart, draw
+from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.script import SCRIPT
 from fcl_flower.results.report.wording import Table, Value
 
@@ -98,7 +98,7 @@ def page(title: str, subtitle: str, body: Iterable[Block], sources: str) -> str:
     # What is no number would leave a picture empty without a word.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
     blocks = [one for one in body if not isinstance(one, Section) or one.parts]
-    drawn = {chart: draw(chart) for chart in charts_of(blocks)}
+    charts = charts_of(blocks)
     return environment.from_string(TEMPLATE).render(
         title=title,
         subtitle=subtitle,
@@ -106,9 +106,8 @@ def page(title: str, subtitle: str, body: Iterable[Block], sources: str) -> str:
         sources=sources,
         style=STYLE,
         script=SCRIPT,
-        drawn=drawn,
-        figures=[{"what": one.what, **one.data} for one in drawn.values()],
-        library=_library() if drawn else "",
+        figures=[{"what": one.what, **one.data} for one in charts],
+        library=_library() if charts else "",
     )
 
 
@@ -248,9 +247,9 @@ TEMPLATE = """\
 {% endmacro %}
 
 {%- macro part(one) %}
-{% if one.kind == "chart" %}{{ figure(drawn[one]) }}
+{% if one.kind == "chart" %}{{ figure(one) }}
 {% elif one.kind == "row" %}<div class="multiples {{ one.name }}">
-{% for small in one.charts %}{{ figure(drawn[small]) }}{% endfor %}
+{% for small in one.charts %}{{ figure(small) }}{% endfor %}
 </div>
 {% elif one.kind == "text" %}
 {% if one.verbatim %}<pre>{{ one.text }}</pre>

@@ -18,11 +18,11 @@ from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
 from fcl_flower.results.report.charts import (
-    BarChart,
     Chart,
-    LineChart,
-    MatrixChart,
     Series,
+    bar_chart,
+    line_chart,
+    matrix_chart,
 )
 from fcl_flower.results.report.page import (
     Block,
@@ -299,7 +299,7 @@ def _lines(
         for name, column, colour in zip(names, values.T, colours, strict=True)
         if not np.isnan(column).all()
     ]
-    return [LineChart(what, step, series)] if series else []
+    return [line_chart(what, step, series)] if series else []
 
 
 def _forgetting(accuracy: Accuracy) -> list[Part]:
@@ -313,14 +313,14 @@ def _forgetting(accuracy: Accuracy) -> list[Part]:
     clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
     bars = [Series("mean", tasks, means, colours)]
     dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
-    return [BarChart("Forgetting of every task", "task", bars, "forgetting", dots)]
+    return [bar_chart("Forgetting of every task", "task", bars, "forgetting", dots)]
 
 
 def _triangle(
     cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
-) -> MatrixChart:
+) -> Chart:
     tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
-    return MatrixChart(
+    return matrix_chart(
         what, titles, tasks, tasks, cells, limits=limits, caption=caption
     )
 
@@ -366,7 +366,7 @@ def _clients(record: Record) -> Iterator[Section]:
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
         note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
-    chart = MatrixChart(
+    chart = matrix_chart(
         f"{last} accuracy of every client on every {noun}",
         ("client", noun),
         [*map(str, rows)],
@@ -473,7 +473,7 @@ def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
         name, line = what.lower(), np.array(values, np.float64)
         if not np.isnan(line).all():
             series = [Series(name, at, line, colour)]
-            yield LineChart(what, "round", series, name, tasks, failed)
+            yield line_chart(what, "round", series, name, tasks, failed)
 
 
 def _traffic(record: Record) -> Iterator[Part]:
@@ -501,7 +501,7 @@ def _traffic(record: Record) -> Iterator[Part]:
     at, tasks = [one.round for one in rounds], [one.task for one in rounds]
     for way, found in sizes.items():
         series = [Series(k, at, values, colours[k]) for k, values in found.items()]
-        yield BarChart(
+        yield bar_chart(
             f"Bytes {way} in each round",
             "round",
             series,
