@@ -3,7 +3,7 @@
 import csv
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from fcl_flower.results.events import (
     Trained,
 )
 from fcl_flower.results.files import write_json
-from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Record, summarize
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
@@ -70,7 +69,7 @@ class Recorder:
         counterpart: str | None = None,
         single_task: bool = False,
         ledger: Ledger | None = None,
-        listeners: Sequence[RunListener] = (),
+        listeners: Sequence[Callable[[Event], None]] = (),
         classes: int = 0,
         class_names: Sequence[str] = (),
         simulated: bool = False,
@@ -87,7 +86,7 @@ class Recorder:
             counterpart: title of the same run without communication, if any.
             single_task: each task is learned alone, by a fresh model.
             ledger: what clients' data have cost, if the server counts that.
-            listeners: hear of what is recorded, that before a resumption too.
+            listeners: called with each event, those before a resumption too.
             classes: by how many classes clients count their answers; 0: not at all.
             class_names: of a single head; empty where each task has one.
             simulated: noise of privacy follows from the run's seed.
@@ -217,8 +216,11 @@ class Recorder:
                     for i, value in zip(own, found.accuracy, strict=False):
                         place = [event.round, event.task, client, i, tasks[i].name]
                         lines.writerow([*place, value])
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         for listener in self._listeners:
-            listener.add(event)
+            listener(event)
 
     def progress(
         self,
@@ -311,10 +313,9 @@ class Recorder:
         write_json(self.folder / "summary.json", summary.content())
         return summary
 
-    def hand_over(self, summary: Summary, report: Path) -> None:
-        """Tell all listeners that the run is over, and where its page is."""
-        for listener in self._listeners:
-            listener.finish(summary, report)
+    def tell_end(self, summary: Summary) -> None:
+        """Tell all listeners that the run is over, once its page is there, too."""
+        self._tell(Finished(summary=summary))
 
 
 def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float | None:

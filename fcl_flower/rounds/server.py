@@ -389,7 +389,8 @@ class Server:
         summary = self._recorder.finish(self.traffic, advice)
         if advice:
             log(WARNING, "%s", advice)
-        self._recorder.hand_over(summary, write_report(self._recorder.folder))
+        write_report(self._recorder.folder)
+        self._recorder.tell_end(summary)
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
         for client, why in summary.left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)

@@ -1,27 +1,15 @@
-"""Who hears of a run while it goes on: Prometheus and trackers."""
+"""Metrics of one run for Prometheus."""
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from typing_extensions import override
-
-from fcl_flower.core.errors import PluginWarning, config_error, require_extra
+from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.core.failures import Failure
-from fcl_flower.core.types import Evaluation
-from fcl_flower.results.events import (
-    Begun,
-    Evaluated,
-    Event,
-    Extended,
-    Summary,
-    Trained,
-)
-from fcl_flower.results.trackers import Tracker
+from fcl_flower.results.events import Begun, Evaluated, Event, Extended, Trained
+from fcl_flower.results.trackers import accuracy_scalars
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -30,20 +18,7 @@ HOST: Final = "127.0.0.1"
 """Whoever is let in here is on the machine already."""
 
 
-class RunListener:
-    """Told by the recorder what it has recorded; a listener has what it cares for."""
-
-    def add(self, event: Event) -> None:
-        """Hear what has happened; of a resumed run all from its beginning again."""
-
-    def finish(self, summary: Summary, report: Path) -> None:
-        """Hear of the run's end: its summary and its page."""
-
-
-# ---- Prometheus
-
-
-class Exporter(RunListener):
+class Exporter:
     """Metrics of one run, which a scrape reads at any time.
 
     Label values are fixed before the first round: none comes from a client. What is not
@@ -110,8 +85,8 @@ class Exporter(RunListener):
         for failure in Failure:
             self._left_out.labels(failure)
 
-    @override
     def add(self, event: Event) -> None:
+        """Hear what has happened; of a resumed run all from its beginning again."""
         if isinstance(event, Begun | Extended):
             begun = event.begun if isinstance(event, Extended) else event
             self._planned.set(begun.about.total_rounds)
@@ -150,97 +125,3 @@ def exporting(key: str, port: int, registry: "CollectorRegistry") -> Iterator[No
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-# ---- trackers
-
-OF_ROUND = (
-    *("loss", "valid_loss", "valid_accuracy"),
-    *("nominal_bytes_up", "nominal_bytes_down", "seconds"),
-)
-"""Keys of a round's line that are numbers as they stand there."""
-
-OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
-"""Of what clients say of their training; names of their own go nowhere."""
-
-OF_RUN = (
-    *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),
-    *("backward_transfer", "learning_accuracy", "average_incremental_accuracy"),
-    *("bytes_up", "bytes_down", "model_bytes", "seconds"),
-)
-"""Keys of a summary."""
-
-
-def round_scalars(event: Trained) -> dict[str, float]:
-    """Name the numbers of a finished round."""
-    line = event.line()
-    found = {key: getattr(line, key) for key in OF_ROUND} | {
-        "bytes_up": event.traffic.up.total(),
-        "bytes_down": event.traffic.down.total(),
-        "clients": len(event.replies),
-        "failed": len(event.failed),
-        "task": event.task,
-    }
-    for client, scalars in event.replies.items():
-        found |= {f"client/{client}/{key}": scalars.get(key) for key in OF_CLIENT}
-    return _known(found)
-
-
-def accuracy_scalars(scores: Mapping[int, Evaluation]) -> dict[str, float]:
-    """Name the test accuracies after a round: each client's mean over its tasks."""
-    means = {
-        client: sum(found.accuracy) / len(found.accuracy)
-        for client, found in scores.items()
-        if found.accuracy
-    }
-    found = {f"client/{client}/accuracy": value for client, value in means.items()}
-    return {"accuracy": sum(means.values()) / len(means), **found} if means else {}
-
-
-class Tracking(RunListener):
-    """Hands the numbers of a run to its trackers.
-
-    One that fails is left out from then on, with a warning: a run of hours does not end
-    because somebody else's server does.
-    """
-
-    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
-        """Keep the trackers by name."""
-        self._trackers = dict(trackers)
-
-    @override
-    def add(self, event: Event) -> None:
-        if isinstance(event, Trained):
-            scalars = round_scalars(event)
-        elif isinstance(event, Evaluated):
-            scalars = accuracy_scalars(event.scores)
-        else:
-            return
-        number = event.round
-        self._tell(lambda tracker: tracker.log(scalars, number))
-
-    @override
-    def finish(self, summary: Summary, report: Path) -> None:
-        measures = _known({key: getattr(summary, key) for key in OF_RUN})
-        self._tell(lambda tracker: tracker.finish(measures, report))
-
-    def close(self) -> None:
-        """Close all trackers that are left."""
-        self._tell(lambda tracker: tracker.close())
-
-    def _tell(self, call: Callable[[Tracker], None]) -> None:
-        for name, tracker in [*self._trackers.items()]:
-            try:
-                call(tracker)
-            except Exception as error:  # somebody else's package: whatever it raises
-                del self._trackers[name]
-                said = f"run.track: {name} is left out from now on: {error!r}"
-                warnings.warn(said, PluginWarning, stacklevel=2)
-
-
-def _known(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
