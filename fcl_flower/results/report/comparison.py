@@ -17,10 +17,8 @@ from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
 from fcl_flower.results.report.charts import Chart, Series, bar_chart, line_chart
 from fcl_flower.results.report.page import (
-    Block,
     Part,
     Section,
-    Verdict,
     charts_of,
     page,
     write_page,
@@ -100,6 +98,8 @@ def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
     labels = {one.label for one in about}
     models = dict.fromkeys(one.model for one in about)
     steps = dict.fromkeys(map(wording.steps, about))
+    groups = _groups(found)
+    pairs = [*_pairs(groups)]
     return page(
         f"{wording.plural(len(labels), 'method')} on {first.scenario}",
         f"{first.dataset or wording.data(first)}, model {' or '.join(models)}, "
@@ -107,14 +107,16 @@ def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
         f"{wording.plural(first.tasks, wording.full_noun(first))}, "
         f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}",
-        _body(_groups(found), folder),
+        _sections(groups, pairs, folder),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
+        verdicts=_verdicts(groups, pairs),
     )
 
 
 def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
     """List the charts of the page of some finished runs, in their order."""
-    return charts_of(_body(require_comparable(runs), None))
+    groups = require_comparable(runs)
+    return charts_of(_sections(groups, [*_pairs(groups)], None))
 
 
 def require_comparable(runs: Sequence[Path]) -> list[Group]:
@@ -200,7 +202,8 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
     Both must get hidden concepts in the same way: a client that has all at once gains
     by that, not by the federation.
     """
-    for group, other in product(groups, groups):
+    finished = [group for group in groups if not group.under_way]
+    for group, other in product(finished, finished):
         ours, theirs = group.about, other.about
         if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
             continue
@@ -232,18 +235,10 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
 # ---- the page
 
 
-def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
-    finished = [group for group in groups if not group.under_way]
-    about = groups[0].about
-    pairs, hidden = [*_pairs(finished)], about.hidden is not None
-    noun = wording.noun(about)
-    yield from map(_effect, pairs)
-    if finished and not pairs:
-        yield Verdict(
-            "No run here has its local-only counterpart of the same seed beside it, so "
-            "nothing can be said about federation."
-        )
-    yield from map(Verdict, _headlines(finished))
+def _sections(
+    groups: Sequence[Group], pairs: Sequence[Pair], folder: Path | None
+) -> Iterator[Section]:
+    hidden, noun = groups[0].about.hidden is not None, wording.noun(groups[0].about)
     known = {group.label: group.about.hidden for group in groups}
     given = [label for label, how in known.items() if how and how.reveal_ids]
     ids = f" Concept ids given to clients and server: {', '.join(given)}."
@@ -286,24 +281,35 @@ def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
     )
 
 
-def _effect(pair: Pair) -> Verdict:
-    """Say whether federation helped.
+def _verdicts(
+    groups: Sequence[Group], pairs: Sequence[Pair]
+) -> Iterator[tuple[str, str]]:
+    finished = [group for group in groups if not group.under_way]
+    yield from map(_effect, pairs)
+    if finished and not pairs:
+        sentence = (
+            "No run here has its local-only counterpart of the same seed beside it, so "
+            "nothing can be said about federation."
+        )
+        yield sentence, ""
+    for sentence in _headlines(finished):
+        yield sentence, ""
+
+
+def _effect(pair: Pair) -> tuple[str, str]:
+    """Say whether federation helped, and in which tone.
 
     It is said to help or to hurt only if the 95 % interval leaves out zero.
     """
     gain, subject = pair.gain, pair.federated.label
     known = gain.per_unit[~np.isnan(gain.per_unit)]
     if not len(known):
-        return Verdict(
-            f"{subject}: nothing was measured at the end of both runs, so nothing "
-            "can be said about federation."
-        )
+        sentence = "nothing was measured at the end of both runs, so nothing can be "
+        return f"{subject}: {sentence}said about federation.", ""
     amount = f"{wording.signed(gain.overall)} final accuracy over {pair.alone}"
     if len(known) == 1:
-        return Verdict(
-            f"{subject}: {amount}; with a single {pair.unit} there is no telling "
-            "whether federation did it."
-        )
+        sentence = f"with a single {pair.unit} there is no telling whether federation "
+        return f"{subject}: {amount}; {sentence}did it.", ""
     better = int((known > 0).sum())
     low, high = gain.overall - gain.margin, gain.overall + gain.margin
     evidence = (
@@ -313,10 +319,10 @@ def _effect(pair: Pair) -> Verdict:
     if pair.unit == "client":
         evidence += "; one seed, so another may differ"
     if low <= 0 <= high:
-        return Verdict(f"No clear effect of federation on {subject}: {evidence}.")
+        return f"No clear effect of federation on {subject}: {evidence}.", ""
     if gain.overall > 0:
-        return Verdict(f"Federation helped {subject}: {evidence}.", "good")
-    return Verdict(f"Federation hurt {subject}: {evidence}.", "bad")
+        return f"Federation helped {subject}: {evidence}.", "good"
+    return f"Federation hurt {subject}: {evidence}.", "bad"
 
 
 def _headlines(groups: Sequence[Group]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The page that a report is: its content as data, its markup and its style.
 
-One file that loads nothing: Plotly is in it compressed, 2.0 MB instead of 4.8. Markup
-and style are Python, since Flower bundles no other files into an app.
+One file that loads nothing: Plotly is in it compressed, 2.0 MB instead of 4.8. Markup,
+style and script are Python, since Flower bundles no other files into an app.
 """
 
 import base64
@@ -10,37 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from fcl_flower.results.report.charts import Chart
-from fcl_flower.results.report.script import SCRIPT
 from fcl_flower.results.report.wording import Table, Value
 
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Headline figures: each with its name, the figure and what it means."""
-
-    kind: ClassVar = "tiles"
-    entries: Sequence[tuple[str, Value, Value]]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A sentence set apart; its tone is ``good``, ``bad`` or neither."""
-
-    kind: ClassVar = "verdict"
-    sentence: str
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line between tables and charts; ``verbatim`` for a command."""
-
-    kind: ClassVar = "text"
-    text: str
-    verbatim: bool = False
+Tile: TypeAlias = tuple[str, Value, Value]
+"""A headline figure: its name, the figure and what it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +28,45 @@ class Row:
     name: str = ""
 
 
-Part = Table | Text | Chart | Row
+Part: TypeAlias = Table | Chart | Row | str
+"""A text is a line between tables and charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading that says what one sees, a note that explains it, and the parts."""
 
-    kind: ClassVar = "section"
     heading: str
     note: str
     parts: Sequence[Part]
+    command: str | None = None
+    """That runs the same again."""
 
 
-Block = Tiles | Verdict | Section
-
-
-def charts_of(blocks: Iterable[Block]) -> list[Chart]:
+def charts_of(sections: Iterable[Section]) -> list[Chart]:
     """List all charts in the order in which a page shows them."""
     found: list[Chart] = []
-    for block in blocks:
-        for part in block.parts if isinstance(block, Section) else ():
-            if isinstance(part, Row):
-                found += part.charts
-            elif not isinstance(part, Table | Text):
-                found.append(part)
+    for part in (part for section in sections for part in section.parts):
+        if isinstance(part, Row):
+            found += part.charts
+        elif isinstance(part, Chart):
+            found.append(part)
     return found
 
 
-def page(title: str, subtitle: str, body: Iterable[Block], sources: str) -> str:
+def page(
+    title: str,
+    subtitle: str,
+    sections: Iterable[Section],
+    sources: str,
+    *,
+    verdicts: Iterable[tuple[str, str]] = (),
+    tiles: Iterable[Tile] = (),
+) -> str:
     """Make one page; the same content gives the same bytes.
 
-    A section without parts is left out.
+    A section without parts is left out. Verdicts are sentences, each with its tone:
+    ``good``, ``bad`` or neither.
     """
     # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
@@ -97,12 +80,14 @@ def page(title: str, subtitle: str, body: Iterable[Block], sources: str) -> str:
     )
     # What is no number would leave a picture empty without a word.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    blocks = [one for one in body if not isinstance(one, Section) or one.parts]
-    charts = charts_of(blocks)
+    shown = [one for one in sections if one.parts]
+    charts = charts_of(shown)
     return environment.from_string(TEMPLATE).render(
         title=title,
         subtitle=subtitle,
-        blocks=blocks,
+        verdicts=verdicts,
+        tiles=[*tiles],
+        sections=shown,
         sources=sources,
         style=STYLE,
         script=SCRIPT,
@@ -210,6 +195,78 @@ footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rul
 """
 """Colours are given for light and for dark."""
 
+SCRIPT = """
+(async () => {
+  const text = id => document.getElementById(id).textContent;
+  const packed = Uint8Array.from(atob(text("library")), c => c.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream()
+    .pipeThrough(new DecompressionStream("gzip"));
+  const library = document.createElement("script");
+  library.textContent = await new Response(unpacked).text();
+  document.head.append(library);
+
+  const root = document.documentElement;
+  const coloured = node => {
+    if (Array.isArray(node)) return node.map(coloured);
+    if (node && typeof node === "object") return Object.fromEntries(
+      Object.entries(node).map(([key, value]) => [key, coloured(value)]));
+    if (typeof node === "string" && /^var\\(--[a-z0-9-]+\\)$/.test(node))
+      return getComputedStyle(root).getPropertyValue(node.slice(4, -1)).trim();
+    return node;
+  };
+  const axis = { gridcolor: "var(--rule)", zerolinecolor: "var(--muted)",
+    linecolor: "var(--rule)", automargin: true,
+    title: { font: { color: "var(--muted)" }, standoff: 10 } };
+  // A chart that is drawn anew stays as the reader has zoomed it: uirevision.
+  const form = { uirevision: true, template: { layout: {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", size: 12, color: "var(--ink)" },
+    margin: { l: 8, r: 8, t: 44, b: 8 }, hovermode: "closest",
+    hoverlabel: { align: "left", namelength: -1, bgcolor: "var(--panel)",
+      bordercolor: "var(--rule)", font: { color: "var(--ink)" } },
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
+    modebar: { color: "var(--muted)", activecolor: "var(--ink)",
+      bgcolor: "rgba(0,0,0,0)" },
+    xaxis: { ...axis, zeroline: false }, yaxis: axis,
+    coloraxis: { colorscale: [[0, "var(--cold)"], [1, "var(--hot)"]],
+      colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
+  } } };
+
+  // A spreadsheet would run a cell that starts like a formula.
+  const field = cell => '"' + cell.textContent.trim()
+    .replace(/^(?=[=@\\t]|[+-][^\\d.])/, "'").replaceAll('"', '""') + '"';
+  const saved = graph => {
+    const rows = [...graph.parentElement.querySelectorAll(".numbers tr")]
+      .map(row => [...row.cells].map(field).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(
+      new Blob([rows.join("\\r\\n") + "\\r\\n"], { type: "text/csv" }));
+    link.download = graph.getAttribute("aria-label") + ".csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  };
+  const config = figure => ({ responsive: true, displaylogo: false,
+    toImageButtonOptions: { format: "svg", filename: figure.what },
+    // By name, since Plotly's own set has one that sends the chart to a server.
+    modeBarButtons: [["toImage", { name: "Download the numbers as CSV",
+      icon: Plotly.Icons.disk, click: saved }],
+      ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
+  const figures = JSON.parse(text("figures"));
+  const places = [...document.querySelectorAll(".chart")];
+  const draw = () => Promise.all(places.map((place, i) =>
+    Plotly.react(place, coloured(figures[i].data),
+      coloured({ ...form, ...figures[i].layout }), config(figures[i]))));
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  dark.addEventListener("change", draw);
+  addEventListener("beforeprint", () => { root.classList.add("print"); draw(); });
+  addEventListener("afterprint", () => { root.classList.remove("print"); draw(); });
+  await draw();
+  root.dataset.drawn = places.length;
+})();
+"""
+"""Draws the charts by Plotly, in the colours of the page."""
+
 TEMPLATE = """\
 <!DOCTYPE html>
 {% macro shown(value) -%}
@@ -247,14 +304,11 @@ TEMPLATE = """\
 {% endmacro %}
 
 {%- macro part(one) %}
-{% if one.kind == "chart" %}{{ figure(one) }}
+{% if one is string %}<p class="note">{{ one }}</p>
+{% elif one.kind == "chart" %}{{ figure(one) }}
 {% elif one.kind == "row" %}<div class="multiples {{ one.name }}">
 {% for small in one.charts %}{{ figure(small) }}{% endfor %}
 </div>
-{% elif one.kind == "text" %}
-{% if one.verbatim %}<pre>{{ one.text }}</pre>
-{% else %}<p class="note">{{ one.text }}</p>
-{% endif %}
 {% elif one.folded %}<details><summary>{{ one.folded }}</summary>
 <div class="tall">{{ plain(one) }}</div></details>
 {% else %}{{ plain(one) }}
@@ -274,20 +328,24 @@ TEMPLATE = """\
 </head>
 <body>
 <header><p>{{ subtitle }}</p><h1>{{ title }}</h1></header>
-{% for block in blocks %}
-{% if block.kind == "tiles" %}<dl class="tiles">
-{% for name, figure, meaning in block.entries %}
+{% for sentence, tone in verdicts %}
+<p class="{{ ['verdict', tone]|join(' ')|trim }}">{{ sentence }}</p>
+{% endfor %}
+{% if tiles %}<dl class="tiles">
+{% for name, figure, meaning in tiles %}
 <div class="tile"><dt>{{ name }}</dt><dd class="figure">{{ shown(figure) }}</dd>
 <dd class="small">{{ shown(meaning) }}</dd></div>
 {% endfor %}
 </dl>
-{% elif block.kind == "verdict" %}
-<p class="{{ ['verdict', block.tone]|join(' ')|trim }}">{{ block.sentence }}</p>
-{% else %}
-<section><h2>{{ block.heading }}</h2><p>{{ block.note }}</p>
-{% for one in block.parts %}{{ part(one) }}{% endfor %}
-</section>
 {% endif %}
+{% for section in sections %}
+<section><h2>{{ section.heading }}</h2><p>{{ section.note }}</p>
+{% if section.command %}
+<p class="note">This command runs the same again:</p>
+<pre>{{ section.command }}</pre>
+{% endif %}
+{% for one in section.parts %}{{ part(one) }}{% endfor %}
+</section>
 {% endfor %}
 <footer>Clients, tasks and concepts are counted from 0 and rounds from 1, as in the
 files of the run. Accuracies are fractions of the test examples; a dash stands for

@@ -25,13 +25,10 @@ from fcl_flower.results.report.charts import (
     matrix_chart,
 )
 from fcl_flower.results.report.page import (
-    Block,
     Part,
     Row,
     Section,
-    Text,
-    Tiles,
-    Verdict,
+    Tile,
     charts_of,
     page,
     write_page,
@@ -59,8 +56,6 @@ KINDS = {
 """Colours of well-known kinds of payload, in the order in which they are shown."""
 SPLITS = ("train", "valid", "test")
 
-Tile = tuple[str, Value, Value]
-
 
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path.
@@ -82,13 +77,16 @@ def report_page(folder: Path) -> str:
     tasks = wording.plural(about.tasks, wording.full_noun(about))
     alone = ", local-only: no communication" if about.local_only else ""
     made = about.environment.describe()
+    progress = [] if record.progress is None else _progress(record, record.progress)
     return page(
         about.label if record.finished else f"{about.label}, under way",
         f"{about.strategy} on {wording.data(about)}, model {about.model}, "
         f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
         f"seed {about.seed}{alone}",
-        _body(record),
+        _sections(record),
         (f"Run: {made}. " if made else "") + "Made from the files of the run's folder.",
+        verdicts=((sentence, "") for sentence in _headlines(record)),
+        tiles=[*progress, *_tiles(record.summary, record.finished)],
     )
 
 
@@ -101,14 +99,11 @@ def run_charts(folder: Path) -> list[Chart]:
     record = read(folder)
     if not record.finished:
         raise config_error("folder", str(folder), "that of a finished run")
-    return charts_of(_body(record))
+    return charts_of(_sections(record))
 
 
-def _body(record: Record) -> Iterator[Block]:
+def _sections(record: Record) -> Iterator[Section]:
     hidden = record.about.hidden
-    yield from map(Verdict, _headlines(record))
-    progress = [] if record.progress is None else _progress(record, record.progress)
-    yield Tiles([*progress, *_tiles(record.summary, record.finished)])
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
@@ -538,7 +533,7 @@ def _scenario(record: Record) -> Section:
             f"A task has up to {most}. What is in the tasks, and how many examples, is "
             "known to the client only."
         )
-        return Section("Local data", note, [Text(f"{tasks} each.")])
+        return Section("Local data", note, [f"{tasks} each."])
     rows: list[list[Value]] = [
         [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
         for client, stream in enumerate(streams)
@@ -598,15 +593,9 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    command: list[Part] = []
-    if summary.command is not None:
-        command = [
-            Text("This command runs the same again:"),
-            Text(summary.command, verbatim=True),
-        ]
     table = Table(["setting", "value"], [*_rows(summary)], "settings", words=2)
     note = "How the run was made, by the names of the configuration."
-    return Section("Settings", note, [*command, table])
+    return Section("Settings", note, [table], summary.command)
 
 
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
