@@ -5,31 +5,25 @@ against a reference: does it differ by more than chance does?
 """
 
 import csv
-import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from scipy import stats
 
 from fcl_flower.core.errors import config_error, require_extra, unknown_name
 from fcl_flower.results import tables
-from fcl_flower.results.measures import confidence_margin, mean_measured
+from fcl_flower.results.measures import Paired, mean_measured, paired
 from fcl_flower.results.record import runs_in
 from fcl_flower.results.result import Result
+from fcl_flower.results.tables import COSTS
 
 Row: TypeAlias = Mapping[str, Any]
 
 MEASURES = (
     *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
     *("average_incremental_accuracy", "balanced_accuracy", "macro_f1"),
-)
-COSTS = (
-    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
 COLUMNS = {
     "accuracy": ("label", "seed", "client", "after_task", "task", "accuracy"),
@@ -154,45 +148,6 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
 # ---- significance
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """One method held against a reference, unit by unit.
-
-    Attributes:
-        difference: mean over the units of the method's value minus the reference's.
-        deviation: standard deviation of these differences (n - 1); None of one.
-        p: two-sided p-value of the paired t-test; None where it says nothing: below two
-            units, or where all differences are the same.
-        margin: from ``difference`` to the ends of its 95 % interval; None below two.
-    """
-
-    difference: float
-    deviation: float | None
-    pairs: int
-    p: float | None
-    margin: float | None
-
-
-def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Paired:
-    """Do Student's paired t-test of two methods over the units of both, at least one.
-
-    ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom, d the differences
-    (Student, Biometrika 1908). It takes them as drawn, each by itself, from one normal
-    distribution; of three seeds only a large difference is told from none.
-    """
-    units = sorted(method.keys() & reference.keys())
-    differences = [method[unit] - reference[unit] for unit in units]
-    mean, count = statistics.fmean(differences), len(units)
-    if count < 2:
-        return Paired(mean, None, count, None, None)
-    deviation = statistics.stdev(differences)
-    if deviation == 0:
-        return Paired(mean, deviation, count, None, 0.0)
-    error = deviation / math.sqrt(count)
-    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-    return Paired(mean, deviation, count, p, confidence_margin(deviation, count))
-
-
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
     """Adjust p-values for how many there are, in the same order.
 
@@ -271,12 +226,13 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
 def _tests(
     values: Mapping[str, Mapping[Unit, float]], against: str
 ) -> list[Paired | None]:
-    """Test each method; None where there is nothing to pair."""
-    other = values[against]
-    return [
-        paired(own, other) if label != against and own.keys() & other.keys() else None
-        for label, own in values.items()
-    ]
+    """Test each method over the units that both have; None where there are none."""
+    other, found = values[against], list[Paired | None]()
+    for label, own in values.items():
+        units = sorted(own.keys() & other.keys()) if label != against else ()
+        differences = [own[unit] - other[unit] for unit in units]
+        found.append(paired(differences) if differences else None)
+    return found
 
 
 # ---- the sheet of methods as a table for a paper

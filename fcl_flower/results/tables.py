@@ -255,8 +255,9 @@ def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | Non
         measures.transfer_gain(
             np.array(federated["client_accuracy"], float),
             np.array(local_only["client_accuracy"], float),
-        ).per_task
+        )
         for federated, local_only in pairs
     ]
-    mean = measures.mean_measured(np.array(gains), axis=0)
+    by_task = [measures.mean_measured(gain, axis=0) for gain in gains]
+    mean = measures.mean_measured(np.array(by_task), axis=0)
     return [None if np.isnan(value) else float(value) for value in mean]

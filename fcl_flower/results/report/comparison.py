@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,7 +12,7 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
 from fcl_flower.results.events import About
-from fcl_flower.results.measures import TransferGain
+from fcl_flower.results.measures import Accuracy, Paired
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
 from fcl_flower.results.report.charts import Chart, Series, bar_chart, line_chart
@@ -59,15 +59,25 @@ class Group:
 class Pair:
     """A federated method beside its local-only counterpart, seed by seed.
 
-    The spread is over seeds where there are several, else over clients; ``dots`` are
-    the gains of each such unit on each task, none where they are too many.
+    ``gains`` are `measures.transfer_gain`, whose units are seeds where there are
+    several, else clients.
     """
 
     federated: Group
     alone: str
     unit: str
-    gain: TransferGain
-    dots: Sequence[Series]
+    gains: Accuracy
+
+    @property
+    def by_unit(self) -> Accuracy:
+        """Mean of each unit over its tasks, NaN where it is missing in one run."""
+        return measures.mean_measured(self.gains, axis=1)
+
+    @property
+    def effect(self) -> Paired | None:
+        """What federation did over the units; None where nothing was measured."""
+        known = self.by_unit[~np.isnan(self.by_unit)].tolist()
+        return measures.paired(known) if known else None
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -223,13 +233,8 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
             known = np.where(unknown, np.nan, accuracies)
             means = measures.mean_measured(known, axis=2)
             unit, federated, local_only = "seed", means[:, 0], means[:, 1]
-        gains = federated[:, -1] - local_only[:, -1]
-        dots = [
-            Series(f"{unit} {number}", range(len(values)), values)
-            for number, values in enumerate(gains if len(gains) <= DOTS else ())
-        ]
-        gain = measures.transfer_gain(federated, local_only)
-        yield Pair(group, other.label, unit, gain, dots)
+        gains = measures.transfer_gain(federated, local_only)
+        yield Pair(group, other.label, unit, gains)
 
 
 # ---- the page
@@ -301,26 +306,25 @@ def _effect(pair: Pair) -> tuple[str, str]:
 
     It is said to help or to hurt only if the 95 % interval leaves out zero.
     """
-    gain, subject = pair.gain, pair.federated.label
-    known = gain.per_unit[~np.isnan(gain.per_unit)]
-    if not len(known):
+    effect, subject = pair.effect, pair.federated.label
+    if effect is None:
         sentence = "nothing was measured at the end of both runs, so nothing can be "
         return f"{subject}: {sentence}said about federation.", ""
-    amount = f"{wording.signed(gain.overall)} final accuracy over {pair.alone}"
-    if len(known) == 1:
+    gain, margin = effect.difference, effect.margin
+    amount = f"{wording.signed(gain)} final accuracy over {pair.alone}"
+    if margin is None:
         sentence = f"with a single {pair.unit} there is no telling whether federation "
         return f"{subject}: {amount}; {sentence}did it.", ""
-    better = int((known > 0).sum())
-    low, high = gain.overall - gain.margin, gain.overall + gain.margin
+    better, low, high = int((pair.by_unit > 0).sum()), gain - margin, gain + margin
     evidence = (
         f"{amount}, 95 % interval {wording.signed(low)} to {wording.signed(high)}, "
-        f"better for {better} of {wording.plural(len(known), pair.unit)}"
+        f"better for {better} of {wording.plural(effect.pairs, pair.unit)}"
     )
     if pair.unit == "client":
         evidence += "; one seed, so another may differ"
     if low <= 0 <= high:
         return f"No clear effect of federation on {subject}: {evidence}.", ""
-    if gain.overall > 0:
+    if gain > 0:
         return f"Federation helped {subject}: {evidence}.", "good"
     return f"Federation hurt {subject}: {evidence}.", "bad"
 
@@ -438,23 +442,20 @@ def _validation(record: Record) -> dict[int, float]:
 
 
 def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
-    known = [pair for pair in pairs if not np.isnan(pair.gain.overall)]
-    if not known:
+    known = [(pair, pair.effect) for pair in pairs]
+    effects = [(pair, effect) for pair, effect in known if effect is not None]
+    if not effects:
         return
-    gains = [pair.gain for pair in known]
-    at = range(len(known))
-    units = np.full((max(len(gain.per_unit) for gain in gains), len(known)), np.nan)
-    for place, gain in enumerate(gains):
-        units[: len(gain.per_unit), place] = gain.per_unit
-    dots = [
-        Series(f"{known[0].unit} {k}", at, values) for k, values in enumerate(units)
-    ]
+    at = range(len(effects))
+    units = zip_longest(*(pair.by_unit for pair, _ in effects), fillvalue=np.nan)
+    unit = effects[0][0].unit
+    dots = [Series(f"{unit} {k}", at, np.array(v)) for k, v in enumerate(units)]
     mean = Series(
         "mean",
         at,
-        np.array([gain.overall for gain in gains]),
-        [pair.federated.colour for pair in known],
-        np.array([gain.spread for gain in gains]),
+        np.array([effect.difference for _, effect in effects]),
+        [pair.federated.colour for pair, _ in effects],
+        np.array([effect.deviation for _, effect in effects], np.float64),
     )
     yield bar_chart(
         "Transfer gain of every federated method",
@@ -462,16 +463,22 @@ def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
         [mean],
         "transfer gain",
         dots if len(dots) <= DOTS else (),
-        names=[pair.federated.label for pair in known],
+        names=[pair.federated.label for pair, _ in effects],
     )
-    drawn = [dot.values for pair in known for dot in pair.dots]
-    shown = np.concatenate([*drawn, *(gain.per_task for gain in gains)])
+    drawn = []
+    for pair, _ in effects:
+        by_task = measures.mean_measured(pair.gains, axis=0)
+        few = pair.gains if len(pair.gains) <= DOTS else pair.gains[:0]
+        drawn.append((pair, by_task, few))
+    shown = np.concatenate([np.ravel(part) for _, *parts in drawn for part in parts])
     limits = float(np.nanmin(shown)), float(np.nanmax(shown))
-    for pair, gain in zip(known, gains, strict=True):
-        colours = ["var(--c2)" if g > 0 else "var(--c4)" for g in gain.per_task]
-        mean = Series("mean", range(len(gain.per_task)), gain.per_task, colours)
+    for pair, by_task, few in drawn:
+        tasks = range(len(by_task))
+        colours = ["var(--c2)" if gain > 0 else "var(--c4)" for gain in by_task]
+        mean = Series("mean", tasks, by_task, colours)
+        dots = [Series(f"{pair.unit} {k}", tasks, v) for k, v in enumerate(few)]
         what = f"Transfer gain of {pair.federated.label} per {noun}"
-        yield bar_chart(what, noun, [mean], "transfer gain", pair.dots, limits=limits)
+        yield bar_chart(what, noun, [mean], "transfer gain", dots, limits=limits)
 
 
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
