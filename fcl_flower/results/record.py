@@ -20,8 +20,10 @@ from fcl_flower.core.diagnostics import (
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.core.types import Array, Evaluation
 from fcl_flower.results import earlier, journal, measures
-from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.results.events import (
+    EPSILON,
+    LABEL_EPSILON,
+    MULTIPLY_ADDS,
     About,
     Begun,
     BytesByKind,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.files import replace_file
@@ -16,17 +17,20 @@ from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.results import costs, journal
-from fcl_flower.results.class_holders import ClassHolders
+from fcl_flower.results import journal
 from fcl_flower.results.environment import PeakMemory, current_environment
 from fcl_flower.results.events import (
+    EPSILON,
+    LABEL_EPSILON,
     About,
     Begun,
+    ClassHolders,
     Evaluated,
     Event,
     Extended,
     Finished,
     Hidden,
+    Privacy,
     ScenarioInfo,
     Summary,
     Traffic,
@@ -275,8 +279,8 @@ class Recorder:
         record, section = self.record, self._config.privacy
         if traffic is not None:
             record.traffic.add(traffic)
-        of_labels = record.reported[costs.LABEL_EPSILON]
-        remarks = costs.privacy_remarks(
+        of_labels = record.reported[LABEL_EPSILON]
+        remarks = _privacy_remarks(
             section, self._ledger, of_labels, simulated=self._simulated
         )
         if early := _ended_early(self._config):
@@ -299,8 +303,8 @@ class Recorder:
         if self._config.training.count_multiply_adds:
             found["multiply_adds"] = int(record.multiply_adds)
         if section.unit != "none":
-            reported = record.reported[costs.EPSILON]
-            privacy = costs.privacy_costs(
+            reported = record.reported[EPSILON]
+            privacy = _privacy_costs(
                 section, self._ledger, reported, simulated=self._simulated
             )
             found["privacy"] = privacy
@@ -332,6 +336,62 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
     recent = took[1:][-RECENT:] or took
     mean = sum(recent) / len(recent)
     return max(0.0, (total - len(took)) * mean - min(running, mean))
+
+
+def _privacy_costs(
+    section: PrivacySection,
+    ledger: Ledger | None,
+    reported: Mapping[int, float],
+    *,
+    simulated: bool,
+) -> Privacy:
+    """Sum up what differential privacy has cost each client, in epsilon.
+
+    Without a ledger of the server clients account for themselves: what they
+    ``reported``. In a simulation noise follows from the run's seed.
+    """
+    by_observer = {
+        "server": reported if ledger is None else ledger.epsilons("server"),
+        "clients": reported if ledger is None else ledger.epsilons("clients"),
+    }
+    by_client = by_observer[section.observer]
+    return Privacy(
+        **section.model_dump(exclude={"epsilon"}),
+        budget=section.epsilon,
+        epsilon=max(by_client.values(), default=0.0),
+        epsilon_server=max(by_observer["server"].values(), default=0.0),
+        epsilon_clients=max(by_observer["clients"].values(), default=0.0),
+        by_client=dict(sorted(by_client.items())),
+        simulated_noise=simulated,
+        stopped="" if ledger is None else ledger.stopped,
+    )
+
+
+def _privacy_remarks(
+    section: PrivacySection,
+    ledger: Ledger | None,
+    of_labels: Mapping[int, float],
+    *,
+    simulated: bool,
+) -> dict[str, str]:
+    """Say what a reader must know of the privacy of a run, by topic."""
+    found = {}
+    if of_labels:
+        most = f"epsilon {max(of_labels.values()):.3g} at delta {section.delta:g}"
+        said = f"noised statistics, at most {most} for a client"
+        found["privacy of labels"] = said
+    if section.unit == "none":
+        return found
+    if simulated:
+        found["privacy noise"] = "from the run's seed, as in every simulation"
+    if section.scores:
+        found["privacy of scores"] = (
+            "none: accuracies on clients' test data are exact, and no epsilon "
+            "covers them (privacy.scores)"
+        )
+    if ledger is not None and ledger.stopped:
+        found["privacy budget"] = ledger.stopped
+    return found
 
 
 def _size(begun: Begun) -> tuple[object, ...]:

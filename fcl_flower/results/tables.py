@@ -132,9 +132,13 @@ class TextTable(NamedTuple):
 def table(summaries: Sequence[Summary]) -> str:
     """Write `rows` as a Markdown table, with a note below that explains it."""
     head, cells, note = text_table(summaries)
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([*lines, "", note]) + "\n"
+    return f"{markdown(head, cells)}\n\n{note}\n"
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table."""
+    found = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*found, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def text_table(summaries: Sequence[Summary]) -> TextTable:

@@ -21,6 +21,7 @@ from fcl_flower.core.errors import PluginWarning, require_extra
 from fcl_flower.core.registry import Registry
 from fcl_flower.core.types import Evaluation
 from fcl_flower.results.events import Evaluated, Event, Finished, Trained
+from fcl_flower.results.tables import markdown
 
 Log: TypeAlias = Callable[[Mapping[str, float], int | None], None]
 """Takes finite numbers of a round, which is never below the one before.
@@ -58,8 +59,8 @@ def tensorboard(config: RunConfig, folder: Path) -> Iterator[Log]:
 
         def log(scalars: Mapping[str, float], step: int | None) -> None:
             if step is None:
-                rows = [f"| {name} | {value} |" for name, value in scalars.items()]
-                table = "\n".join(["| measure | value |", "| --- | --- |", *rows])
+                rows = [(name, str(value)) for name, value in scalars.items()]
+                table = markdown(("measure", "value"), rows)
                 report = (folder / REPORT).absolute()
                 writer.add_text("summary", f"{table}\n\nReport: {report}")
                 return

@@ -1,7 +1,7 @@
 """The page of one run: a heading, a note and parts for each thing there is to see."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.data.labels import look_alikes
+from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures
-from fcl_flower.results.class_holders import held_by_one
-from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
+from fcl_flower.results.events import (
+    ClassHolders,
+    Hidden,
+    Progress,
+    Round,
+    Summary,
+    TaskInfo,
+)
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
@@ -394,8 +400,7 @@ def _classes(summary: Summary) -> Section:
 
 def _names_of_classes(record: Record) -> Iterator[Section]:
     holders = record.begun.class_holders
-    alone = held_by_one(holders)
-    rows = [[name, str(client)] for name, client in sorted(alone.items())]
+    rows = [[name, str(client)] for name, client in sorted(_held_by_one(holders))]
     folded = "Show these classes" if len(rows) > OPEN else ""
     yield Section(
         "Classes that one client alone has",
@@ -416,6 +421,22 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
         "of its own. Clients stand in the order of the names.",
         [Table(["classes", "clients"], alike, "look-alikes", 2)] if alike else [],
     )
+
+
+def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
+    """Find the classes that one client alone has, in any spelling, and the client.
+
+    There are none where there is no other client to have them.
+    """
+    if len(set[int]().union(*holders.values())) < 2:
+        return
+    groups = defaultdict[str, list[str]](list)
+    for name in holders:
+        groups[plain(name)].append(name)
+    for names in groups.values():
+        clients = set[int]().union(*(holders[name] for name in names))
+        if len(clients) == 1:
+            yield from ((name, *clients) for name in names)
 
 
 # ---- rounds and bytes
