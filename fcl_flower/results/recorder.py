@@ -150,26 +150,23 @@ class Recorder:
 
     def replan(self, last: int, rounds_by_task: Sequence[int]) -> None:
         """Record after a round that the first tasks have other numbers of rounds."""
-        listed = ",".join(map(str, rounds_by_task))
-        self._config = self._config.replace(rounds_by_task=listed)
-        about = self._begun.about.model_copy(
-            update={
-                "rounds_by_task": list(rounds_by_task),
-                "total_rounds": _plan(self._config).num_rounds,
-            }
-        )
-        self._begun = self._begun.model_copy(update={"about": about})
-        self._write_config()
-        self.add(Extended(round=last, begun=self._begun))
+        config = self._config.replace(rounds_by_task=",".join(map(str, rounds_by_task)))
+        told = {"rounds_by_task": list(rounds_by_task)}
+        told |= {"total_rounds": _plan(config).num_rounds}
+        about = self._begun.about.model_copy(update=told)
+        self._extend(last, config, about=about)
 
     def name_classes(self, names: Sequence[str], holders: ClassHolders) -> None:
         """Record the classes of a single head from now on, and who has which."""
-        self._config = self._config.replace(class_names=",".join(names))
+        config = self._config.replace(class_names=",".join(names))
         held = {name: sorted(clients) for name, clients in holders.items()}
         told = {"class_names": list(names), "class_holders": held}
-        self._begun = self._begun.model_copy(update=told)
+        self._extend(len(self.record.rounds), config, **told)
+
+    def _extend(self, last: int, config: RunConfig, **told: object) -> None:
+        self._config, self._begun = config, self._begun.model_copy(update=told)
         self._write_config()
-        self.add(Extended(round=len(self.record.rounds), begun=self._begun))
+        self.add(Extended(round=last, begun=self._begun))
 
     def _write_config(self) -> None:
         settings = self._config.replace(resume=False).to_file()
