@@ -74,9 +74,11 @@ def _matrix(one: Matrix, record: Record) -> Section:
         for row, column in marked
         if row in rows and column in columns
     ]
-    titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
-    chart = matrix_chart(one.title, titles, rows, columns, numbers, marks)
-    return Section(one.title, " ".join(filter(None, notes)), [chart] if columns else [])
+    parts = []
+    if columns:
+        titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
+        parts = [matrix_chart(one.title, titles, rows, columns, numbers, marks)]
+    return Section(one.title, " ".join(filter(None, notes)), parts)
 
 
 def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
