@@ -282,14 +282,6 @@ class Round(_Noted):
     diagnostics: Scalars = {}
 
 
-class Measured(_Noted):
-    """An evaluation after learning a task: accuracies of a client's tasks so far."""
-
-    round: int
-    task: int
-    accuracy: dict[int, list[float]]
-
-
 class Progress(_Noted):
     """``progress.json``: how far a run is; ``at`` which time (seconds since 1970)."""
 

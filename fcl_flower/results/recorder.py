@@ -151,8 +151,8 @@ class Recorder:
     def replan(self, last: int, rounds_by_task: Sequence[int]) -> None:
         """Record after a round that the first tasks have other numbers of rounds."""
         config = self._config.replace(rounds_by_task=",".join(map(str, rounds_by_task)))
-        told = {"rounds_by_task": list(rounds_by_task)}
-        told |= {"total_rounds": _plan(config).num_rounds}
+        plan = _plan(config)
+        told = {"rounds_by_task": [*rounds_by_task], "total_rounds": plan.num_rounds}
         about = self._begun.about.model_copy(update=told)
         self._extend(last, config, about=about)
 

@@ -199,9 +199,9 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     for key in COSTS:
         known = mean_and_std(run.get(key) for run in runs.values())
         row[key] = None if known is None else known["mean"]
-    seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
-    for place, key in enumerate(("sample_accuracy", "average_incremental_accuracy")):
-        row[key] = mean_and_std(of_run[place] for of_run in seen)
+    last, average = zip(*map(_accuracy_over_classes_seen, runs.values()), strict=True)
+    row["sample_accuracy"] = mean_and_std(last)
+    row["average_incremental_accuracy"] = mean_and_std(average)
     every = [run for of_title in by_title.values() for run in of_title.values()]
     transfers = (_forward_transfer(run, every) for run in runs.values())
     row["forward_transfer"] = mean_and_std(transfers)

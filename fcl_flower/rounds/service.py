@@ -266,9 +266,7 @@ class Service:
         if planned is None or plan is None:
             return
         record, last = read(self._folder), plan.tasks - 1
-        tested = {
-            c for test in record.tests if test.task == last for c in test.accuracy
-        }
+        tested = {c for test in record.tests if test.task == last for c in test.scores}
         away = [
             f"{client}:{last}"
             for client in range(plan.clients)

@@ -436,7 +436,7 @@ def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
     for names in groups.values():
         clients = set[int]().union(*(holders[name] for name in names))
         if len(clients) == 1:
-            yield from ((name, *clients) for name in names)
+            yield from ((name, client) for client in clients for name in names)
 
 
 # ---- rounds and bytes
