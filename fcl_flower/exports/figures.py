@@ -55,12 +55,12 @@ def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Pa
 
 
 def draw(chart: Chart) -> Figure:
-    """Draw a chart from Plotly's data, of which it uses what `charts` sets."""
-    layout = chart.data["layout"]
+    """Draw what Plotly would, as far as `charts` makes use of it."""
+    layout = chart.layout
     size = WIDTH, max(layout["height"] / PIXELS, 2.0)
     figure = Figure(size, layout="constrained")
     axes, feet = figure.add_subplot(), np.zeros(1)
-    for trace in chart.data["data"]:
+    for trace in chart.traces:
         if trace["type"] == "bar":
             feet = _bar(axes, trace, feet)
         elif trace["type"] == "heatmap":

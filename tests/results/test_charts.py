@@ -56,7 +56,7 @@ def test_stacked_bars_count_bytes_and_share_a_scale():
     chart = bar_chart(
         "what", "round", kinds, "", limits=(0, 100), tasks=[0, 1], stacked=True
     )
-    layout = chart.data["layout"]
+    layout = chart.layout
     assert numbers(chart)[1:] == [["1", "1", "1"], ["2", "20", "20"]]
     assert layout["barmode"] == "stack"
     assert layout["yaxis"]["range"] == [0, pytest.approx(112)]
@@ -65,7 +65,7 @@ def test_stacked_bars_count_bytes_and_share_a_scale():
 def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     cells = np.array([[0.5, NAN], [0.0, 1.0]])
     chart = matrix_chart("what", ("row", "column"), ["a", EVIL], "xy", cells, [(1, 0)])
-    heat, marks = chart.data["data"]
+    heat, marks = chart.traces
     assert numbers(chart) == [
         ["row", "x", "y"],
         ["a", "0.500", ""],
@@ -76,7 +76,7 @@ def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     assert (round(marks["y"][0]), round(marks["x"][0])) == (1, 0)
     alone = matrix_chart("", ("", ""), "a", "b", np.array([[0.5]]))
     for one, ends in ((chart, (0.0, 1.0)), (alone, (0.5, 1.5))):
-        colours = one.data["layout"]["coloraxis"]
+        colours = one.layout["coloraxis"]
         assert (colours["cmin"], colours["cmax"]) == ends
 
 
@@ -84,13 +84,13 @@ def test_points_have_one_scale_for_both_directions():
     found = {"none": [Point((0.25, -1.0), "3", -1, EVIL)]}
     figure = point_chart("what", found, "caption")
     assert figure.table.rows == [[EVIL, "0.25", "-1"]]
-    assert figure.data["layout"]["yaxis"]["scaleanchor"] == "x"
-    assert figure.data["data"][0]["marker"]["color"] == "var(--cold)"
+    assert figure.layout["yaxis"]["scaleanchor"] == "x"
+    assert figure.traces[0]["marker"]["color"] == "var(--cold)"
 
 
 def test_a_band_ends_where_fractions_do():
     line = Series("a", [0, 1], np.array([0.9, 0.5]), "red", np.array([0.3, 0.1]))
-    band, _ = line_chart("what", "task", [line]).data["data"]
+    band, _ = line_chart("what", "task", [line]).traces
     assert band["x"] == [0, 1, 1, 0]
     assert band["y"] == pytest.approx([1.0, 0.6, 0.4, 0.6])
 
@@ -98,7 +98,7 @@ def test_a_band_ends_where_fractions_do():
 def test_bands_are_the_tasks_and_bear_their_number_alone_where_they_are_many():
     def drawn(tasks):
         line = Series("a", range(1, len(tasks) + 1), np.ones(len(tasks)))
-        layout = line_chart("what", "round", [line], tasks=tasks).data["layout"]
+        layout = line_chart("what", "round", [line], tasks=tasks).layout
         shapes, names = layout.get("shapes", ()), layout.get("annotations", ())
         return [(s["x0"], s["x1"]) for s in shapes], [n["text"] for n in names]
 

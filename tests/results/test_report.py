@@ -411,7 +411,7 @@ def test_points_without_a_truth_bear_the_numbers_of_clients(run):
     found = diagnostics.sections(Points(title="t", frames=[frame]), read(run))
     ((row,),) = (section.parts for section in found if section.parts)
     (chart,) = row.charts
-    texts = {trace["name"]: trace["text"] for trace in chart.data["data"]}
+    texts = {trace["name"]: trace["text"] for trace in chart.traces}
     assert texts == {"no cluster": ["7"], "cluster 0": ["4"]}
     assert chart.caption == "round 2: 1 cluster"
 

@@ -1,4 +1,4 @@
-"""The four kinds of charts, drawn by Plotly, and their numbers as a table."""
+"""The four kinds of charts as Plotly takes them, and their numbers as a table."""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.wording import Table
@@ -44,14 +43,15 @@ class Series:
 class Chart:
     """A picture, and the same numbers for those who do not see it.
 
-    ``data`` has Plotly's ``data`` and ``layout``. The page shows ``what`` where the
-    caption is empty. ``width`` is in pixels, where the page is not narrower; 0 for all
-    of the page.
+    Traces and layout are Plotly's, with colours of the page. The page shows ``what``
+    where the caption is empty. ``width`` is in pixels, where the page is not narrower;
+    0 for all of the page.
     """
 
     kind: ClassVar = "chart"
     what: str
-    data: Mapping[str, Any]
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
     table: Table
     caption: str = ""
     width: int = 0
@@ -81,7 +81,7 @@ def line_chart(
         "showlegend": True,
         "xaxis": {
             "title": {"text": "task learned last" if step == "task" else step},
-            "tickvals": at if len(at) <= 25 else None,
+            **({"tickvals": at} if len(at) <= 25 else {}),
         },
         "yaxis": {"title": {"text": title}},
         **_task_bands(tasks),
@@ -92,7 +92,8 @@ def line_chart(
     traces = [_band(one) for one in series if one.spread is not None]
     for one in series:
         last = float(one.values[~np.isnan(one.values)][-1])
-        line = go.Scatter(
+        line = _trace(
+            "scatter",
             mode="lines+markers" if len(one.at) <= 60 else "lines",
             name=f"{short(one.name)}: {wording.fraction(last)}",
             legendgroup=short(one.name),
@@ -106,7 +107,8 @@ def line_chart(
         traces.append(line)
     if marked:
         foot = min(float(np.nanmin(one.values)) for one in series)
-        marks = go.Scatter(
+        marks = _trace(
+            "scatter",
             mode="markers",
             name="a reply is missing",
             x=[*marked],
@@ -115,7 +117,7 @@ def line_chart(
             hovertemplate="round %{x}: a reply is missing<extra></extra>",
         )
         traces.append(marks)
-    return Chart(what, _data(traces, layout), _table(step, series))
+    return Chart(what, traces, layout, _table(step, series))
 
 
 def bar_chart(
@@ -150,7 +152,8 @@ def bar_chart(
     spread = any(one.spread is not None for one in series)
     numbered = not (stacked or spread) and len(at) <= 20
     columns = [
-        go.Bar(
+        _trace(
+            "bar",
             name=short(one.name),
             meta=[escaped(one.name)],
             x=[*at],
@@ -166,7 +169,8 @@ def bar_chart(
         for one in series
     ]
     beside = [
-        go.Scatter(
+        _trace(
+            "scatter",
             mode="markers",
             meta=[escaped(one.name)],
             x=[at + 0.33 for at in one.at],
@@ -197,7 +201,7 @@ def bar_chart(
     }
     table = _table(step, [*series, *dots], names)
     width = 0 if stacked else 160 + 110 * len(at)
-    return Chart(what, _data([*columns, *beside], layout), table, width=width)
+    return Chart(what, [*columns, *beside], layout, table, width=width)
 
 
 def _span(
@@ -250,7 +254,8 @@ def matrix_chart(
     show = "{:.0f}".format if whole else wording.fraction
     texts = [["" if np.isnan(v) else show(v) for v in row] for row in cells]
     numbered = len(columns) <= (6 if caption else NUMBERED)
-    heat = go.Heatmap(
+    heat = _trace(
+        "heatmap",
         z=[_known(row) for row in cells],
         coloraxis="coloraxis",
         text=texts,
@@ -267,7 +272,8 @@ def matrix_chart(
         xgap=1,
         ygap=1,
     )
-    marks = go.Scatter(
+    marks = _trace(
+        "scatter",
         mode="markers",
         x=[column + 0.36 for _, column in sorted(marked)],
         y=[row - 0.3 for row, _ in sorted(marked)],
@@ -286,10 +292,10 @@ def matrix_chart(
         "xaxis": _names(column_title, columns) | {"range": [-0.5, width - 0.5]},
         "yaxis": _names(row_title, rows) | {"range": [height - 0.5, -0.5]},
     }
-    data = _data([heat, marks] if marked else [heat], layout)
     lines = [[name, *line] for name, line in zip(rows, texts, strict=True)]
     table = Table([row_title, *columns], lines)
-    return Chart(what, data, table, caption, 220 + 54 * width)
+    traces = [heat, marks] if marked else [heat]
+    return Chart(what, traces, layout, table, caption, 220 + 54 * width)
 
 
 class Point(NamedTuple):
@@ -306,7 +312,8 @@ def point_chart(
 ) -> Chart:
     """Draw points by the name of their category, with one scale for both axes."""
     traces = [
-        go.Scatter(
+        _trace(
+            "scatter",
             mode="markers+text",
             name=name,
             x=[point.position[0] for point in members],
@@ -331,14 +338,12 @@ def point_chart(
         for members in categories.values()
         for point in members
     ]
-    return Chart(what, _data(traces, layout), Table(["point", "x", "y"], rows), caption)
+    return Chart(what, traces, layout, Table(["point", "x", "y"], rows), caption)
 
 
-def _data(traces: Iterable[Any], layout: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "data": [one.to_plotly_json() for one in traces],
-        "layout": go.Layout(**layout).to_plotly_json(),
-    }
+def _trace(kind: str, **properties: object) -> dict[str, Any]:
+    """Make one of Plotly's traces; what is None has Plotly's default."""
+    return {"type": kind} | {k: v for k, v in properties.items() if v is not None}
 
 
 def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Table:
@@ -363,13 +368,14 @@ def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Ta
     return Table([step, *(one.name for one in series)], rows)
 
 
-def _band(one: Series) -> go.Scatter:
+def _band(one: Series) -> dict[str, Any]:
     """Draw the area within a line's spread; it ends where fractions do."""
     there = ~np.isnan(one.values)
     at, middle = np.array(one.at)[there], one.values[there]
     half = np.nan_to_num(np.array(one.spread, np.float64))[there]
     edges = np.clip([*(middle + half), *(middle - half)[::-1]], 0, 1)
-    return go.Scatter(
+    return _trace(
+        "scatter",
         mode="lines",
         x=[*at.tolist(), *at[::-1].tolist()],
         y=edges.tolist(),
@@ -394,18 +400,16 @@ def _task_bands(tasks: Sequence[int]) -> dict[str, Any]:
     spans = [
         (f"{word}{task}", ends[i], ends[i + 1]) for i, (task, _) in enumerate(groups)
     ]
-    spans = spans if len(spans) > 1 else []
+    if len(spans) < 2:
+        return {}
     look = {"fillcolor": "var(--panel)", "line": {"width": 0}, "layer": "below"}
     edges = {"type": "rect", "y0": 0, "y1": 1, "yref": "paper"}
     place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    return {
-        "shapes": [{**edges, **look, "x0": x, "x1": end} for _, x, end in spans[1::2]],
-        "annotations": [
-            {**place, "x": (left + right) / 2, "text": name}
-            for name, left, right in spans
-            if len(spans) <= 40
-        ],
-    }
+    shapes = [{**edges, **look, "x0": x, "x1": end} for _, x, end in spans[1::2]]
+    names = [
+        {**place, "x": (left + right) / 2, "text": name} for name, left, right in spans
+    ]
+    return {"shapes": shapes, **({"annotations": names} if len(names) <= 40 else {})}
 
 
 def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:

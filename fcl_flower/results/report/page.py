@@ -91,7 +91,10 @@ def page(
         sources=sources,
         style=STYLE,
         script=SCRIPT,
-        figures=[{"what": one.what, **one.data} for one in charts],
+        figures=[
+            {"what": one.what, "data": one.traces, "layout": one.layout}
+            for one in charts
+        ],
         library=_library() if charts else "",
     )
 
@@ -296,7 +299,7 @@ TEMPLATE = """\
 {%- macro figure(one) %}
 <figure{% if one.width %} style="max-width:{{ one.width }}px"{% endif %}>
 <div class="chart" role="img" aria-label="{{ one.what }}"
- style="height:{{ one.data.layout.height }}px"></div>
+ style="height:{{ one.layout.height }}px"></div>
 <figcaption>{{ one.caption or one.what }}</figcaption>
 <details class="numbers"><summary>Numbers of this picture</summary>
 {{ plain(one.table) }}</details>
