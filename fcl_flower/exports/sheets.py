@@ -5,10 +5,9 @@ against a reference: does it differ by more than chance does?
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -57,19 +56,15 @@ Unit = TypeVar("Unit", bound=int | tuple[int, int])
 """What is measured once with each method: a seed, or a seed's client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A table, with the name of its file; what is unknown is None."""
+class Sheet(NamedTuple):
+    """A table, with the name of its file.
+
+    What a row lacks, or has as None, is unknown; what is of no column is left out.
+    """
 
     name: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-    @classmethod
-    def of(cls, name: str, columns: Sequence[str], rows: Iterable[Row]) -> "Sheet":
-        """Arrange rows by column; what a row lacks is None."""
-        values = (tuple(row.get(column) for column in columns) for row in rows)
-        return cls(name, tuple(columns), tuple(values))
+    columns: Sequence[str]
+    rows: Sequence[Row]
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Result]:
@@ -105,7 +100,7 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
         rows["runs"].append(result.summary)
         rows["classes"] += (whose | row for row in result.summary.get("per_class", ()))
     return [
-        Sheet.of(name, columns, rows[name])
+        Sheet(name, columns, rows[name])
         for name, columns in COLUMNS.items()
         if rows[name] or name != "classes"
     ]
@@ -125,8 +120,8 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
     """
     path = folder / f"{sheet.name}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(sheet.columns)
+        lines = csv.DictWriter(file, sheet.columns, extrasaction="ignore")
+        lines.writeheader()
         lines.writerows(sheet.rows)
     return path
 
@@ -137,10 +132,7 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
         import pyarrow as pa
         from pyarrow import parquet
     path = folder / f"{sheet.name}.parquet"
-    columns = {
-        name: [row[place] for row in sheet.rows]
-        for place, name in enumerate(sheet.columns)
-    }
+    columns = {name: [row.get(name) for row in sheet.rows] for name in sheet.columns}
     parquet.write_table(pa.table(columns), path)
     return path
 
@@ -220,7 +212,7 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
                 "client_pairs": of_clients.pairs,
             }
         lines.append(line)
-    return Sheet.of("methods", METHOD_COLUMNS, lines)
+    return Sheet("methods", METHOD_COLUMNS, lines)
 
 
 def _tests(
@@ -275,15 +267,12 @@ def write_latex(methods: Sheet, folder: Path) -> Path:
 
 def latex(methods: Sheet) -> str:
     """Write the sheet of `methods_sheet` as a ``tabular``."""
-    rows = [dict(zip(methods.columns, row, strict=True)) for row in methods.rows]
-    known = [
-        key
-        for key in LATEX_MEASURES
-        if any(row[f"{key}_mean"] is not None for row in rows)
-    ]
-    means = [row["average_accuracy_mean"] for row in rows]
-    best = max((mean for mean in means if mean is not None), default=None)
-    reference = next((row["reference"] for row in rows if row["reference"]), None)
+    rows = methods.rows
+    means = {key: [row.get(f"{key}_mean") for row in rows] for key in LATEX_MEASURES}
+    known = [key for key in means if any(mean is not None for mean in means[key])]
+    accuracies = [mean for mean in means["average_accuracy"] if mean is not None]
+    best = max(accuracies, default=None)
+    reference = next(filter(None, (row.get("reference") for row in rows)), None)
     head = ["method", *(LATEX_MEASURES[key] for key in known)]
     notes = [_NOTE]
     if reference is not None:
@@ -309,11 +298,11 @@ def _cells(
 ) -> list[str]:
     cells = [row["label"].translate(_ESCAPED)]
     for key in known:
-        mean, deviation = row[f"{key}_mean"], row[f"{key}_deviation"]
+        mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
         bold = key == "average_accuracy" and mean == best
         cells.append(_spread(mean, deviation, bold))
     if tested:
-        cells += [_spread(row["difference"], None), _p(row["p_adjusted"])]
+        cells += [_spread(row.get("difference"), None), _p(row.get("p_adjusted"))]
     return cells
 
 

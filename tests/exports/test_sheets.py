@@ -38,7 +38,7 @@ def study(tmp_path):
 
 
 def rows_of(sheet):
-    return [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    return [{name: row.get(name) for name in sheet.columns} for row in sheet.rows]
 
 
 def read(path):
@@ -172,7 +172,7 @@ def test_parquet_keeps_numbers_words_and_what_is_unknown(study, tmp_path):
 
     for sheet in [*run_sheets(finished_runs([study])), Sheet("none", ("a",), ())]:
         table = parquet.read_table(write_parquet(sheet, tmp_path))
-        assert tuple(table.column_names) == sheet.columns
+        assert table.column_names == [*sheet.columns]
         assert table.to_pylist() == rows_of(sheet)
 
 
@@ -221,7 +221,7 @@ OTHER = {
 def test_latex_has_what_is_known_the_best_in_bold_and_the_test():
     third = OTHER | {"label": "third", "p_adjusted": 0.25, "difference": 0.0004}
     rows = [BEST, OTHER, third | {"label": "x", "p_adjusted": None}, third]
-    lines = latex(Sheet.of("methods", METHOD_COLUMNS, rows))
+    lines = latex(Sheet("methods", METHOD_COLUMNS, rows))
 
     assert lines.splitlines()[1:] == [
         "% Difference of accuracy to best \\evil, seed by seed; p of the two-sided "
@@ -238,6 +238,6 @@ def test_latex_has_what_is_known_the_best_in_bold_and_the_test():
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    alone = latex(Sheet.of("methods", METHOD_COLUMNS, [BEST])).splitlines()
+    alone = latex(Sheet("methods", METHOD_COLUMNS, [BEST])).splitlines()
     assert alone[1] == r"\begin{tabular}{lrr}"
     assert alone[3] == r"method & accuracy & forgetting \\"
