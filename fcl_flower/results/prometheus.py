@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fcl_flower.core.errors import config_error, require_extra
@@ -38,47 +39,43 @@ class Exporter:
         with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
 
-        self.registry = registry = metrics.CollectorRegistry()
-        self._clock = clock
-        self._planned = metrics.Gauge(
+        self.registry, self._clock = metrics.CollectorRegistry(), clock
+        gauge = partial(metrics.Gauge, registry=self.registry)
+        counter = partial(metrics.Counter, registry=self.registry)
+        self._planned = gauge(
             "fcl_rounds_planned",
             "Rounds of the whole run; updates where it is asynchronous.",
-            registry=registry,
         )
-        self._rounds = metrics.Counter(
-            "fcl_rounds",
-            "Rounds that are finished, those before a resumption too.",
-            registry=registry,
+        self._rounds = counter(
+            "fcl_rounds", "Rounds that are finished, those before a resumption too."
         )
         self._seconds = metrics.Summary(
-            "fcl_round_seconds", "What rounds took.", registry=registry
+            "fcl_round_seconds", "What rounds took.", registry=self.registry
         )
-        metrics.Gauge(
+        gauge(
             "fcl_clients_connected",
             "Clients that were connected when the server last looked.",
-            registry=registry,
         ).set_function(connected)
-        self._traffic = metrics.Counter(
+        self._traffic = counter(
             "fcl_bytes",
             "Bytes of finished rounds, up from clients and down to them.",
             ["direction"],
-            registry=registry,
         )
-        self._last, self._loss, self._accuracy = (
-            metrics.Gauge(name, what, registry=registry)
-            for name, what in (
-                ("fcl_last_round_timestamp_seconds", "When the last round ended."),
-                ("fcl_loss", "Training loss of the last round, mean over clients."),
-                ("fcl_accuracy", "Accuracy of the last test, mean over clients."),
-            )
+        self._last = gauge(
+            "fcl_last_round_timestamp_seconds", "When the last round ended."
         )
-        for gauge in (self._last, self._loss, self._accuracy):
-            gauge.set(math.nan)
-        self._left_out = metrics.Counter(
+        self._loss = gauge(
+            "fcl_loss", "Training loss of the last round, mean over clients."
+        )
+        self._accuracy = gauge(
+            "fcl_accuracy", "Accuracy of the last test, mean over clients."
+        )
+        for unknown in (self._last, self._loss, self._accuracy):
+            unknown.set(math.nan)
+        self._left_out = counter(
             "fcl_left_out",
             "Updates and evaluations that were not used, by class of reason.",
             ["cause"],
-            registry=registry,
         )
         for way in ("up", "down"):
             self._traffic.labels(way)

@@ -18,7 +18,7 @@ from fcl_flower.results.report.charts import (
     point_chart,
 )
 from fcl_flower.results.report.page import Row, Section
-from fcl_flower.results.report.wording import LEGIBLE, OPEN, Table
+from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
 def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
@@ -28,8 +28,8 @@ def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
             [name, *(x if isinstance(x, str) else wording.fraction(x) for x in values)]
             for name, values in one.values.items()
         ]
-        folded = "Show every row" if len(rows) > OPEN else ""
-        table = Table([one.rows, *one.columns], rows, "diagnostics", folded=folded)
+        head, folded = [one.rows, *one.columns], "Show every row"
+        table = Table(head, rows, "diagnostics", folded=folded)
         yield Section(one.title, one.note, [table])
     elif isinstance(one, diagnostics.Matrix):
         yield _matrix(one, record)

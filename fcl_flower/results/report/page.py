@@ -65,8 +65,8 @@ def page(
 ) -> str:
     """Make one page; the same content gives the same bytes.
 
-    A section without parts is left out. Verdicts are sentences, each with its tone:
-    ``good``, ``bad`` or neither.
+    A section of nothing but tables without rows is left out. Verdicts are sentences,
+    each with its tone: ``good``, ``bad`` or neither.
     """
     # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
@@ -80,7 +80,11 @@ def page(
     )
     # What is no number would leave a picture empty without a word.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    shown = [one for one in sections if one.parts]
+    shown = [
+        section
+        for section in sections
+        if any(not isinstance(part, Table) or part.rows for part in section.parts)
+    ]
     charts = charts_of(shown)
     return environment.from_string(TEMPLATE).render(
         title=title,
@@ -312,7 +316,8 @@ TEMPLATE = """\
 {% elif one.kind == "row" %}<div class="multiples {{ one.name }}">
 {% for small in one.charts %}{{ figure(small) }}{% endfor %}
 </div>
-{% elif one.folded %}<details><summary>{{ one.folded }}</summary>
+{% elif one.folded and one.rows|length > one.whole %}
+<details><summary>{{ one.folded }}</summary>
 <div class="tall">{{ plain(one) }}</div></details>
 {% else %}{{ plain(one) }}
 {% endif %}

@@ -39,7 +39,7 @@ from fcl_flower.results.report.page import (
     page,
     write_page,
 )
-from fcl_flower.results.report.wording import LEGIBLE, OPEN, Cell, Table, Value
+from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
 MULTIPLES = 10
 """Clients up to which each gets a small matrix of its own, and a dot in the bars."""
@@ -388,25 +388,24 @@ def _classes(summary: Summary) -> Section:
         for one in sorted(summary.per_class, key=lambda one: (one.recall, one.name))
     ]
     head = ["class", "tested", "recall", "precision", "F1"]
-    folded = "Show every class" if len(rows) > OPEN else ""
     return Section(
         "Accuracy of every class",
         "After the last task, over the test samples of all clients, worst first. "
         "Recall: fraction of a class's samples that were answered rightly; precision: "
         "fraction of its answers that were right; F1: the harmonic mean of the two.",
-        [Table(head, rows, "classes", folded=folded)] if rows else [],
+        [Table(head, rows, "classes", folded="Show every class")],
     )
 
 
 def _names_of_classes(record: Record) -> Iterator[Section]:
     holders = record.begun.class_holders
     rows = [[name, str(client)] for name, client in sorted(_held_by_one(holders))]
-    folded = "Show these classes" if len(rows) > OPEN else ""
+    folded = "Show these classes"
     yield Section(
         "Classes that one client alone has",
         "Clients name the classes of a single head as they meet them. What no other "
         "has named, in any spelling, may be right, or a slip in the client's labels.",
-        [Table(["class", "client"], rows, "class-holders", 2, folded)] if rows else [],
+        [Table(["class", "client"], rows, "class-holders", 2, folded)],
     )
     alike = [
         [
@@ -419,7 +418,7 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
         "Classes that look alike",
         "Names that differ in case, white space or decimals alone; yet each is a class "
         "of its own. Clients stand in the order of the names.",
-        [Table(["classes", "clients"], alike, "look-alikes", 2)] if alike else [],
+        [Table(["classes", "clients"], alike, "look-alikes", 2)],
     )
 
 
@@ -468,14 +467,13 @@ def _rounds(record: Record) -> Iterator[Section]:
         ]
         for client in sorted(times)
     ]
-    folded = "Show the reasons" if len(rows) > OPEN else ""
     head = ["client", "last reason", "times", "last in round"]
     yield Section(
         "Clients left out of a round",
         "An update or an evaluation was refused, came late or did not come. The reason "
         "is that of the last time, in the words of the server; it may quote what the "
         "client sent.",
-        [Table(head, rows, "left-out", 2, folded)] if rows else [],
+        [Table(head, rows, "left-out", 2, "Show the reasons")],
     )
 
 
@@ -559,13 +557,13 @@ def _scenario(record: Record) -> Section:
         [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
         for client, stream in enumerate(streams)
     ]
-    folded = "Show every client's tasks" if clients > MULTIPLES else ""
+    folded = "Show every client's tasks"
     head = ["client", *(f"task {t}" for t in range(longest))]
     return Section(
         "Tasks",
         f"{tasks} at most, {_drawn(record)} Under each task: its class group, its "
         "classes, and these three counts.",
-        [Table(head, rows, "scenario", longest + 1, folded)],
+        [Table(head, rows, "scenario", longest + 1, folded, MULTIPLES)],
     )
 
 
