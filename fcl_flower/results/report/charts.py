@@ -64,17 +64,22 @@ def line_chart(
     title: str = "test accuracy",
     tasks: Sequence[int] = (),
     marked: Collection[int] = (),
-) -> Chart:
+) -> Chart | None:
     """Draw values after each ``step``, a task or round, with the last in the legend.
+
+    None where no series has a value.
 
     Args:
         what: the chart shows.
         step: what the places of the x axis count.
-        series: the lines, none of which is NaN everywhere.
+        series: the lines; those that are NaN everywhere are left out.
         title: of the y axis.
         tasks: those of each round, drawn as bands behind the lines.
         marked: rounds in which a reply is missing, as triangles at the bottom.
     """
+    series = [one for one in series if not np.isnan(one.values).all()]
+    if not series:
+        return None
     at = sorted({place for one in series for place in one.at})
     layout = {
         "height": 340 + 8 * len(series),

@@ -404,8 +404,6 @@ def _curves(
         found = [curve(run) for run in group.runs]
         at = sorted(set.intersection(*map(set, found)))
         values = np.array([[one[place] for place in at] for one in found])
-        if np.isnan(values).all():
-            continue
         several = len(group.runs) > 1
         series.append(
             Series(
@@ -418,7 +416,7 @@ def _curves(
             )
         )
     title = "validation accuracy" if curve is _validation else "test accuracy"
-    return [line_chart(what, step, series, title)] if series else []
+    return [line_chart(what, step, series, title)]
 
 
 def _over_tasks(record: Record) -> dict[int, float]:

@@ -137,7 +137,7 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
     )
 
 
-def _agreement(frames: Sequence[Clustering]) -> Chart:
+def _agreement(frames: Sequence[Clustering]) -> Chart | None:
     at = [frame.round for frame in frames]
     ari = np.array([frame.ari for frame in frames], np.float64)
     effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)

@@ -28,8 +28,8 @@ class Row:
     name: str = ""
 
 
-Part: TypeAlias = Table | Chart | Row | str
-"""A text is a line between tables and charts."""
+Part: TypeAlias = Table | Chart | Row | str | None
+"""A text is a line between tables and charts; None is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def page(
     shown = [
         section
         for section in sections
-        if any(not isinstance(part, Table) or part.rows for part in section.parts)
+        if any(part.rows if isinstance(part, Table) else part for part in section.parts)
     ]
     charts = charts_of(shown)
     return environment.from_string(TEMPLATE).render(
@@ -352,7 +352,7 @@ TEMPLATE = """\
 <p class="note">This command runs the same again:</p>
 <pre>{{ section.command }}</pre>
 {% endif %}
-{% for one in section.parts %}{{ part(one) }}{% endfor %}
+{% for one in section.parts if one %}{{ part(one) }}{% endfor %}
 </section>
 {% endfor %}
 <footer>Clients, tasks and concepts are counted from 0 and rounds from 1, as in the

@@ -294,13 +294,10 @@ def _lines(
     colours: Iterable[str],
     step: str = "task",
 ) -> list[Part]:
-    """Draw a line for each column of values that has any."""
-    series = [
-        Series(name, at, column, colour)
-        for name, column, colour in zip(names, values.T, colours, strict=True)
-        if not np.isnan(column).all()
-    ]
-    return [line_chart(what, step, series)] if series else []
+    """Draw a line for each column of values."""
+    columns = zip(names, values.T, colours, strict=True)
+    series = [Series(name, at, column, colour) for name, column, colour in columns]
+    return [line_chart(what, step, series)]
 
 
 def _forgetting(accuracy: Accuracy) -> list[Part]:
@@ -485,9 +482,8 @@ def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
         ("Training loss", [one.loss for one in rounds], "var(--c1)"),
     ):
         name, line = what.lower(), np.array(values, np.float64)
-        if not np.isnan(line).all():
-            series = [Series(name, at, line, colour)]
-            yield line_chart(what, "round", series, name, tasks, failed)
+        series = [Series(name, at, line, colour)]
+        yield line_chart(what, "round", series, name, tasks, failed)
 
 
 def _traffic(record: Record) -> Iterator[Part]:
