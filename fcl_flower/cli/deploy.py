@@ -14,9 +14,6 @@ from rich.console import Console
 
 from fcl_flower.cli.options import (
     configured,
-    live_option,
-    live_port,
-    live_port_option,
     output_folder,
     resume_option,
     resumed,
@@ -297,8 +294,6 @@ def client(
     help="Seconds until all clients are there, after which the run is stopped; 0 for "
     "no limit.",
 )
-@live_option
-@live_port_option
 def run(
     server: str,
     certs: Path | None,
@@ -306,17 +301,13 @@ def run(
     output: Path | None,
     resume: Path | None,
     start_timeout: int,
-    live: bool,
-    port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
     Without --clients, all that are connected take part. The server writes the results,
     so that --output names a folder of its machine, even where this is typed on another.
-    --live needs that folder on this machine.
     """
-    from fcl_flower.cli.live import live_run
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
     from fcl_flower.deploy.logs import without_colours
@@ -326,7 +317,6 @@ def run(
     from fcl_flower.simulation.local_runs import Job
     from fcl_flower.simulation.progress import Display, write_line
 
-    port = live_port(live, port)
     config = resumed(resume, given, output) if resume else configured(given)
     certificates = certificates_of(certs, insecure)
     authority = certificates and present(certificates.authority, "certs")
@@ -361,7 +351,7 @@ def run(
     again = f"fcl run --server {server} {access} --resume {folder}"
     try:
         job = Job(resolved, folder)
-        with live_run(port, folder, console), Display(console, [job]) as display:
+        with Display(console, [job]) as display:
             superlink.run(
                 config,
                 report=show,

@@ -112,17 +112,6 @@ data_option = click.option(
 output_option = click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for the results."
 )
-live_option = click.option(
-    "--live",
-    is_flag=True,
-    help="Serve the page of what goes on, on this machine alone.",
-)
-live_port_option = click.option(
-    "--live-port",
-    "port",
-    type=click.IntRange(0, 65535),
-    help="Of the page of --live; by default a free one.",
-)
 resume_option = click.option(
     "--resume",
     type=click.Path(path_type=Path),
@@ -133,13 +122,6 @@ resume_option = click.option(
 
 LONGER = ("tasks", "clients", "rounds")
 """Settings of which a run that goes on may have more."""
-
-
-def live_port(live: bool, port: int | None) -> int | None:
-    """Choose the port of the page, 0 for a free one; None without a page."""
-    if not live and port is not None:
-        raise config_error("live-port", port, "none without --live")
-    return (port or 0) if live else None
 
 
 def resumed(
@@ -320,8 +302,7 @@ def backend_of(
 def several_runs(command: F) -> F:
     """Give a command of several runs the options of where they go.
 
-    It gets ``output``, the ``backend``, and the ``port`` of a live
-    page or None.
+    It gets ``output`` and the ``backend``.
     """
 
     @wraps(command)
@@ -331,16 +312,14 @@ def several_runs(command: F) -> F:
         workers: int | None,
         gpus_per_client: float,
         processes: int,
-        live: bool,
-        port: int | None,
         **given: Any,  # noqa: ANN401
     ) -> None:
         chosen = backend_of(backend, workers, gpus_per_client, processes, folders)
-        command(backend=chosen, port=live_port(live, port), **given)
+        command(backend=chosen, **given)
 
     options = (
         *(data_option, backend_option, workers_option, gpus_option, jobs_option),
-        *(output_option, live_option, live_port_option),
+        output_option,
     )
     for option in reversed(options):
         call = option(call)

@@ -16,9 +16,6 @@ from fcl_flower.cli.options import (
     data_option,
     gpus_option,
     listed,
-    live_option,
-    live_port,
-    live_port_option,
     output_folder,
     output_option,
     resume_option,
@@ -47,22 +44,17 @@ if TYPE_CHECKING:
 @output_option
 @click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
 @resume_option
-@live_option
-@live_port_option
 def simulate(
     folders: tuple[Path, ...],
     output: Path | None,
     overwrite: bool,
     resume: Path | None,
-    live: bool,
-    port: int | None,
     backend: str,
     workers: int | None,
     gpus_per_client: float,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine."""
-    from fcl_flower.cli.live import live_run
     from fcl_flower.core.processes import make_folder
     from fcl_flower.results.run_folder import lost_first_round, resumable
     from fcl_flower.setup.resolve import resolve
@@ -70,7 +62,6 @@ def simulate(
     from fcl_flower.simulation.progress import shown
 
     where = backend_of(backend, workers, gpus_per_client, folders=folders)
-    port = live_port(live, port)
     if resume:
         run = resolve(resumed(resume, given, output, folders))
     else:
@@ -88,8 +79,7 @@ def simulate(
         )
     make_folder(folder, "output")
     try:
-        with live_run(port, folder, console):
-            ((_, summary),) = shown(console, where, [Job(run, folder)])
+        ((_, summary),) = shown(console, where, [Job(run, folder)])
     except KeyboardInterrupt:
         if resumable(folder):
             again = f"fcl simulate --resume {folder}"
@@ -187,7 +177,6 @@ def compare(
     counterparts: bool,
     output: Path | None,
     backend: "Backend",
-    port: int | None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run several strategies on the identical scenario and put them side by side.
@@ -213,7 +202,7 @@ def compare(
     chosen = Study(variants, seeds_of(seeds)).mapped(
         lambda config: with_folders(config, backend.local_data)
     )
-    _study(chosen, folder, backend, port)
+    _study(chosen, folder, backend)
 
 
 @click.command()
@@ -231,7 +220,6 @@ def study(
     only: str | None,
     output: Path | None,
     backend: "Backend",
-    port: int | None,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped.
 
@@ -262,7 +250,6 @@ def study(
         found.mapped(changed),
         output or RUNS / file.absolute().parent.name,
         backend,
-        port,
         wanted,
         numbers,
     )
@@ -272,20 +259,13 @@ def _study(
     chosen: "Study",
     folder: Path,
     backend: "Backend",
-    port: int | None,
     wanted: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> None:
-    from fcl_flower.cli.live import live_study
     from fcl_flower.cli.tables import print_sheet
     from fcl_flower.results.tables import text_table
     from fcl_flower.simulation.progress import shown
-    from fcl_flower.simulation.study_runs import (
-        FOLDER,
-        candidate_study,
-        run_study,
-        settle,
-    )
+    from fcl_flower.simulation.study_runs import run_study, settle
 
     console = Console()
     titles = wanted or [variant.title for variant in chosen.variants]
@@ -296,19 +276,16 @@ def _study(
 
     try:
         if chosen.candidates:
-            trials = candidate_study(chosen)
-            with live_study(port, trials, folder / FOLDER, console):
-                chosen = settle(chosen, folder, run_all, titles)
+            chosen = settle(chosen, folder, run_all, titles)
             if (told := folder / "chosen.md").exists():
                 console.print(Markdown(told.read_text()))
-        with live_study(port, chosen, folder, console):
-            summaries = run_study(
-                chosen,
-                folder,
-                run_all,
-                lambda run: run.title in titles and run.run.seed in numbers,
-                backend.local_data,
-            )
+        summaries = run_study(
+            chosen,
+            folder,
+            run_all,
+            lambda run: run.title in titles and run.run.seed in numbers,
+            backend.local_data,
+        )
     except KeyboardInterrupt:
         again = f"the same command with --output {folder} goes on with it"
         click.echo(f"interrupted; {again}", err=True)

@@ -15,7 +15,7 @@ from fcl_flower.core.errors import ConfigError, require_extra
 from fcl_flower.deploy.certificates import Certificates
 from fcl_flower.results import journal
 from fcl_flower.results.known_runs import FOLDER, KnownRun, Standing, known_runs
-from fcl_flower.results.monitors import Exporter
+from fcl_flower.results.prometheus import Exporter
 from fcl_flower.service.status import ServiceStatus
 
 with require_extra("deploy", "metrics-port"):

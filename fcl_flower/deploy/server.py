@@ -188,7 +188,7 @@ def _serve_metrics(
     from prometheus_client import CollectorRegistry
 
     from fcl_flower.deploy.metrics import ServerMetrics
-    from fcl_flower.results.monitors import exporting
+    from fcl_flower.results.prometheus import exporting
 
     authority = certificates and certificates.authority
     registry = CollectorRegistry()

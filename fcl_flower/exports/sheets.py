@@ -5,31 +5,24 @@ against a reference: does it differ by more than chance does?
 """
 
 import csv
-import math
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-from scipy import stats
 
 from fcl_flower.core.errors import config_error, require_extra, unknown_name
 from fcl_flower.results import tables
-from fcl_flower.results.measures import confidence_margin, mean_measured
+from fcl_flower.results.measures import Paired, mean_measured, paired
 from fcl_flower.results.record import runs_in
 from fcl_flower.results.result import Result
+from fcl_flower.results.tables import COSTS
 
 Row: TypeAlias = Mapping[str, Any]
 
 MEASURES = (
     *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
     *("average_incremental_accuracy", "balanced_accuracy", "macro_f1"),
-)
-COSTS = (
-    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
 COLUMNS = {
     "accuracy": ("label", "seed", "client", "after_task", "task", "accuracy"),
@@ -63,19 +56,15 @@ Unit = TypeVar("Unit", bound=int | tuple[int, int])
 """What is measured once with each method: a seed, or a seed's client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A table, with the name of its file; what is unknown is None."""
+class Sheet(NamedTuple):
+    """A table, with the name of its file.
+
+    What a row lacks, or has as None, is unknown; what is of no column is left out.
+    """
 
     name: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-    @classmethod
-    def of(cls, name: str, columns: Sequence[str], rows: Iterable[Row]) -> "Sheet":
-        """Arrange rows by column; what a row lacks is None."""
-        values = (tuple(row.get(column) for column in columns) for row in rows)
-        return cls(name, tuple(columns), tuple(values))
+    columns: Sequence[str]
+    rows: Sequence[Row]
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Result]:
@@ -111,7 +100,7 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
         rows["runs"].append(result.summary)
         rows["classes"] += (whose | row for row in result.summary.get("per_class", ()))
     return [
-        Sheet.of(name, columns, rows[name])
+        Sheet(name, columns, rows[name])
         for name, columns in COLUMNS.items()
         if rows[name] or name != "classes"
     ]
@@ -131,8 +120,8 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
     """
     path = folder / f"{sheet.name}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(sheet.columns)
+        lines = csv.DictWriter(file, sheet.columns, extrasaction="ignore")
+        lines.writeheader()
         lines.writerows(sheet.rows)
     return path
 
@@ -143,54 +132,12 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
         import pyarrow as pa
         from pyarrow import parquet
     path = folder / f"{sheet.name}.parquet"
-    columns = {
-        name: [row[place] for row in sheet.rows]
-        for place, name in enumerate(sheet.columns)
-    }
+    columns = {name: [row.get(name) for row in sheet.rows] for name in sheet.columns}
     parquet.write_table(pa.table(columns), path)
     return path
 
 
 # ---- significance
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """One method held against a reference, unit by unit.
-
-    Attributes:
-        difference: mean over the units of the method's value minus the reference's.
-        deviation: standard deviation of these differences (n - 1); None of one.
-        p: two-sided p-value of the paired t-test; None where it says nothing: below two
-            units, or where all differences are the same.
-        margin: from ``difference`` to the ends of its 95 % interval; None below two.
-    """
-
-    difference: float
-    deviation: float | None
-    pairs: int
-    p: float | None
-    margin: float | None
-
-
-def paired(method: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Paired:
-    """Do Student's paired t-test of two methods over the units of both, at least one.
-
-    ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom, d the differences
-    (Student, Biometrika 1908). It takes them as drawn, each by itself, from one normal
-    distribution; of three seeds only a large difference is told from none.
-    """
-    units = sorted(method.keys() & reference.keys())
-    differences = [method[unit] - reference[unit] for unit in units]
-    mean, count = statistics.fmean(differences), len(units)
-    if count < 2:
-        return Paired(mean, None, count, None, None)
-    deviation = statistics.stdev(differences)
-    if deviation == 0:
-        return Paired(mean, deviation, count, None, 0.0)
-    error = deviation / math.sqrt(count)
-    p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-    return Paired(mean, deviation, count, p, confidence_margin(deviation, count))
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
@@ -265,18 +212,19 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
                 "client_pairs": of_clients.pairs,
             }
         lines.append(line)
-    return Sheet.of("methods", METHOD_COLUMNS, lines)
+    return Sheet("methods", METHOD_COLUMNS, lines)
 
 
 def _tests(
     values: Mapping[str, Mapping[Unit, float]], against: str
 ) -> list[Paired | None]:
-    """Test each method; None where there is nothing to pair."""
-    other = values[against]
-    return [
-        paired(own, other) if label != against and own.keys() & other.keys() else None
-        for label, own in values.items()
-    ]
+    """Test each method over the units that both have; None where there are none."""
+    other, found = values[against], list[Paired | None]()
+    for label, own in values.items():
+        units = sorted(own.keys() & other.keys()) if label != against else ()
+        differences = [own[unit] - other[unit] for unit in units]
+        found.append(paired(differences) if differences else None)
+    return found
 
 
 # ---- the sheet of methods as a table for a paper
@@ -319,15 +267,12 @@ def write_latex(methods: Sheet, folder: Path) -> Path:
 
 def latex(methods: Sheet) -> str:
     """Write the sheet of `methods_sheet` as a ``tabular``."""
-    rows = [dict(zip(methods.columns, row, strict=True)) for row in methods.rows]
-    known = [
-        key
-        for key in LATEX_MEASURES
-        if any(row[f"{key}_mean"] is not None for row in rows)
-    ]
-    means = [row["average_accuracy_mean"] for row in rows]
-    best = max((mean for mean in means if mean is not None), default=None)
-    reference = next((row["reference"] for row in rows if row["reference"]), None)
+    rows = methods.rows
+    means = {key: [row.get(f"{key}_mean") for row in rows] for key in LATEX_MEASURES}
+    known = [key for key in means if any(mean is not None for mean in means[key])]
+    accuracies = [mean for mean in means["average_accuracy"] if mean is not None]
+    best = max(accuracies, default=None)
+    reference = next(filter(None, (row.get("reference") for row in rows)), None)
     head = ["method", *(LATEX_MEASURES[key] for key in known)]
     notes = [_NOTE]
     if reference is not None:
@@ -353,11 +298,11 @@ def _cells(
 ) -> list[str]:
     cells = [row["label"].translate(_ESCAPED)]
     for key in known:
-        mean, deviation = row[f"{key}_mean"], row[f"{key}_deviation"]
+        mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
         bold = key == "average_accuracy" and mean == best
         cells.append(_spread(mean, deviation, bold))
     if tested:
-        cells += [_spread(row["difference"], None), _p(row["p_adjusted"])]
+        cells += [_spread(row.get("difference"), None), _p(row.get("p_adjusted"))]
     return cells
 
 

@@ -1,7 +1,7 @@
 """What is recorded of a run: its events, and what its documented files hold."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
@@ -14,6 +14,16 @@ Count = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BytesOfKind: TypeAlias = dict[str, Count]
 Scalars: TypeAlias = dict[str, float]
+ClassHolders: TypeAlias = Mapping[str, Collection[int]]
+"""The clients that have named each class of a single head."""
+
+EPSILON = "epsilon"
+"""Metric of an update: what the client's examples have cost so far, where they are the
+privacy unit."""
+LABEL_EPSILON = "label_epsilon"
+"""Metric: what statistics of the client's labels that it noised have cost so far."""
+MULTIPLY_ADDS = "multiply_adds"
+"""Metric: what the client has computed in the round's training, where it counts."""
 
 
 class _Noted(BaseModel):
@@ -258,14 +268,6 @@ class Round(_Noted):
     weight: float | None = None
     clock: float | None = None
     diagnostics: Scalars = {}
-
-
-class Measured(_Noted):
-    """An evaluation after learning a task: accuracies of a client's tasks so far."""
-
-    round: int
-    task: int
-    accuracy: dict[int, list[float]]
 
 
 class Progress(_Noted):

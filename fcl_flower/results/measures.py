@@ -17,6 +17,8 @@ end thus counts neither as zero nor at all. Where nothing is left the result is 
 """
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -127,66 +129,58 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
 # ---- runs held against each other
 
 
-def confidence_margin(deviation: float, count: int) -> float:
-    """Compute the distance from a mean to the ends of its 95 % interval.
-
-    ``t(n - 1) s / sqrt(n)``, as if the n values (at least 2, of standard deviation s
-    with n - 1 in the denominator) had been drawn independently from one normal
-    distribution (Student, Biometrika 1908).
-    """
-    # Imported here since it takes a while, and only what is shown to people asks.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TransferGain:
-    """What federation gained over local-only training; units are clients or seeds.
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """One method held against another, pair by pair: of clients, or of seeds.
 
     Attributes:
-        overall: mean over the units of ``per_unit``, in [-1, 1].
-        spread: standard deviation of ``per_unit`` (n - 1 in the denominator); NaN
-            with fewer than two units.
-        per_task: mean over the units for each task, shape (tasks,).
-        per_unit: mean over the tasks for each unit, shape (units,); NaN for a unit
-            that is missing in one of the two runs.
+        difference: mean over the pairs.
+        deviation: standard deviation of the differences (n - 1); None of one.
+        pairs: how many there are.
+        p: two-sided p-value of the paired t-test; None where it says nothing: below two
+            pairs, or where all differences are the same.
+        margin: from ``difference`` to the ends of its 95 % interval; None below two.
     """
 
-    overall: float
-    spread: float
-    per_task: Accuracy
-    per_task_spread: Accuracy
-    per_unit: Accuracy
-
-    @property
-    def margin(self) -> float:
-        """`confidence_margin` of ``overall``; NaN below two units."""
-        measured = int(np.count_nonzero(~np.isnan(self.per_unit)))
-        if measured < 2:
-            return math.nan
-        return confidence_margin(self.spread, measured)
+    difference: float
+    deviation: float | None
+    pairs: int
+    p: float | None
+    margin: float | None
 
 
-def transfer_gain(federated: Accuracy, local_only: Accuracy) -> TransferGain:
+def paired(differences: Sequence[float]) -> Paired:
+    """Do Student's paired t-test of differences, at least one (Biometrika 1908).
+
+    ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom. It takes them as
+    drawn, each by itself, from one normal distribution; of three only a large
+    difference is told from none.
+    """
+    mean, count = statistics.fmean(differences), len(differences)
+    if count < 2:
+        return Paired(mean, None, count, None, None)
+    deviation = statistics.stdev(differences)
+    if deviation == 0:
+        return Paired(mean, 0.0, count, None, 0.0)
+    # Imported here since it takes a while, and only what is shown to people asks.
+    from scipy.special import stdtr, stdtrit
+
+    error = deviation / math.sqrt(count)
+    p = 2 * float(stdtr(count - 1, -abs(mean) / error))
+    return Paired(mean, deviation, count, p, float(stdtrit(count - 1, 0.975)) * error)
+
+
+def transfer_gain(federated: Accuracy, local_only: Accuracy) -> Accuracy:
     """Compute the final accuracy with federation minus that without, pair by pair.
 
     ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i,
     both of shape (units, tasks, tasks). A unit is a client of one run, or a seed, for
-    which the clients' mean is given. A pair of which one run was not measured is left
-    out. Pairing matters: the clients differ from each other far more than the two runs
-    of one client.
+    which the clients' mean is given. What was not measured in both runs is NaN. Pairing
+    matters: the clients differ from each other far more than the two runs of one
+    client.
     """
     _same_shape(federated=federated, local_only=local_only)
-    gain = _checked(federated)[:, -1] - _checked(local_only)[:, -1]
-    per_unit = mean_measured(gain, axis=1)
-    return TransferGain(
-        overall=float(mean_measured(per_unit, axis=0)),
-        spread=float(spread_measured(per_unit, axis=0)),
-        per_task=mean_measured(gain, axis=0),
-        per_task_spread=spread_measured(gain, axis=0),
-        per_unit=per_unit,
-    )
+    return np.asarray(_checked(federated)[:, -1] - _checked(local_only)[:, -1])
 
 
 def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:

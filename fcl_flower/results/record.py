@@ -20,8 +20,10 @@ from fcl_flower.core.diagnostics import (
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.core.types import Array, Evaluation
 from fcl_flower.results import journal, measures
-from fcl_flower.results.costs import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.results.events import (
+    EPSILON,
+    LABEL_EPSILON,
+    MULTIPLY_ADDS,
     About,
     Begun,
     BytesByKind,
@@ -32,7 +34,6 @@ from fcl_flower.results.events import (
     Event,
     Extended,
     Finished,
-    Measured,
     Measures,
     Progress,
     Round,
@@ -124,7 +125,7 @@ class Record:
         """Begin without a round."""
         self.folder, self.scenario, self.begun = Path(), scenario, begun
         self.rounds: list[Round] = []
-        self.tests: list[Measured] = []
+        self.tests: list[Evaluated] = []
         self.diagnostics: Diagnostics = {}
         self.progress: Progress | None = None
         self.outcome: Summary | None = None
@@ -210,9 +211,9 @@ class Record:
         accuracy = np.full(shape, np.nan)
         for test in self.tests:
             place = rounds.index(test.round)
-            for client, values in test.accuracy.items():
-                columns = self.about.own_tasks(client)[: len(values)]
-                accuracy[place, client, columns] = values
+            for client, found in test.scores.items():
+                columns = self.about.own_tasks(client)[: len(found.accuracy)]
+                accuracy[place, client, columns] = found.accuracy
         return np.array(rounds, np.int64), accuracy
 
     def _add_round(self, event: Trained) -> None:
@@ -246,10 +247,7 @@ class Record:
         self.inferred.update(told)
         self.balanced.update({c: (row, one.balanced) for c, one in scores.items()})
         self.unbalanced |= any(one.unbalanced for one in scores.values())
-        accuracy = {client: list(found.accuracy) for client, found in scores.items()}
-        self.tests.append(
-            Measured(round=event.round, task=event.task, accuracy=accuracy)
-        )
+        self.tests.append(event)
         if self.begun.counts_classes:
             for client, found in scores.items():
                 counts = np.array(found.by_class, np.int64)  # (tasks, 3, classes)

@@ -3,12 +3,13 @@
 import csv
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.sections import PrivacySection
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.files import replace_file
@@ -16,24 +17,26 @@ from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.scenarios.plan import ConceptStream
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.results import costs, journal
-from fcl_flower.results.class_holders import ClassHolders
+from fcl_flower.results import journal
 from fcl_flower.results.environment import PeakMemory, current_environment
 from fcl_flower.results.events import (
+    EPSILON,
+    LABEL_EPSILON,
     About,
     Begun,
+    ClassHolders,
     Evaluated,
     Event,
     Extended,
     Finished,
     Hidden,
+    Privacy,
     ScenarioInfo,
     Summary,
     Traffic,
     Trained,
 )
 from fcl_flower.results.files import write_json
-from fcl_flower.results.monitors import RunListener
 from fcl_flower.results.record import Record, summarize
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
@@ -70,7 +73,7 @@ class Recorder:
         counterpart: str | None = None,
         single_task: bool = False,
         ledger: Ledger | None = None,
-        listeners: Sequence[RunListener] = (),
+        listeners: Sequence[Callable[[Event], None]] = (),
         classes: int = 0,
         class_names: Sequence[str] = (),
         simulated: bool = False,
@@ -87,7 +90,7 @@ class Recorder:
             counterpart: title of the same run without communication, if any.
             single_task: each task is learned alone, by a fresh model.
             ledger: what clients' data have cost, if the server counts that.
-            listeners: hear of what is recorded, that before a resumption too.
+            listeners: called with each event, those before a resumption too.
             classes: by how many classes clients count their answers; 0: not at all.
             class_names: of a single head; empty where each task has one.
             simulated: noise of privacy follows from the run's seed.
@@ -148,26 +151,23 @@ class Recorder:
 
     def replan(self, last: int, rounds_by_task: Sequence[int]) -> None:
         """Record after a round that the first tasks have other numbers of rounds."""
-        listed = ",".join(map(str, rounds_by_task))
-        self._config = self._config.replace(rounds_by_task=listed)
-        about = self._begun.about.model_copy(
-            update={
-                "rounds_by_task": list(rounds_by_task),
-                "total_rounds": _plan(self._config).num_rounds,
-            }
-        )
-        self._begun = self._begun.model_copy(update={"about": about})
-        self._write_config()
-        self.add(Extended(round=last, begun=self._begun))
+        config = self._config.replace(rounds_by_task=",".join(map(str, rounds_by_task)))
+        plan = _plan(config)
+        told = {"rounds_by_task": [*rounds_by_task], "total_rounds": plan.num_rounds}
+        about = self._begun.about.model_copy(update=told)
+        self._extend(last, config, about=about)
 
     def name_classes(self, names: Sequence[str], holders: ClassHolders) -> None:
         """Record the classes of a single head from now on, and who has which."""
-        self._config = self._config.replace(class_names=",".join(names))
+        config = self._config.replace(class_names=",".join(names))
         held = {name: sorted(clients) for name, clients in holders.items()}
         told = {"class_names": list(names), "class_holders": held}
-        self._begun = self._begun.model_copy(update=told)
+        self._extend(len(self.record.rounds), config, **told)
+
+    def _extend(self, last: int, config: RunConfig, **told: object) -> None:
+        self._config, self._begun = config, self._begun.model_copy(update=told)
         self._write_config()
-        self.add(Extended(round=len(self.record.rounds), begun=self._begun))
+        self.add(Extended(round=last, begun=self._begun))
 
     def _write_config(self) -> None:
         settings = self._config.replace(resume=False).to_file()
@@ -218,8 +218,11 @@ class Recorder:
                     for i, value in zip(own, found.accuracy, strict=False):
                         place = [event.round, event.task, client, i, tasks[i].name]
                         lines.writerow([*place, value])
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         for listener in self._listeners:
-            listener.add(event)
+            listener(event)
 
     def progress(
         self,
@@ -274,8 +277,8 @@ class Recorder:
         record, section = self.record, self._config.privacy
         if traffic is not None:
             record.traffic.add(traffic)
-        of_labels = record.reported[costs.LABEL_EPSILON]
-        remarks = costs.privacy_remarks(
+        of_labels = record.reported[LABEL_EPSILON]
+        remarks = _privacy_remarks(
             section, self._ledger, of_labels, simulated=self._simulated
         )
         if early := _ended_early(self._config):
@@ -298,8 +301,8 @@ class Recorder:
         if self._config.training.count_multiply_adds:
             found["multiply_adds"] = int(record.multiply_adds)
         if section.unit != "none":
-            reported = record.reported[costs.EPSILON]
-            privacy = costs.privacy_costs(
+            reported = record.reported[EPSILON]
+            privacy = _privacy_costs(
                 section, self._ledger, reported, simulated=self._simulated
             )
             found["privacy"] = privacy
@@ -312,10 +315,9 @@ class Recorder:
         write_json(self.folder / "summary.json", summary.content())
         return summary
 
-    def hand_over(self, summary: Summary, report: Path) -> None:
-        """Tell all listeners that the run is over, and where its page is."""
-        for listener in self._listeners:
-            listener.finish(summary, report)
+    def tell_end(self, summary: Summary) -> None:
+        """Tell all listeners that the run is over, once its page is there, too."""
+        self._tell(Finished(summary=summary))
 
 
 def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float | None:
@@ -332,6 +334,62 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
     recent = took[1:][-RECENT:] or took
     mean = sum(recent) / len(recent)
     return max(0.0, (total - len(took)) * mean - min(running, mean))
+
+
+def _privacy_costs(
+    section: PrivacySection,
+    ledger: Ledger | None,
+    reported: Mapping[int, float],
+    *,
+    simulated: bool,
+) -> Privacy:
+    """Sum up what differential privacy has cost each client, in epsilon.
+
+    Without a ledger of the server clients account for themselves: what they
+    ``reported``. In a simulation noise follows from the run's seed.
+    """
+    by_observer = {
+        "server": reported if ledger is None else ledger.epsilons("server"),
+        "clients": reported if ledger is None else ledger.epsilons("clients"),
+    }
+    by_client = by_observer[section.observer]
+    return Privacy(
+        **section.model_dump(exclude={"epsilon"}),
+        budget=section.epsilon,
+        epsilon=max(by_client.values(), default=0.0),
+        epsilon_server=max(by_observer["server"].values(), default=0.0),
+        epsilon_clients=max(by_observer["clients"].values(), default=0.0),
+        by_client=dict(sorted(by_client.items())),
+        simulated_noise=simulated,
+        stopped="" if ledger is None else ledger.stopped,
+    )
+
+
+def _privacy_remarks(
+    section: PrivacySection,
+    ledger: Ledger | None,
+    of_labels: Mapping[int, float],
+    *,
+    simulated: bool,
+) -> dict[str, str]:
+    """Say what a reader must know of the privacy of a run, by topic."""
+    found = {}
+    if of_labels:
+        most = f"epsilon {max(of_labels.values()):.3g} at delta {section.delta:g}"
+        said = f"noised statistics, at most {most} for a client"
+        found["privacy of labels"] = said
+    if section.unit == "none":
+        return found
+    if simulated:
+        found["privacy noise"] = "from the run's seed, as in every simulation"
+    if section.scores:
+        found["privacy of scores"] = (
+            "none: accuracies on clients' test data are exact, and no epsilon "
+            "covers them (privacy.scores)"
+        )
+    if ledger is not None and ledger.stopped:
+        found["privacy budget"] = ledger.stopped
+    return found
 
 
 def _size(begun: Begun) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing_extensions import override
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import config_error, require_extra
 from fcl_flower.core.types import Array
+from fcl_flower.results import tables
 from fcl_flower.results.files import json_lines, json_value
 
 if TYPE_CHECKING:
@@ -173,8 +174,6 @@ class Comparison:
 
     def table(self) -> Rows:
         """Make a row for each algorithm: mean and standard deviation over seeds."""
-        from fcl_flower.results import tables
-
         summaries = [result.summary for result in self.results]
         return Rows(tables.rows(summaries), tables.table(summaries))
 
@@ -206,12 +205,13 @@ class Comparison:
 def _markdown(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return ""
-    lines = [list(map(str, rows[0])), ["---"] * len(rows[0])]
-    lines += [
-        [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
-        for row in rows
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.markdown(
+        [*rows[0]],
+        [
+            [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
+            for row in rows
+        ],
+    )
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":

@@ -20,11 +20,28 @@ MeanAndStd: TypeAlias = Mapping[str, float | None]
 ALIKE = ("seed", "scenario", "dataset", "model", "clients", "tasks")
 """Keys of a summary that two runs must have in common for forward transfer."""
 
-COLUMNS = (
-    *("method", "seeds", "accuracy", "forgetting", "transfer gain", "up", "down"),
-    *("nominal up", "model"),
+MEANS: Mapping[str, str] = {
+    **{
+        key: key
+        for key in (
+            *("average_accuracy", "forgetting", "backward_transfer"),
+            *("honest_accuracy", "balanced_accuracy", "macro_f1"),
+            "inferred_task_accuracy",
+        )
+    },
+    "before_aggregation": "before_aggregation.average_accuracy",
+    **{
+        key: f"concepts.{key}"
+        for key in ("ari", "ari_least", "perfect_rounds", "effectiveness")
+    },
+}
+"""What a row has mean and deviation of: its place in a summary, by the row's key."""
+
+COSTS = (
+    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
+    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
 )
-"""Of every table."""
+"""Keys of which a row has the mean alone."""
 
 NOTE = (
     "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
@@ -36,56 +53,72 @@ NOTE = (
 )
 
 
-BALANCED = (
-    {"balanced_accuracy": "balanced accuracy"},
-    "Balanced accuracy: mean over a task's classes of the fraction of their samples "
-    "that were answered rightly.",
-)
-"""A column beside the accuracy, of runs with test sets of unbalanced classes."""
+class Column(NamedTuple):
+    """A column of a table.
 
-FURTHER: tuple[tuple[Mapping[str, str], str], ...] = (
-    (
-        {"before_aggregation": "before aggregation"},
+    One with a note is for runs that have something for it; the note explains it below.
+    """
+
+    head: str
+    key: str
+    note: str | None = None
+
+
+COLUMNS = (
+    Column("method", "label"),
+    Column("seeds", "seeds"),
+    Column("accuracy", "average_accuracy"),
+    Column(
+        "balanced accuracy",
+        "balanced_accuracy",
+        "Balanced accuracy: mean over a task's classes of the fraction of their "
+        "samples that were answered rightly.",
+    ),
+    Column("forgetting", "forgetting"),
+    Column("transfer gain", "transfer_gain"),
+    Column("up", "bytes_up"),
+    Column("down", "bytes_down"),
+    Column("nominal up", "nominal_bytes_up"),
+    Column("model", "model_bytes"),
+    Column(
+        "before aggregation",
+        "before_aggregation",
         "Before aggregation: the accuracy of what each client has trained itself in "
         "the last round; strategies that predict with what clients keep have no other.",
     ),
-    (
-        {"forward_transfer": "forward transfer"},
+    Column(
+        "forward transfer",
+        "forward_transfer",
         "Forward transfer: accuracy on a task just after it was learned, minus that of "
         "a fresh model that learned nothing else, with the same seed; mean over all "
         "tasks but the first.",
     ),
-    (
-        {"macro_f1": "macro F1"},
-        "Macro F1: mean over a task's classes of F1.",
-    ),
-    (
-        {"honest_accuracy": "honest clients"},
+    Column("macro F1", "macro_f1", "Macro F1: mean over a task's classes of F1."),
+    Column(
+        "honest clients",
+        "honest_accuracy",
         "Honest clients: the accuracy without the clients that were made hostile.",
     ),
-    (
-        {
-            "ari": "ARI",
-            "ari_least": "least ARI",
-            "perfect_rounds": "perfect rounds",
-            "effectiveness": "matching effectiveness",
-        },
+    Column(
+        "ARI",
+        "ari",
         "Hidden concepts: adjusted Rand index of the server's clusters against the "
         "concepts, mean and least over the rounds; fraction of the rounds in which it "
         "is 1; fraction of the updates that went into the concept model which their "
         "client had started from.",
     ),
-    (
-        {
-            "sample_accuracy": "accuracy over samples",
-            "average_incremental_accuracy": "average incremental accuracy",
-        },
+    Column("least ARI", "ari_least", ""),
+    Column("perfect rounds", "perfect_rounds", ""),
+    Column("matching effectiveness", "effectiveness", ""),
+    Column(
+        "accuracy over samples",
+        "sample_accuracy",
         "Class-incremental: accuracy over the test samples of all classes so far, "
         "after the last task; average incremental accuracy: its mean over the ends of "
         "all tasks.",
     ),
+    Column("average incremental accuracy", "average_incremental_accuracy", ""),
 )
-"""Columns of runs that have something for them: heads by key, and a note."""
 
 
 class TextTable(NamedTuple):
@@ -99,27 +132,35 @@ class TextTable(NamedTuple):
 def table(summaries: Sequence[Summary]) -> str:
     """Write `rows` as a Markdown table, with a note below that explains it."""
     head, cells, note = text_table(summaries)
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([*lines, "", note]) + "\n"
+    return f"{markdown(head, cells)}\n\n{note}\n"
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table."""
+    found = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*found, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def text_table(summaries: Sequence[Summary]) -> TextTable:
     """Write `rows` with the columns that they have something for."""
     found = rows(summaries)
-    beside, known = (
-        [one for one in columns if any(row[k] for row in found for k in one[0])]
-        for columns in ([BALANCED], FURTHER)
-    )
-    head, at = [*COLUMNS], COLUMNS.index("accuracy") + 1
-    lines = [_cells(row) for row in found]
-    for place, columns in ((at, beside), (len(head) + len(beside), known)):
-        keys = {key: name for heads, _ in columns for key, name in heads.items()}
-        head[place:place] = keys.values()
-        for line, row in zip(lines, found, strict=True):
-            line[place:place] = [_mean_of(row, key) for key in keys]
-    note = " ".join([NOTE, *(said for _, said in (*beside, *known))])
-    return TextTable(head, lines, note)
+    shown = [
+        one for one in COLUMNS if one.note is None or any(row[one.key] for row in found)
+    ]
+    lines = [[_cell(row, one.key) for one in shown] for row in found]
+    note = " ".join([NOTE, *(one.note for one in shown if one.note)])
+    return TextTable([one.head for one in shown], lines, note)
+
+
+def _cell(row: Mapping[str, Any], key: str) -> str:
+    if key == "label":
+        return str(row[key])
+    if key == "seeds":
+        return ", ".join(map(str, row[key]))
+    if key in COSTS:
+        return f"{row[key] / 1e6:.1f} MB"
+    form = "+.3f" if key in ("forward_transfer", "transfer_gain") else ".3f"
+    return format_mean_std(row.get(key), form)
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -153,29 +194,14 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
     runs = by_title[title]
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
-    for key in (
-        *("average_accuracy", "forgetting", "backward_transfer", "honest_accuracy"),
-        *("balanced_accuracy", "macro_f1", "inferred_task_accuracy"),
-    ):
-        row[key] = mean_and_std(run.get(key) for run in runs.values())
-    row["before_aggregation"] = mean_and_std(
-        (run.get("before_aggregation") or {}).get("average_accuracy")
-        for run in runs.values()
-    )
-    for key in (
-        *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-        *("model_bytes", "seconds"),
-    ):
-        row[key] = statistics.fmean(run[key] for run in runs.values())
-    for key in ("peak_memory", "multiply_adds"):
+    for key, place in MEANS.items():
+        row[key] = mean_and_std(_at(run, place) for run in runs.values())
+    for key in COSTS:
         known = mean_and_std(run.get(key) for run in runs.values())
         row[key] = None if known is None else known["mean"]
-    for key in ("ari", "ari_least", "perfect_rounds", "effectiveness"):
-        found = (run.get("concepts", {}).get(key) for run in runs.values())
-        row[key] = mean_and_std(found)
-    seen = [_accuracy_over_classes_seen(run) for run in runs.values()]
-    for place, key in enumerate(("sample_accuracy", "average_incremental_accuracy")):
-        row[key] = mean_and_std(of_run[place] for of_run in seen)
+    last, average = zip(*map(_accuracy_over_classes_seen, runs.values()), strict=True)
+    row["sample_accuracy"] = mean_and_std(last)
+    row["average_incremental_accuracy"] = mean_and_std(average)
     every = [run for of_title in by_title.values() for run in of_title.values()]
     transfers = (_forward_transfer(run, every) for run in runs.values())
     row["forward_transfer"] = mean_and_std(transfers)
@@ -192,24 +218,11 @@ def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str,
     return row
 
 
-def _mean_of(row: Mapping[str, Any], key: str) -> str:
-    form = "+.3f" if key in ("forward_transfer", "transfer_gain") else ".3f"
-    return format_mean_std(row.get(key), form)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["label"],
-        ", ".join(map(str, row["seeds"])),
-        *(
-            _mean_of(row, key)
-            for key in ("average_accuracy", "forgetting", "transfer_gain")
-        ),
-        *(
-            f"{row[key] / 1e6:.1f} MB"
-            for key in ("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes")
-        ),
-    ]
+def _at(summary: Summary, place: str) -> float | None:
+    found: Any = summary
+    for name in place.split("."):
+        found = (found or {}).get(name)
+    return None if found is None else float(found)
 
 
 def _forward_transfer(run: Summary, others: Sequence[Summary]) -> float | None:
@@ -246,8 +259,9 @@ def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | Non
         measures.transfer_gain(
             np.array(federated["client_accuracy"], float),
             np.array(local_only["client_accuracy"], float),
-        ).per_task
+        )
         for federated, local_only in pairs
     ]
-    mean = measures.mean_measured(np.array(gains), axis=0)
+    by_task = [measures.mean_measured(gain, axis=0) for gain in gains]
+    mean = measures.mean_measured(np.array(by_task), axis=0)
     return [None if np.isnan(value) else float(value) for value in mean]

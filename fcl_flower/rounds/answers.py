@@ -23,7 +23,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.data.local.client import finished_tasks
-from fcl_flower.results.costs import MULTIPLY_ADDS
+from fcl_flower.results.events import MULTIPLY_ADDS
 from fcl_flower.rounds import clients, messages, pixel_sums
 from fcl_flower.rounds.client import Client, client_data, local_data, run_parts
 from fcl_flower.rounds.copies import CopyError

@@ -14,7 +14,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.data.labels import look_alikes, plain, refusal
-from fcl_flower.results.class_holders import ClassHolders
+from fcl_flower.results.events import ClassHolders
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.questions import Asker
 from fcl_flower.rounds.transport import QUERY

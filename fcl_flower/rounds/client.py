@@ -40,7 +40,7 @@ from fcl_flower.models.heads import MultiHeadModel, mask_logits
 from fcl_flower.privacy.accounting import SPENT
 from fcl_flower.privacy.mechanism import is_simulated, privatize, secret_generator
 from fcl_flower.results import measures
-from fcl_flower.results.costs import EPSILON
+from fcl_flower.results.events import EPSILON
 from fcl_flower.rounds import versions
 from fcl_flower.rounds.checkpoint import (
     FolderStateStore,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
@@ -24,7 +24,7 @@ from fcl_flower.data.examples import TaskClasses
 from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
-from fcl_flower.results.monitors import RunListener
+from fcl_flower.results.events import Event
 from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
@@ -312,26 +312,25 @@ def _count(registry: ClientRegistry, timeout: float) -> int:
 
 def _exporters(
     port: int, registry: ClientRegistry, stack: ExitStack
-) -> Sequence[RunListener]:
+) -> Sequence[Callable[[Event], None]]:
     if not port:
         return ()
-    from fcl_flower.results.monitors import Exporter, exporting
+    from fcl_flower.results.prometheus import Exporter, exporting
 
     exporter = Exporter(lambda: len(registry.clients))
     stack.enter_context(exporting("run.metrics_port", port, exporter.registry))
-    return [exporter]
+    return [exporter.add]
 
 
 def _trackers(
     config: RunConfig, folder: Path, stack: ExitStack
-) -> Sequence[RunListener]:
+) -> Sequence[Callable[[Event], None]]:
     if not config.run.trackers:
         return ()
-    from fcl_flower.results.monitors import Tracking
-    from fcl_flower.results.trackers import TRACKERS
+    from fcl_flower.results.trackers import TRACKERS, tracking
 
     made = {name: TRACKERS[name](config, folder) for name in config.run.trackers}
-    return [stack.enter_context(closing(Tracking(made)))]
+    return [stack.enter_context(tracking(made))]
 
 
 def _reader(

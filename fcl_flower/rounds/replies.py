@@ -30,7 +30,7 @@ from fcl_flower.core.types import (
     group_kind,
     specs,
 )
-from fcl_flower.results import costs
+from fcl_flower.results.events import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.rounds import byte_counts, mailbox, messages
 from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.codec import decode, encode
@@ -240,10 +240,10 @@ class ReplyReader:
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         """Refuse an update whose costs are missing or negative."""
-        for name in (costs.EPSILON, costs.LABEL_EPSILON):
+        for name in (EPSILON, LABEL_EPSILON):
             if (found := metrics.get(name, 0.0)) < 0:
                 raise WireError(f"metrics/{name}: expected at least 0, got {found}")
-        name, count = costs.MULTIPLY_ADDS, metrics.get(costs.MULTIPLY_ADDS)
+        name, count = MULTIPLY_ADDS, metrics.get(MULTIPLY_ADDS)
         if self._counts_multiply_adds and (count is None or count < 0):
             raise WireError(f"metrics/{name}: expected a count, got {count}")
 

@@ -1,7 +1,6 @@
 """One federated continual learning run, over any transport."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import config_error
@@ -53,17 +52,10 @@ def run_federation(
     with ExitStack() as stack:
         run = prepare(config, transport, initial_model, num_rounds, seconds, stack)
         result = loop(run, evaluate_fn).run()
-        run.server.finish(_write_report)
+        run.server.finish()
         private = run.ledger is not None
         stopped = private and run.server.done < run.schedule.num_rounds
         if config.privacy.scores and not stopped:
             run.server.check_evaluated()
         run.server.check_kept()
     return result
-
-
-def _write_report(folder: Path) -> Path:
-    # Imported here, since Plotly takes a while, and only the end needs it.
-    from fcl_flower.results.report.run_page import write_report
-
-    return write_report(folder)

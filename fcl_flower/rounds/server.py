@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +26,7 @@ from fcl_flower.core.types import (
 )
 from fcl_flower.results.events import Evaluated, EvaluatedBefore, Traffic, Trained
 from fcl_flower.results.recorder import Recorder
+from fcl_flower.results.report.run_page import write_report
 from fcl_flower.rounds import byte_counts
 from fcl_flower.rounds.checkpoint import StateStore
 from fcl_flower.rounds.clients import ClientRegistry
@@ -383,13 +383,14 @@ class Server:
         """Note why clients were given up, which may be after the last round."""
         self._recorder.note_failures(reasons)
 
-    def finish(self, write_report: Callable[[Path], Path]) -> None:
+    def finish(self) -> None:
         """Write the summary and the report; only then is the run shown as finished."""
         advice = self._strategy.advice(self._recorder.record.diagnostics)
         summary = self._recorder.finish(self.traffic, advice)
         if advice:
             log(WARNING, "%s", advice)
-        self._recorder.hand_over(summary, write_report(self._recorder.folder))
+        write_report(self._recorder.folder)
+        self._recorder.tell_end(summary)
         log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
         for client, why in summary.left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)

@@ -226,7 +226,7 @@ class Service:
             return
         record, last = read(self._folder), plan.tasks - 1
         tested = {
-            c for test in record.tests if test.task == last for c in test.accuracy
+            c for test in record.tests if test.task == last for c in test.scores
         }
         away = [
             f"{client}:{last}"

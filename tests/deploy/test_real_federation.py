@@ -1,8 +1,6 @@
 """A real federation on this machine: server, clients and strangers, over TLS."""
 
-import contextlib
 import re
-import time
 from urllib.request import urlopen
 
 import psutil
@@ -24,16 +22,6 @@ def copied(source, target, *names):
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes((source / name).read_bytes())
-
-
-def page_under_way(lab, port):
-    """Return the page that the command "run" serves once there is a run to show."""
-    lab.until("run", f"live: http://127.0.0.1:{port}/")
-    while lab.started["run"].poll() is None:
-        with contextlib.suppress(OSError):  # an error's status is one too
-            return urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
-        time.sleep(0.1)
-    return ""
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +79,11 @@ def run(lab, name, *more):
 
 
 def first_run(lab):
-    port = free_port()
     lab.run(
         *("--tasks", 2, "--rounds", 1, "--classes-per-task", 2, "--seed", 7),
-        *("--output", "run", "--live", "--live-port", port),
+        *("--output", "run"),
         certs="of-user",
     )
-    lab.page = page_under_way(lab, port)
     lab.codes |= {name: lab.code(name) for name in ("run", "deceived")}
     lab.programs = {
         name: {program for program, _ in lab.members(name)}
@@ -140,13 +126,11 @@ def test_a_run_gives_what_an_undisturbed_one_gives_in_one_process(lab, tmp_path)
 
 def test_a_run_shows_its_command_its_log_and_how_far_it_is(lab):
     said = lab.said("run")
-    assert re.match(r"live: http://\S+/\n\S*flwr run \S+ fcl --stream\n", said)
+    assert re.match(r"\S*flwr run \S+ fcl --stream\n", said)
     assert "Successfully started run" in said
     assert "results and report.html" in said
     assert "task 1 of 0 to 1  round 2/2  accuracy so far" in said
     assert (lab.folder / "run" / "report.html").exists()
-    assert "<title>fedweit, under way</title>" in lab.page
-    assert 'id="live"' in lab.page
 
 
 def test_a_server_has_metrics_of_its_runs_and_its_clients(lab):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from run_folders import diagnostics_of, make_concept_run, make_run, summary_of
 
-from fcl_flower.results.report.charts import LineChart, Series
+from fcl_flower.results.report.charts import Series, line_chart
 from fcl_flower.results.report.comparison import comparison_charts
 from fcl_flower.results.report.run_page import run_charts
 
@@ -141,7 +141,7 @@ def test_every_chart_of_a_page_is_a_file_and_the_same_run_gives_the_same_bytes(
 def test_a_name_is_text_whatever_is_in_it(tmp_path):
     name = r"<b>$\frac</b> & $"
     line = Series(name, [0, 1], np.array([0.5, np.nan]), "var(--c0)")
-    chart = LineChart("../it/is what", "task", [line], "$")
+    chart = line_chart("../it/is what", "task", [line], "$")
 
     (path,) = write_figures([chart], tmp_path, "svg")
 

@@ -19,7 +19,7 @@ from records import begun, trained
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.processes import free_port
 from fcl_flower.results.events import Traffic
-from fcl_flower.results.monitors import Exporter
+from fcl_flower.results.prometheus import Exporter
 
 CAUSES = {"failed", "refused", "late", "state-lost", "unreachable"}
 FORGED = 'no"} 1\nfcl_rounds_total 99\nfcl_left_out_total{cause="mine'

@@ -101,36 +101,37 @@ def test_transfer_gain_by_hand():
     )
     # Gains per client and task: (0.1, 0.3), (0, 0), (0.1, -0.1).
     gain = measures.transfer_gain(federated, local_only)
-    np.testing.assert_allclose(gain.per_unit, [0.2, 0.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(gain.per_task, [0.2 / 3, 0.2 / 3])
-    assert gain.overall == pytest.approx(0.2 / 3)
-    # Deviations from the mean: 4/30, -2/30, -2/30, so the variance is 24/900/2.
-    assert gain.spread == pytest.approx(math.sqrt(24 / 900 / 2))
-    np.testing.assert_allclose(
-        gain.per_task_spread, [math.sqrt(1 / 300), math.sqrt(0.13 / 3)]
-    )
+    np.testing.assert_allclose(gain, [[0.1, 0.3], [0, 0], [0.1, -0.1]], atol=1e-12)
 
 
 def test_transfer_gain_leaves_out_what_is_missing_on_one_side():
     gain = measures.transfer_gain(BOTH, np.concatenate([ONE - 0.1, ONE]))
-    assert gain.overall == pytest.approx(0.1)
-    assert math.isnan(gain.per_unit[1])
-    assert math.isnan(gain.spread)
-    assert math.isnan(gain.margin)
-    federated = np.array([[[0.5]], [[0.7]], [[NAN]]])
-    gain = measures.transfer_gain(federated, np.full((3, 1, 1), 0.4))
-    assert gain.margin == pytest.approx(12.706205 * 0.1), "of two units"
+    np.testing.assert_allclose(gain[0], 0.1)
+    assert np.isnan(gain[1]).all()
+
+
+# ---- pairs
 
 
 @pytest.mark.parametrize("units", [2, 12, 500])
-def test_the_margin_is_that_of_students_t(units):
+def test_pairs_are_tested_by_students_t(units):
     """However many units: a table that ended somewhere would be too wide beyond."""
-    alone = np.zeros((units, 1, 1))
-    federated = np.random.default_rng(units).normal(0.1, 0.02, alone.shape)
-    gain = measures.transfer_gain(federated, alone)
-    low, high = stats.ttest_1samp(federated.ravel(), 0).confidence_interval(0.95)
-    found = [gain.overall - gain.margin, gain.overall + gain.margin]
-    assert found == pytest.approx([low, high])
+    rng = np.random.default_rng(units)
+    a, b = rng.normal(0.7, 0.05, units), rng.normal(0.65, 0.05, units)
+    found, test = measures.paired((a - b).tolist()), stats.ttest_rel(a, b)
+    assert found.pairs == units
+    assert found.p == pytest.approx(test.pvalue, rel=1e-9)
+    assert found.difference == pytest.approx((a - b).mean())
+    assert found.deviation == pytest.approx((a - b).std(ddof=1))
+    low, high = test.confidence_interval(0.95)
+    ends = [found.difference - found.margin, found.difference + found.margin]
+    assert ends == pytest.approx([low, high])
+
+
+def test_one_pair_or_equal_differences_say_nothing_of_chance():
+    alone = measures.Paired(0.25, None, 1, None, None)
+    assert measures.paired([0.25]) == alone
+    assert measures.paired([0.25, 0.25]) == measures.Paired(0.25, 0.0, 2, None, 0.0)
 
 
 @pytest.mark.parametrize(

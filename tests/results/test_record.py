@@ -371,7 +371,7 @@ def test_the_journal_alone_says_all_that_the_other_files_say(run, copied):
     expected = np.array(summary["client_accuracy"], float)
     np.testing.assert_array_equal(found.accuracy, expected)
     assert len((run / "accuracy.csv").read_text().splitlines()) == 1 + sum(
-        len(values) for test in found.tests for values in test.accuracy.values()
+        len(one.accuracy) for test in found.tests for one in test.scores.values()
     )
     assert found.progress is None
 

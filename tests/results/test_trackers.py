@@ -13,8 +13,12 @@ from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import PluginWarning
 from fcl_flower.core.types import Evaluation
-from fcl_flower.results.monitors import Tracking, accuracy_scalars, round_scalars
-from fcl_flower.results.trackers import TRACKERS, Tracker
+from fcl_flower.results.trackers import (
+    TRACKERS,
+    accuracy_scalars,
+    round_scalars,
+    tracking,
+)
 
 SMALL = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "progress": False}
 pytestmark = [
@@ -24,7 +28,7 @@ pytestmark = [
 ]
 
 
-class Heard(Tracker):
+class Heard:
     """Keeps all that it is told; fails at some step, if asked to."""
 
     made = ()
@@ -36,17 +40,22 @@ class Heard(Tracker):
         self.order, self.measures, self.closed = [], None, 0
         type(self).made += (self,)
 
+    def __enter__(self):
+        return self.log
+
     def log(self, scalars, step):
+        if step is None:
+            self.measures = scalars
+            self.report = (self.folder / "report.html").read_text()
+            return
         self.steps[step] |= scalars
         self.order.append(step)
         if step == self.fails:
             raise OSError("no route to host")
 
-    def finish(self, measures, report):
-        self.measures, self.report = measures, report.read_text()
-
-    def close(self):
+    def __exit__(self, *error):
         self.closed += 1
+        self.error = error[0]
 
 
 @pytest.fixture
@@ -103,18 +112,19 @@ def test_a_resumed_run_tells_all_again_and_one_that_fails_has_no_end(
     with pytest.raises(fcl.RoundError):
         simulate(tmp_path / "broken", "heard")
     assert (tracked()[-1].measures, tracked()[-1].closed) == (None, 1)
+    assert issubclass(tracked()[-1].error, fcl.RoundError)
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(tmp_path):
     one, broken = Heard(None, tmp_path), Heard(None, tmp_path)
     broken.fails = 2
-    tracking = Tracking({"broken": broken, "heard": one})
-    tracking.add(begun())
-    tracking.add(trained(1))
-    with pytest.warns(PluginWarning, match=r"^run.track: broken is left .*no route"):
-        tracking.add(evaluated(2, 0, {0: [0.5]}))
-    tracking.add(trained(2))
-    tracking.close()
+    with tracking({"broken": broken, "heard": one}) as hear:
+        hear(begun())
+        hear(trained(1))
+        message = r"^run.track: broken is left .*no route"
+        with pytest.warns(PluginWarning, match=message):
+            hear(evaluated(2, 0, {0: [0.5]}))
+        hear(trained(2))
     assert (broken.order, one.order) == ([1, 2], [1, 2, 2])
     assert (broken.closed, one.closed) == (0, 1)
 
@@ -196,7 +206,8 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="of the extra mlflow")
     address = f"sqlite:///{tmp_path / 'mine.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    TRACKERS["mlflow"](RunConfig(), tmp_path / "run").close()
+    with TRACKERS["mlflow"](RunConfig(), tmp_path / "run"):
+        pass
 
     client = mlflow.MlflowClient(address)
     experiment = client.get_experiment_by_name("fcl-flower")

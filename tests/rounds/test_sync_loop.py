@@ -393,14 +393,14 @@ def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
 
 
 def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatch):
-    from fcl_flower.results.report import run_page
+    from fcl_flower.rounds import server
 
     states = []
 
     def noted(folder):
         states.append(json.loads((folder / "progress.json").read_text())["state"])
 
-    monkeypatch.setattr(run_page, "write_report", noted)
+    monkeypatch.setattr(server, "write_report", noted)
     run_in_process(tiny(tmp_path, strategy="local", tasks=1))
     assert states == ["training"]
     assert json.loads((tmp_path / "progress.json").read_text())["state"] == "finished"

@@ -4,6 +4,8 @@ import json
 import re
 import xml.etree.ElementTree as ET
 
+import plotly.graph_objects as go
+
 
 def parsed(path):
     """Return the page as a tree: XHTML but for its first line and its program."""
@@ -84,6 +86,7 @@ def require_layout(page):
     assert [e.get("aria-label") for e in places] == [one["what"] for one in drawn]
     assert len({one["what"] for one in drawn}) == len(drawn)
     for figure, place in zip(drawn, places, strict=True):
+        go.Figure(figure["data"], figure["layout"])  # refuses what Plotly has not
         assert place.get("style") == f"height:{figure['layout']['height']}px"
         for trace in figure["data"]:
             if trace["type"] != "heatmap":

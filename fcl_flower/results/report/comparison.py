@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,15 +12,13 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
 from fcl_flower.results.events import About
-from fcl_flower.results.measures import TransferGain
+from fcl_flower.results.measures import Accuracy, Paired
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
-from fcl_flower.results.report.charts import BarChart, Chart, LineChart, Series
+from fcl_flower.results.report.charts import Chart, Series, bar_chart, line_chart
 from fcl_flower.results.report.page import (
-    Block,
     Part,
     Section,
-    Verdict,
     charts_of,
     page,
     write_page,
@@ -61,15 +59,25 @@ class Group:
 class Pair:
     """A federated method beside its local-only counterpart, seed by seed.
 
-    The spread is over seeds where there are several, else over clients; ``dots`` are
-    the gains of each such unit on each task, none where they are too many.
+    ``gains`` are `measures.transfer_gain`, whose units are seeds where there are
+    several, else clients.
     """
 
     federated: Group
     alone: str
     unit: str
-    gain: TransferGain
-    dots: Sequence[Series]
+    gains: Accuracy
+
+    @property
+    def by_unit(self) -> Accuracy:
+        """Mean of each unit over its tasks, NaN where it is missing in one run."""
+        return measures.mean_measured(self.gains, axis=1)
+
+    @property
+    def effect(self) -> Paired | None:
+        """What federation did over the units; None where nothing was measured."""
+        known = self.by_unit[~np.isnan(self.by_unit)].tolist()
+        return measures.paired(known) if known else None
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -81,7 +89,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
     return write_page(folder / "comparison.html", comparison_page(folder, runs))
 
 
-def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -> str:
+def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
     """Make the page of some runs, at least one.
 
     Runs with the same label are one row, mean and standard deviation over their seeds.
@@ -100,6 +108,8 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
     labels = {one.label for one in about}
     models = dict.fromkeys(one.model for one in about)
     steps = dict.fromkeys(map(wording.steps, about))
+    groups = _groups(found)
+    pairs = [*_pairs(groups)]
     return page(
         f"{wording.plural(len(labels), 'method')} on {first.scenario}",
         f"{first.dataset or wording.data(first)}, model {' or '.join(models)}, "
@@ -107,15 +117,16 @@ def comparison_page(folder: Path, runs: Sequence[Path], *, live: bool = False) -
         f"{wording.plural(first.tasks, wording.full_noun(first))}, "
         f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}",
-        _body(_groups(found), None if live else folder),
+        _sections(groups, pairs, folder),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
-        live=live,
+        verdicts=_verdicts(groups, pairs),
     )
 
 
 def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
     """List the charts of the page of some finished runs, in their order."""
-    return charts_of(_body(require_comparable(runs), None))
+    groups = require_comparable(runs)
+    return charts_of(_sections(groups, [*_pairs(groups)], None))
 
 
 def require_comparable(runs: Sequence[Path]) -> list[Group]:
@@ -201,7 +212,8 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
     Both must get hidden concepts in the same way: a client that has all at once gains
     by that, not by the federation.
     """
-    for group, other in product(groups, groups):
+    finished = [group for group in groups if not group.under_way]
+    for group, other in product(finished, finished):
         ours, theirs = group.about, other.about
         if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
             continue
@@ -221,30 +233,17 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
             known = np.where(unknown, np.nan, accuracies)
             means = measures.mean_measured(known, axis=2)
             unit, federated, local_only = "seed", means[:, 0], means[:, 1]
-        gains = federated[:, -1] - local_only[:, -1]
-        dots = [
-            Series(f"{unit} {number}", range(len(values)), values)
-            for number, values in enumerate(gains if len(gains) <= DOTS else ())
-        ]
-        gain = measures.transfer_gain(federated, local_only)
-        yield Pair(group, other.label, unit, gain, dots)
+        gains = measures.transfer_gain(federated, local_only)
+        yield Pair(group, other.label, unit, gains)
 
 
 # ---- the page
 
 
-def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
-    finished = [group for group in groups if not group.under_way]
-    about = groups[0].about
-    pairs, hidden = [*_pairs(finished)], about.hidden is not None
-    noun = wording.noun(about)
-    yield from map(_effect, pairs)
-    if finished and not pairs:
-        yield Verdict(
-            "No run here has its local-only counterpart of the same seed beside it, so "
-            "nothing can be said about federation."
-        )
-    yield from map(Verdict, _headlines(finished))
+def _sections(
+    groups: Sequence[Group], pairs: Sequence[Pair], folder: Path | None
+) -> Iterator[Section]:
+    hidden, noun = groups[0].about.hidden is not None, wording.noun(groups[0].about)
     known = {group.label: group.about.hidden for group in groups}
     given = [label for label, how in known.items() if how and how.reveal_ids]
     ids = f" Concept ids given to clients and server: {', '.join(given)}."
@@ -287,37 +286,47 @@ def _body(groups: Sequence[Group], folder: Path | None) -> Iterator[Block]:
     )
 
 
-def _effect(pair: Pair) -> Verdict:
-    """Say whether federation helped.
+def _verdicts(
+    groups: Sequence[Group], pairs: Sequence[Pair]
+) -> Iterator[tuple[str, str]]:
+    finished = [group for group in groups if not group.under_way]
+    yield from map(_effect, pairs)
+    if finished and not pairs:
+        sentence = (
+            "No run here has its local-only counterpart of the same seed beside it, so "
+            "nothing can be said about federation."
+        )
+        yield sentence, ""
+    for sentence in _headlines(finished):
+        yield sentence, ""
+
+
+def _effect(pair: Pair) -> tuple[str, str]:
+    """Say whether federation helped, and in which tone.
 
     It is said to help or to hurt only if the 95 % interval leaves out zero.
     """
-    gain, subject = pair.gain, pair.federated.label
-    known = gain.per_unit[~np.isnan(gain.per_unit)]
-    if not len(known):
-        return Verdict(
-            f"{subject}: nothing was measured at the end of both runs, so nothing "
-            "can be said about federation."
-        )
-    amount = f"{wording.signed(gain.overall)} final accuracy over {pair.alone}"
-    if len(known) == 1:
-        return Verdict(
-            f"{subject}: {amount}; with a single {pair.unit} there is no telling "
-            "whether federation did it."
-        )
-    better = int((known > 0).sum())
-    low, high = gain.overall - gain.margin, gain.overall + gain.margin
+    effect, subject = pair.effect, pair.federated.label
+    if effect is None:
+        sentence = "nothing was measured at the end of both runs, so nothing can be "
+        return f"{subject}: {sentence}said about federation.", ""
+    gain, margin = effect.difference, effect.margin
+    amount = f"{wording.signed(gain)} final accuracy over {pair.alone}"
+    if margin is None:
+        sentence = f"with a single {pair.unit} there is no telling whether federation "
+        return f"{subject}: {amount}; {sentence}did it.", ""
+    better, low, high = int((pair.by_unit > 0).sum()), gain - margin, gain + margin
     evidence = (
         f"{amount}, 95 % interval {wording.signed(low)} to {wording.signed(high)}, "
-        f"better for {better} of {wording.plural(len(known), pair.unit)}"
+        f"better for {better} of {wording.plural(effect.pairs, pair.unit)}"
     )
     if pair.unit == "client":
         evidence += "; one seed, so another may differ"
     if low <= 0 <= high:
-        return Verdict(f"No clear effect of federation on {subject}: {evidence}.")
-    if gain.overall > 0:
-        return Verdict(f"Federation helped {subject}: {evidence}.", "good")
-    return Verdict(f"Federation hurt {subject}: {evidence}.", "bad")
+        return f"No clear effect of federation on {subject}: {evidence}.", ""
+    if gain > 0:
+        return f"Federation helped {subject}: {evidence}.", "good"
+    return f"Federation hurt {subject}: {evidence}.", "bad"
 
 
 def _headlines(groups: Sequence[Group]) -> Iterator[str]:
@@ -395,8 +404,6 @@ def _curves(
         found = [curve(run) for run in group.runs]
         at = sorted(set.intersection(*map(set, found)))
         values = np.array([[one[place] for place in at] for one in found])
-        if np.isnan(values).all():
-            continue
         several = len(group.runs) > 1
         series.append(
             Series(
@@ -409,7 +416,7 @@ def _curves(
             )
         )
     title = "validation accuracy" if curve is _validation else "test accuracy"
-    return [LineChart(what, step, series, title)] if series else []
+    return [line_chart(what, step, series, title)]
 
 
 def _over_tasks(record: Record) -> dict[int, float]:
@@ -433,40 +440,43 @@ def _validation(record: Record) -> dict[int, float]:
 
 
 def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
-    known = [pair for pair in pairs if not np.isnan(pair.gain.overall)]
-    if not known:
+    known = [(pair, pair.effect) for pair in pairs]
+    effects = [(pair, effect) for pair, effect in known if effect is not None]
+    if not effects:
         return
-    gains = [pair.gain for pair in known]
-    at = range(len(known))
-    units = np.full((max(len(gain.per_unit) for gain in gains), len(known)), np.nan)
-    for place, gain in enumerate(gains):
-        units[: len(gain.per_unit), place] = gain.per_unit
-    dots = [
-        Series(f"{known[0].unit} {k}", at, values) for k, values in enumerate(units)
-    ]
+    at = range(len(effects))
+    units = zip_longest(*(pair.by_unit for pair, _ in effects), fillvalue=np.nan)
+    unit = effects[0][0].unit
+    dots = [Series(f"{unit} {k}", at, np.array(v)) for k, v in enumerate(units)]
     mean = Series(
         "mean",
         at,
-        np.array([gain.overall for gain in gains]),
-        [pair.federated.colour for pair in known],
-        np.array([gain.spread for gain in gains]),
+        np.array([effect.difference for _, effect in effects]),
+        [pair.federated.colour for pair, _ in effects],
+        np.array([effect.deviation for _, effect in effects], np.float64),
     )
-    yield BarChart(
+    yield bar_chart(
         "Transfer gain of every federated method",
         "method",
         [mean],
         "transfer gain",
         dots if len(dots) <= DOTS else (),
-        names=[pair.federated.label for pair in known],
+        names=[pair.federated.label for pair, _ in effects],
     )
-    drawn = [dot.values for pair in known for dot in pair.dots]
-    shown = np.concatenate([*drawn, *(gain.per_task for gain in gains)])
+    drawn = []
+    for pair, _ in effects:
+        by_task = measures.mean_measured(pair.gains, axis=0)
+        few = pair.gains if len(pair.gains) <= DOTS else pair.gains[:0]
+        drawn.append((pair, by_task, few))
+    shown = np.concatenate([np.ravel(part) for _, *parts in drawn for part in parts])
     limits = float(np.nanmin(shown)), float(np.nanmax(shown))
-    for pair, gain in zip(known, gains, strict=True):
-        colours = ["var(--c2)" if g > 0 else "var(--c4)" for g in gain.per_task]
-        mean = Series("mean", range(len(gain.per_task)), gain.per_task, colours)
+    for pair, by_task, few in drawn:
+        tasks = range(len(by_task))
+        colours = ["var(--c2)" if gain > 0 else "var(--c4)" for gain in by_task]
+        mean = Series("mean", tasks, by_task, colours)
+        dots = [Series(f"{pair.unit} {k}", tasks, v) for k, v in enumerate(few)]
         what = f"Transfer gain of {pair.federated.label} per {noun}"
-        yield BarChart(what, noun, [mean], "transfer gain", pair.dots, limits=limits)
+        yield bar_chart(what, noun, [mean], "transfer gain", dots, limits=limits)
 
 
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:

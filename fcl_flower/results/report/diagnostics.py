@@ -10,14 +10,15 @@ from fcl_flower.core.diagnostics import Clustering, Diagnostic, Matrix, Points
 from fcl_flower.results.record import Record
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.charts import (
-    LineChart,
-    MatrixChart,
+    Chart,
     Point,
-    PointChart,
     Series,
+    line_chart,
+    matrix_chart,
+    point_chart,
 )
 from fcl_flower.results.report.page import Row, Section
-from fcl_flower.results.report.wording import LEGIBLE, OPEN, Table
+from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
 def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
@@ -27,8 +28,8 @@ def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
             [name, *(x if isinstance(x, str) else wording.fraction(x) for x in values)]
             for name, values in one.values.items()
         ]
-        folded = "Show every row" if len(rows) > OPEN else ""
-        table = Table([one.rows, *one.columns], rows, "diagnostics", folded=folded)
+        head, folded = [one.rows, *one.columns], "Show every row"
+        table = Table(head, rows, "diagnostics", folded=folded)
         yield Section(one.title, one.note, [table])
     elif isinstance(one, diagnostics.Matrix):
         yield _matrix(one, record)
@@ -73,9 +74,11 @@ def _matrix(one: Matrix, record: Record) -> Section:
         for row, column in marked
         if row in rows and column in columns
     ]
-    titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
-    chart = MatrixChart(one.title, titles, rows, columns, numbers, marks)
-    return Section(one.title, " ".join(filter(None, notes)), [chart] if columns else [])
+    parts = []
+    if columns:
+        titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
+        parts = [matrix_chart(one.title, titles, rows, columns, numbers, marks)]
+    return Section(one.title, " ".join(filter(None, notes)), parts)
 
 
 def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
@@ -134,7 +137,7 @@ def _clusterings(one: Points, record: Record) -> Iterator[Section]:
     )
 
 
-def _agreement(frames: Sequence[Clustering]) -> LineChart:
+def _agreement(frames: Sequence[Clustering]) -> Chart | None:
     at = [frame.round for frame in frames]
     ari = np.array([frame.ari for frame in frames], np.float64)
     effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)
@@ -143,12 +146,10 @@ def _agreement(frames: Sequence[Clustering]) -> LineChart:
         Series("matching effectiveness", at, effectiveness, "var(--c2)"),
     ]
     what = "Clustering and matching over rounds"
-    return LineChart(what, "round", series, "index, fraction")
+    return line_chart(what, "round", series, "index, fraction")
 
 
-def _reached(
-    frames: Sequence[Clustering], names: Sequence[str], rounds: int
-) -> MatrixChart:
+def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) -> Chart:
     models = np.full((len(names), rounds), np.nan)
     divided = []
     for frame in frames:
@@ -160,7 +161,7 @@ def _reached(
             # Of equally many the lowest number, but an update before none.
             models[cell] = max(found, key=lambda m: (found[m], m >= 0, -m))
             divided += [cell] if len(found) > 1 else []
-    return MatrixChart(
+    return matrix_chart(
         "Concept model that each concept reached in each round",
         ("concept", "round"),
         names,
@@ -171,7 +172,7 @@ def _reached(
     )
 
 
-def _map(frame: Clustering, names: Sequence[str]) -> PointChart:
+def _map(frame: Clustering, names: Sequence[str]) -> Chart:
     clusters: dict[str, list[Point]] = {}
     for i in sorted(range(len(frame.clients)), key=frame.cluster.__getitem__):
         client, cluster = frame.clients[i], frame.cluster[i]
@@ -189,4 +190,4 @@ def _map(frame: Clustering, names: Sequence[str]) -> PointChart:
     if frame.ari is not None:
         caption += f", adjusted Rand index {wording.fraction(frame.ari)}"
     what = f"Map of the client models of round {frame.round}"
-    return PointChart(what, clusters, caption)
+    return point_chart(what, clusters, caption)

@@ -1,7 +1,7 @@
 """The page that a report is: its content as data, its markup and its style.
 
-One file that loads nothing: Plotly is in it compressed, 2.0 MB instead of 4.8. Markup
-and style are Python, since Flower bundles no other files into an app.
+One file that loads nothing: Plotly is in it compressed, 2.0 MB instead of 4.8. Markup,
+style and script are Python, since Flower bundles no other files into an app.
 """
 
 import base64
@@ -10,37 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from fcl_flower.results.report.charts import Chart, draw
-from fcl_flower.results.report.script import FOLLOWING, SCRIPT
+from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.wording import Table, Value
 
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Headline figures: each with its name, the figure and what it means."""
-
-    kind: ClassVar = "tiles"
-    entries: Sequence[tuple[str, Value, Value]]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A sentence set apart; its tone is ``good``, ``bad`` or neither."""
-
-    kind: ClassVar = "verdict"
-    sentence: str
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A line between tables and charts; ``verbatim`` for a command."""
-
-    kind: ClassVar = "text"
-    text: str
-    verbatim: bool = False
+Tile: TypeAlias = tuple[str, Value, Value]
+"""A headline figure: its name, the figure and what it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,47 +28,45 @@ class Row:
     name: str = ""
 
 
-Part = Table | Text | Chart | Row
+Part: TypeAlias = Table | Chart | Row | str | None
+"""A text is a line between tables and charts; None is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading that says what one sees, a note that explains it, and the parts."""
 
-    kind: ClassVar = "section"
     heading: str
     note: str
     parts: Sequence[Part]
+    command: str | None = None
+    """That runs the same again."""
 
 
-Block = Tiles | Verdict | Section
-
-
-def charts_of(blocks: Iterable[Block]) -> list[Chart]:
+def charts_of(sections: Iterable[Section]) -> list[Chart]:
     """List all charts in the order in which a page shows them."""
     found: list[Chart] = []
-    for block in blocks:
-        for part in block.parts if isinstance(block, Section) else ():
-            if isinstance(part, Row):
-                found += part.charts
-            elif not isinstance(part, Table | Text):
-                found.append(part)
+    for part in (part for section in sections for part in section.parts):
+        if isinstance(part, Row):
+            found += part.charts
+        elif isinstance(part, Chart):
+            found.append(part)
     return found
 
 
 def page(
     title: str,
     subtitle: str,
-    body: Iterable[Block],
+    sections: Iterable[Section],
     sources: str,
     *,
-    live: bool = False,
+    verdicts: Iterable[tuple[str, str]] = (),
+    tiles: Iterable[Tile] = (),
 ) -> str:
     """Make one page; the same content gives the same bytes.
 
-    A section without parts is left out. A ``live`` page asks the server that it comes
-    from for itself again and again, until it gets one that is not live; others ask
-    nobody for anything.
+    A section of nothing but tables without rows is left out. Verdicts are sentences,
+    each with its tone: ``good``, ``bad`` or neither.
     """
     # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
@@ -106,19 +80,26 @@ def page(
     )
     # What is no number would leave a picture empty without a word.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    blocks = [one for one in body if not isinstance(one, Section) or one.parts]
-    drawn = {chart: draw(chart) for chart in charts_of(blocks)}
+    shown = [
+        section
+        for section in sections
+        if any(part.rows if isinstance(part, Table) else part for part in section.parts)
+    ]
+    charts = charts_of(shown)
     return environment.from_string(TEMPLATE).render(
         title=title,
         subtitle=subtitle,
-        blocks=blocks,
+        verdicts=verdicts,
+        tiles=[*tiles],
+        sections=shown,
         sources=sources,
         style=STYLE,
         script=SCRIPT,
-        drawn=drawn,
-        figures=[{"what": one.what, **one.data} for one in drawn.values()],
-        library=_library() if drawn or live else "",
-        following=FOLLOWING if live else "",
+        figures=[
+            {"what": one.what, "data": one.traces, "layout": one.layout}
+            for one in charts
+        ],
+        library=_library() if charts else "",
     )
 
 
@@ -214,14 +195,84 @@ summary { cursor: pointer; color: var(--accent); }
 details > :not(summary) { margin-top: .75rem; }
 footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rule);
   font-size: .85rem; color: var(--muted); }
-#live { margin: -1.5rem 0 1rem; font-size: .85rem; color: var(--muted); }
-@media print { #live { display: none; }
-  .tall { max-height: none; } body { max-width: none; }
+@media print { .tall { max-height: none; } body { max-width: none; }
   figure, tr { break-inside: avoid; } details.numbers:not([open]) { display: none; } }
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
   border-radius: 2px; }
 """
 """Colours are given for light and for dark."""
+
+SCRIPT = """
+(async () => {
+  const text = id => document.getElementById(id).textContent;
+  const packed = Uint8Array.from(atob(text("library")), c => c.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream()
+    .pipeThrough(new DecompressionStream("gzip"));
+  const library = document.createElement("script");
+  library.textContent = await new Response(unpacked).text();
+  document.head.append(library);
+
+  const root = document.documentElement;
+  const coloured = node => {
+    if (Array.isArray(node)) return node.map(coloured);
+    if (node && typeof node === "object") return Object.fromEntries(
+      Object.entries(node).map(([key, value]) => [key, coloured(value)]));
+    if (typeof node === "string" && /^var\\(--[a-z0-9-]+\\)$/.test(node))
+      return getComputedStyle(root).getPropertyValue(node.slice(4, -1)).trim();
+    return node;
+  };
+  const axis = { gridcolor: "var(--rule)", zerolinecolor: "var(--muted)",
+    linecolor: "var(--rule)", automargin: true,
+    title: { font: { color: "var(--muted)" }, standoff: 10 } };
+  // A chart that is drawn anew stays as the reader has zoomed it: uirevision.
+  const form = { uirevision: true, template: { layout: {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", size: 12, color: "var(--ink)" },
+    margin: { l: 8, r: 8, t: 44, b: 8 }, hovermode: "closest",
+    hoverlabel: { align: "left", namelength: -1, bgcolor: "var(--panel)",
+      bordercolor: "var(--rule)", font: { color: "var(--ink)" } },
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
+    modebar: { color: "var(--muted)", activecolor: "var(--ink)",
+      bgcolor: "rgba(0,0,0,0)" },
+    xaxis: { ...axis, zeroline: false }, yaxis: axis,
+    coloraxis: { colorscale: [[0, "var(--cold)"], [1, "var(--hot)"]],
+      colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
+  } } };
+
+  // A spreadsheet would run a cell that starts like a formula.
+  const field = cell => '"' + cell.textContent.trim()
+    .replace(/^(?=[=@\\t]|[+-][^\\d.])/, "'").replaceAll('"', '""') + '"';
+  const saved = graph => {
+    const rows = [...graph.parentElement.querySelectorAll(".numbers tr")]
+      .map(row => [...row.cells].map(field).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(
+      new Blob([rows.join("\\r\\n") + "\\r\\n"], { type: "text/csv" }));
+    link.download = graph.getAttribute("aria-label") + ".csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  };
+  const config = figure => ({ responsive: true, displaylogo: false,
+    toImageButtonOptions: { format: "svg", filename: figure.what },
+    // By name, since Plotly's own set has one that sends the chart to a server.
+    modeBarButtons: [["toImage", { name: "Download the numbers as CSV",
+      icon: Plotly.Icons.disk, click: saved }],
+      ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
+  const figures = JSON.parse(text("figures"));
+  const places = [...document.querySelectorAll(".chart")];
+  const draw = () => Promise.all(places.map((place, i) =>
+    Plotly.react(place, coloured(figures[i].data),
+      coloured({ ...form, ...figures[i].layout }), config(figures[i]))));
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  dark.addEventListener("change", draw);
+  addEventListener("beforeprint", () => { root.classList.add("print"); draw(); });
+  addEventListener("afterprint", () => { root.classList.remove("print"); draw(); });
+  await draw();
+  root.dataset.drawn = places.length;
+})();
+"""
+"""Draws the charts by Plotly, in the colours of the page."""
 
 TEMPLATE = """\
 <!DOCTYPE html>
@@ -252,7 +303,7 @@ TEMPLATE = """\
 {%- macro figure(one) %}
 <figure{% if one.width %} style="max-width:{{ one.width }}px"{% endif %}>
 <div class="chart" role="img" aria-label="{{ one.what }}"
- style="height:{{ one.data.layout.height }}px"></div>
+ style="height:{{ one.layout.height }}px"></div>
 <figcaption>{{ one.caption or one.what }}</figcaption>
 <details class="numbers"><summary>Numbers of this picture</summary>
 {{ plain(one.table) }}</details>
@@ -260,15 +311,13 @@ TEMPLATE = """\
 {% endmacro %}
 
 {%- macro part(one) %}
-{% if one.kind == "chart" %}{{ figure(drawn[one]) }}
+{% if one is string %}<p class="note">{{ one }}</p>
+{% elif one.kind == "chart" %}{{ figure(one) }}
 {% elif one.kind == "row" %}<div class="multiples {{ one.name }}">
-{% for small in one.charts %}{{ figure(drawn[small]) }}{% endfor %}
+{% for small in one.charts %}{{ figure(small) }}{% endfor %}
 </div>
-{% elif one.kind == "text" %}
-{% if one.verbatim %}<pre>{{ one.text }}</pre>
-{% else %}<p class="note">{{ one.text }}</p>
-{% endif %}
-{% elif one.folded %}<details><summary>{{ one.folded }}</summary>
+{% elif one.folded and one.rows|length > one.whole %}
+<details><summary>{{ one.folded }}</summary>
 <div class="tall">{{ plain(one) }}</div></details>
 {% else %}{{ plain(one) }}
 {% endif %}
@@ -278,34 +327,33 @@ TEMPLATE = """\
 <head>
 <meta charset="utf-8"/>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
-{# The browser refuses any request, whatever a label contains; a live page may ask for
-   itself. #}
+{# The browser refuses any request, whatever a label contains. #}
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
  base-uri 'none'; form-action 'none'; script-src 'unsafe-inline';
- style-src 'unsafe-inline'; img-src data: blob:
- {%- if following %}; connect-src 'self'{% endif %}"/>
+ style-src 'unsafe-inline'; img-src data: blob:"/>
 <title>{{ title }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body>
-{% if following %}
-<p id="live">Live: this page follows the run.</p>
-{% endif %}
 <header><p>{{ subtitle }}</p><h1>{{ title }}</h1></header>
-{% for block in blocks %}
-{% if block.kind == "tiles" %}<dl class="tiles">
-{% for name, figure, meaning in block.entries %}
+{% for sentence, tone in verdicts %}
+<p class="{{ ['verdict', tone]|join(' ')|trim }}">{{ sentence }}</p>
+{% endfor %}
+{% if tiles %}<dl class="tiles">
+{% for name, figure, meaning in tiles %}
 <div class="tile"><dt>{{ name }}</dt><dd class="figure">{{ shown(figure) }}</dd>
 <dd class="small">{{ shown(meaning) }}</dd></div>
 {% endfor %}
 </dl>
-{% elif block.kind == "verdict" %}
-<p class="{{ ['verdict', block.tone]|join(' ')|trim }}">{{ block.sentence }}</p>
-{% else %}
-<section><h2>{{ block.heading }}</h2><p>{{ block.note }}</p>
-{% for one in block.parts %}{{ part(one) }}{% endfor %}
-</section>
 {% endif %}
+{% for section in sections %}
+<section><h2>{{ section.heading }}</h2><p>{{ section.note }}</p>
+{% if section.command %}
+<p class="note">This command runs the same again:</p>
+<pre>{{ section.command }}</pre>
+{% endif %}
+{% for one in section.parts if one %}{{ part(one) }}{% endfor %}
+</section>
 {% endfor %}
 <footer>Clients, tasks and concepts are counted from 0 and rounds from 1, as in the
 files of the run. Accuracies are fractions of the test examples; a dash stands for
@@ -317,9 +365,6 @@ drag over a picture to zoom, click a name in its legend to hide it. {{ sources }
 <script type="application/json" id="figures">{{ figures|tojson }}</script>
 <script type="text/plain" id="library">{{ library }}</script>
 <script>{{ script|safe }}</script>
-{% if following %}
-<script>{{ following|safe }}</script>
-{% endif %}
 {% endif %}
 </body>
 </html>

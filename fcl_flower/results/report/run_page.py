@@ -1,7 +1,7 @@
 """The page of one run: a heading, a note and parts for each thing there is to see."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,33 +10,36 @@ from typing import Any
 import numpy as np
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.data.labels import look_alikes
+from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures
-from fcl_flower.results.class_holders import held_by_one
-from fcl_flower.results.events import Hidden, Progress, Round, Summary, TaskInfo
+from fcl_flower.results.events import (
+    ClassHolders,
+    Hidden,
+    Progress,
+    Round,
+    Summary,
+    TaskInfo,
+)
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
 from fcl_flower.results.report.charts import (
-    BarChart,
     Chart,
-    LineChart,
-    MatrixChart,
     Series,
+    bar_chart,
+    line_chart,
+    matrix_chart,
 )
 from fcl_flower.results.report.page import (
-    Block,
     Part,
     Row,
     Section,
-    Text,
-    Tiles,
-    Verdict,
+    Tile,
     charts_of,
     page,
     write_page,
 )
-from fcl_flower.results.report.wording import LEGIBLE, OPEN, Cell, Table, Value
+from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
 MULTIPLES = 10
 """Clients up to which each gets a small matrix of its own, and a dot in the bars."""
@@ -59,8 +62,6 @@ KINDS = {
 """Colours of well-known kinds of payload, in the order in which they are shown."""
 SPLITS = ("train", "valid", "test")
 
-Tile = tuple[str, Value, Value]
-
 
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path.
@@ -71,7 +72,7 @@ def write_report(folder: Path) -> Path:
     return write_page(folder / "report.html", report_page(folder))
 
 
-def report_page(folder: Path, *, live: bool = False) -> str:
+def report_page(folder: Path) -> str:
     """Make the page of a run; of one that is under way, what there is so far.
 
     Raises:
@@ -82,14 +83,16 @@ def report_page(folder: Path, *, live: bool = False) -> str:
     tasks = wording.plural(about.tasks, wording.full_noun(about))
     alone = ", local-only: no communication" if about.local_only else ""
     made = about.environment.describe()
+    progress = [] if record.progress is None else _progress(record, record.progress)
     return page(
         about.label if record.finished else f"{about.label}, under way",
         f"{about.strategy} on {wording.data(about)}, model {about.model}, "
         f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
         f"seed {about.seed}{alone}",
-        _body(record),
+        _sections(record),
         (f"Run: {made}. " if made else "") + "Made from the files of the run's folder.",
-        live=live,
+        verdicts=((sentence, "") for sentence in _headlines(record)),
+        tiles=[*progress, *_tiles(record.summary, record.finished)],
     )
 
 
@@ -102,14 +105,11 @@ def run_charts(folder: Path) -> list[Chart]:
     record = read(folder)
     if not record.finished:
         raise config_error("folder", str(folder), "that of a finished run")
-    return charts_of(_body(record))
+    return charts_of(_sections(record))
 
 
-def _body(record: Record) -> Iterator[Block]:
+def _sections(record: Record) -> Iterator[Section]:
     hidden = record.about.hidden
-    yield from map(Verdict, _headlines(record))
-    progress = [] if record.progress is None else _progress(record, record.progress)
-    yield Tiles([*progress, *_tiles(record.summary, record.finished)])
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
@@ -294,13 +294,10 @@ def _lines(
     colours: Iterable[str],
     step: str = "task",
 ) -> list[Part]:
-    """Draw a line for each column of values that has any."""
-    series = [
-        Series(name, at, column, colour)
-        for name, column, colour in zip(names, values.T, colours, strict=True)
-        if not np.isnan(column).all()
-    ]
-    return [LineChart(what, step, series)] if series else []
+    """Draw a line for each column of values."""
+    columns = zip(names, values.T, colours, strict=True)
+    series = [Series(name, at, column, colour) for name, column, colour in columns]
+    return [line_chart(what, step, series)]
 
 
 def _forgetting(accuracy: Accuracy) -> list[Part]:
@@ -314,14 +311,14 @@ def _forgetting(accuracy: Accuracy) -> list[Part]:
     clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
     bars = [Series("mean", tasks, means, colours)]
     dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
-    return [BarChart("Forgetting of every task", "task", bars, "forgetting", dots)]
+    return [bar_chart("Forgetting of every task", "task", bars, "forgetting", dots)]
 
 
 def _triangle(
     cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
-) -> MatrixChart:
+) -> Chart:
     tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
-    return MatrixChart(
+    return matrix_chart(
         what, titles, tasks, tasks, cells, limits=limits, caption=caption
     )
 
@@ -367,7 +364,7 @@ def _clients(record: Record) -> Iterator[Section]:
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
         note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
-    chart = MatrixChart(
+    chart = matrix_chart(
         f"{last} accuracy of every client on every {noun}",
         ("client", noun),
         [*map(str, rows)],
@@ -388,26 +385,24 @@ def _classes(summary: Summary) -> Section:
         for one in sorted(summary.per_class, key=lambda one: (one.recall, one.name))
     ]
     head = ["class", "tested", "recall", "precision", "F1"]
-    folded = "Show every class" if len(rows) > OPEN else ""
     return Section(
         "Accuracy of every class",
         "After the last task, over the test samples of all clients, worst first. "
         "Recall: fraction of a class's samples that were answered rightly; precision: "
         "fraction of its answers that were right; F1: the harmonic mean of the two.",
-        [Table(head, rows, "classes", folded=folded)] if rows else [],
+        [Table(head, rows, "classes", folded="Show every class")],
     )
 
 
 def _names_of_classes(record: Record) -> Iterator[Section]:
     holders = record.begun.class_holders
-    alone = held_by_one(holders)
-    rows = [[name, str(client)] for name, client in sorted(alone.items())]
-    folded = "Show these classes" if len(rows) > OPEN else ""
+    rows = [[name, str(client)] for name, client in sorted(_held_by_one(holders))]
+    folded = "Show these classes"
     yield Section(
         "Classes that one client alone has",
         "Clients name the classes of a single head as they meet them. What no other "
         "has named, in any spelling, may be right, or a slip in the client's labels.",
-        [Table(["class", "client"], rows, "class-holders", 2, folded)] if rows else [],
+        [Table(["class", "client"], rows, "class-holders", 2, folded)],
     )
     alike = [
         [
@@ -420,8 +415,24 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
         "Classes that look alike",
         "Names that differ in case, white space or decimals alone; yet each is a class "
         "of its own. Clients stand in the order of the names.",
-        [Table(["classes", "clients"], alike, "look-alikes", 2)] if alike else [],
+        [Table(["classes", "clients"], alike, "look-alikes", 2)],
     )
+
+
+def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
+    """Find the classes that one client alone has, in any spelling, and the client.
+
+    There are none where there is no other client to have them.
+    """
+    if len(set[int]().union(*holders.values())) < 2:
+        return
+    groups = defaultdict[str, list[str]](list)
+    for name in holders:
+        groups[plain(name)].append(name)
+    for names in groups.values():
+        clients = set[int]().union(*(holders[name] for name in names))
+        if len(clients) == 1:
+            yield from ((name, client) for client in clients for name in names)
 
 
 # ---- rounds and bytes
@@ -453,14 +464,13 @@ def _rounds(record: Record) -> Iterator[Section]:
         ]
         for client in sorted(times)
     ]
-    folded = "Show the reasons" if len(rows) > OPEN else ""
     head = ["client", "last reason", "times", "last in round"]
     yield Section(
         "Clients left out of a round",
         "An update or an evaluation was refused, came late or did not come. The reason "
         "is that of the last time, in the words of the server; it may quote what the "
         "client sent.",
-        [Table(head, rows, "left-out", 2, folded)] if rows else [],
+        [Table(head, rows, "left-out", 2, "Show the reasons")],
     )
 
 
@@ -472,9 +482,8 @@ def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
         ("Training loss", [one.loss for one in rounds], "var(--c1)"),
     ):
         name, line = what.lower(), np.array(values, np.float64)
-        if not np.isnan(line).all():
-            series = [Series(name, at, line, colour)]
-            yield LineChart(what, "round", series, name, tasks, failed)
+        series = [Series(name, at, line, colour)]
+        yield line_chart(what, "round", series, name, tasks, failed)
 
 
 def _traffic(record: Record) -> Iterator[Part]:
@@ -502,7 +511,7 @@ def _traffic(record: Record) -> Iterator[Part]:
     at, tasks = [one.round for one in rounds], [one.task for one in rounds]
     for way, found in sizes.items():
         series = [Series(k, at, values, colours[k]) for k, values in found.items()]
-        yield BarChart(
+        yield bar_chart(
             f"Bytes {way} in each round",
             "round",
             series,
@@ -539,18 +548,18 @@ def _scenario(record: Record) -> Section:
             f"A task has up to {most}. What is in the tasks, and how many examples, is "
             "known to the client only."
         )
-        return Section("Local data", note, [Text(f"{tasks} each.")])
+        return Section("Local data", note, [f"{tasks} each."])
     rows: list[list[Value]] = [
         [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
         for client, stream in enumerate(streams)
     ]
-    folded = "Show every client's tasks" if clients > MULTIPLES else ""
+    folded = "Show every client's tasks"
     head = ["client", *(f"task {t}" for t in range(longest))]
     return Section(
         "Tasks",
         f"{tasks} at most, {_drawn(record)} Under each task: its class group, its "
         "classes, and these three counts.",
-        [Table(head, rows, "scenario", longest + 1, folded)],
+        [Table(head, rows, "scenario", longest + 1, folded, MULTIPLES)],
     )
 
 
@@ -599,15 +608,9 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    command: list[Part] = []
-    if summary.command is not None:
-        command = [
-            Text("This command runs the same again:"),
-            Text(summary.command, verbatim=True),
-        ]
     table = Table(["setting", "value"], [*_rows(summary)], "settings", words=2)
     note = "How the run was made, by the names of the configuration."
-    return Section("Settings", note, [*command, table])
+    return Section("Settings", note, [table], summary.command)
 
 
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:

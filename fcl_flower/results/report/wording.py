@@ -42,7 +42,8 @@ class Table:
     """A table, which scrolls by itself when it is wider than the page.
 
     Its name is for the style sheet; ``words`` columns from the left hold words, the
-    rest numbers; if ``folded``, that is what the reader clicks on to see it.
+    rest numbers. Of more rows than ``whole`` the reader sees ``folded``, if that is not
+    empty, and clicks on it for the table.
     """
 
     kind: ClassVar = "table"
@@ -51,6 +52,7 @@ class Table:
     name: str = ""
     words: int = 1
     folded: str = ""
+    whole: int = OPEN
 
 
 # ---- numbers

@@ -599,8 +599,7 @@ def test_a_first_task_of_more_classes_counts_by_its_samples_wherever_it_is_told(
     assert known == pytest.approx(np.mean(seen))
     runs = {sheet.name: sheet for sheet in run_sheets(finished_runs([tmp_path]))}
     (line,) = runs["runs"].rows
-    place = runs["runs"].columns.index("average_incremental_accuracy")
-    assert line[place] == pytest.approx(np.mean(seen))
+    assert line["average_incremental_accuracy"] == pytest.approx(np.mean(seen))
     page = (tmp_path / "report.html").read_text()
     assert "Average incremental accuracy" in page
     assert f"{np.mean(seen):.3f}" in page
