@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -29,8 +29,11 @@ from fcl_flower.config.sections import (
     StrategySection,
     TrainingSection,
 )
-from fcl_flower.core.errors import ConfigError, config_error, unknown_name
+from fcl_flower.core.errors import ConfigError, as_set, config_error, unknown_name
 from fcl_flower.core.formats import KEY, check_format
+
+Wrong: TypeAlias = tuple[str, object, str]
+"""Key, value and expectation, as `core.errors.config_error` takes them."""
 
 FORMAT: Final = 2
 """Of ``config.toml``; a file without a number is of format 1."""
@@ -63,17 +66,37 @@ class RunConfig(Section):
             raise ValueError(str(config_error(key, value, expected)))
         return self
 
-    def _of_updates(self) -> Iterator[tuple[str, object, str]]:
-        federation, clients = self.federation, self.scenario.clients
+    def must_be(
+        self, keys: str, why: str, value: Scalar | None = None
+    ) -> Iterator[Wrong]:
+        """Find which of some settings are not what they must be.
+
+        Args:
+            keys: settings by ``section.key``, separated by spaces.
+            why: ends the sentence of a refusal.
+            value: what they must be; None for their defaults.
+        """
+        for key in keys.split():
+            section, _, leaf = key.partition(".")
+            usual = DEFAULTS[key] if value is None else value
+            if (given := getattr(getattr(self, section), leaf)) != usual:
+                yield key, given, f"{'none' if usual == '' else as_set(usual)} {why}"
+
+    def _of_updates(self) -> Iterator[Wrong]:
+        federation, asynchronous = self.federation, self.asynchronous
+        clients, privacy = self.scenario.clients, self.privacy
         needed, fraction = federation.min_updates, federation.client_fraction
         if clients and needed > max(1, round(clients * fraction)):
             expected = f"at most the clients of a round ({clients} x {fraction})"
             yield "federation.min_updates", needed, expected
-        for key in ("client_fraction", "quorum"):
-            given = getattr(federation, key)
-            if self.asynchronous.enabled and given < 1:
-                expected = "1 in an asynchronous run, which has no rounds"
-                yield f"federation.{key}", given, expected
+        if asynchronous.enabled:
+            keys = "federation.client_fraction federation.quorum"
+            why = "in an asynchronous run, which has no rounds"
+            yield from self.must_be(keys, why)
+        if asynchronous.enabled and (privacy.unit != "none" or not privacy.scores):
+            unit, scores = repr(privacy.unit), as_set(privacy.scores)
+            why = f"with privacy.unit {unit} and privacy.scores {scores}"
+            yield "asynchronous.enabled", True, f"false {why}, which go by rounds"
         limit = federation.examples_limit
         if 0 < limit < 1:
             yield "federation.examples_limit", limit, "0 or at least 1"
@@ -84,75 +107,38 @@ class RunConfig(Section):
         if clients and count >= clients:
             expected = f"fewer than scenario.clients ({clients})"
             yield "federation.attackers", count, expected
-        given = self.asynchronous.simulated_durations
-        if given and len(self.asynchronous.durations) != clients:
-            yield (
-                "asynchronous.simulated_durations",
-                given,
-                f"a number above 0 for each of scenario.clients ({clients}), separated "
-                "by commas",
-            )
+        durations = asynchronous.simulated_durations
+        if durations and len(asynchronous.durations) != clients:
+            each = f"a number above 0 for each of scenario.clients ({clients})"
+            key = "asynchronous.simulated_durations"
+            yield key, durations, f"{each}, separated by commas"
 
-    def _of_training(self) -> Iterator[tuple[str, object, str]]:
-        training, privacy = self.training, self.privacy
-        if training.momentum and training.optimizer != "sgd":
-            yield (
-                "training.momentum",
-                training.momentum,
-                f"0 with training.optimizer {training.optimizer!r}, which has moments "
-                "of its own",
-            )
-        if training.nesterov and not training.momentum:
-            expected = "false without training.momentum, of which it is a form"
-            yield "training.nesterov", True, expected
-        yield from self._of_rates()
-        unit, noise, scores = privacy.unit, privacy.noise_multiplier, privacy.scores
+    def _of_training(self) -> Iterator[Wrong]:
+        training, privacy, must_be = self.training, self.privacy, self.must_be
+        optimizer, schedule = training.optimizer, training.lr_schedule
+        if optimizer != "sgd":
+            why = f"with training.optimizer {optimizer!r}, which has moments of its own"
+            yield from must_be("training.momentum", why)
+        if not training.momentum:
+            why = "without training.momentum, of which it is a form"
+            yield from must_be("training.nesterov", why)
+        if schedule:
+            why = f"with training.lr_schedule {schedule!r}, which sets all rates"
+            yield from must_be("training.lr_patience federation.patience", why, 0)
+        if schedule == "step" and not training.step_places:
+            expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
+            yield "training.lr_steps", training.lr_steps, expected
+        if schedule != "step":
+            why = "without training.lr_schedule 'step'"
+            yield from must_be("training.lr_steps training.lr_factor", why)
+        unit, noise = privacy.unit, privacy.noise_multiplier
         if (unit != "none") != (noise > 0):
             expected = "0" if unit == "none" else "a number above 0"
             expected += f", as privacy.unit is {unit!r}"
             yield "privacy.noise_multiplier", noise, expected
-        if training.precision != "float32" and unit == "example":
-            yield (
-                "training.precision",
-                training.precision,
-                "'float32' with privacy.unit 'example', which clips the gradient of "
-                "each example",
-            )
-        if training.balance != "none" and unit == "example":
-            yield (
-                "training.balance",
-                training.balance,
-                "'none' with privacy.unit 'example', since how often a class occurs "
-                "tells of single examples",
-            )
-        if self.asynchronous.enabled and (unit != "none" or not scores):
-            yield (
-                "asynchronous.enabled",
-                True,
-                f"false with privacy.unit {unit!r} and privacy.scores "
-                f"{str(scores).lower()}, which go by rounds",
-            )
-
-    def _of_rates(self) -> Iterator[tuple[str, object, str]]:
-        section, schedule = self.training, self.training.lr_schedule
-        if schedule and section.lr_patience:
-            expected = f"0 with training.lr_schedule {schedule!r}, which sets the rate"
-            yield "training.lr_patience", section.lr_patience, expected
-        if schedule and self.federation.patience:
-            expected = (
-                f"0 with training.lr_schedule {schedule!r}, which is planned over all "
-                "rounds of a task"
-            )
-            yield "federation.patience", self.federation.patience, expected
-        if schedule == "step" and not section.step_places:
-            expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
-            yield "training.lr_steps", section.lr_steps, expected
-        without = "without training.lr_schedule 'step'"
-        if schedule != "step" and section.lr_steps:
-            yield "training.lr_steps", section.lr_steps, f"none {without}"
-        usual = type(section).model_fields["lr_factor"].default
-        if schedule != "step" and section.lr_factor != usual:
-            yield "training.lr_factor", section.lr_factor, f"{usual} {without}"
+        if unit == "example":
+            why = "with privacy.unit 'example', by which no example may tell of others"
+            yield from must_be("training.precision training.balance", why)
 
     @property
     def title(self) -> str:
@@ -237,6 +223,12 @@ class RunConfig(Section):
             f"[{prefix}{section}]\n" + "\n".join(lines) + "\n"
             for section, lines in tables.items()
         )
+
+
+DEFAULTS: Final[Mapping[str, Scalar]] = MappingProxyType(
+    RunConfig.model_construct().flat()
+)
+"""Each setting's default, by ``section.key``."""
 
 
 def _plain(value: object) -> object:
