@@ -17,8 +17,8 @@ from rich.table import Table
 
 from fcl_flower import __version__
 from fcl_flower.cli.check_data import check_data
-from fcl_flower.cli.clients import clients
-from fcl_flower.cli.deploy import certs, client, run, server
+from fcl_flower.cli.command import Count, command
+from fcl_flower.cli.deploy import certs, client, clients, run, server
 from fcl_flower.cli.export import export, export_model
 from fcl_flower.cli.options import configured, run_options, with_flag
 from fcl_flower.cli.predict import models, predict
@@ -35,9 +35,8 @@ from fcl_flower.core.errors import (
 )
 
 
-@click.command("list")
-@click.argument("name", required=False)
-def list_(name: str | None) -> None:
+@command
+def list_(name: str | None = None) -> None:
     """Show all strategies, scenarios, data sets and models; or the settings of NAME.
 
     NAME is one of these, or a section of the configuration, such as training.
@@ -134,22 +133,23 @@ def _sentence(kind: type[BaseModel]) -> str:
     return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--client", type=click.IntRange(0), required=True, help="From 0.")
-@click.option(
-    "--task", type=click.IntRange(0), help="From 0; all of its tasks if none."
-)
-@click.option(
-    "--certs",
-    type=click.Path(path_type=Path),
-    help="Folder of fcl certs: also remove the client's key, which lets it in.",
-)
-def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> None:
+@command
+def forget(
+    folder: Path,
+    *,
+    client: Count,
+    task: Count | None = None,
+    certs: Path | None = None,
+) -> None:
     """Take a client out of the run in FOLDER, as if it had never contributed.
 
     For strategies that keep what clients send apart, such as analytic. Refused while
     the run's server is running.
+
+    Options:
+        client: From 0.
+        task: From 0; all of its tasks if none.
+        certs: Folder of fcl certs: also remove the client's key, which lets it in.
     """
     from fcl_flower.rounds.forget import REMAINS
     from fcl_flower.rounds.forget import forget as take_out
@@ -180,31 +180,14 @@ def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> N
         click.echo(f"client {client} is let in until its {key} is removed (--certs)")
 
 
-@click.group(
-    commands=[
-        *(simulate, compare, study, list_),
-        *(export, export_model, predict, models),
-        *(forget, check_data, certs, server, client, clients, run, serve),
-    ],
-    invoke_without_command=True,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-    },
-)
-@click.version_option(__version__, prog_name="fcl")
-@click.pass_context
-def cli(context: click.Context) -> None:
-    """Federated continual learning on Flower."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-@cli.command()
+@command
 @run_options()
-@click.option("--save", type=click.Path(path_type=Path), help="Also write it as JSON.")
-def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
-    """Show who would learn what in which order, without running anything."""
+def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
+    """Show who would learn what in which order, without running anything.
+
+    Options:
+        save: Also write it as JSON.
+    """
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve
 
@@ -218,15 +201,13 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
             raise config_error("save", str(save), expected) from error
 
 
-@cli.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for a comparison; by default this one, of one study its own.",
-)
-def report(folders: tuple[Path, ...], output: Path | None) -> None:
-    """Make the page of one run FOLDER again, or compare those of several or a study."""
+@command
+def report(folders: tuple[Path, ...], *, output: Path | None = None) -> None:
+    """Make the page of one run FOLDER again, or compare those of several or a study.
+
+    Options:
+        output: Folder for a comparison; by default this one, of one study its own.
+    """
     from fcl_flower.results.record import is_run, runs_in
     from fcl_flower.results.report.comparison import write_comparison
     from fcl_flower.results.report.run_page import write_report
@@ -239,6 +220,27 @@ def report(folders: tuple[Path, ...], output: Path | None) -> None:
     else:
         here = Path() if others or is_run(first) else first
         click.echo(write_comparison(output or here, runs))
+
+
+@click.group(
+    commands=[
+        *(simulate, compare, study, list_),
+        *(export, export_model, predict, models),
+        *(forget, check_data, certs, server, client, clients, run, serve),
+        *(scenario, report),
+    ],
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, prog_name="fcl")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Federated continual learning on Flower."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

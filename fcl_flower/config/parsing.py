@@ -22,7 +22,6 @@ Scalar: TypeAlias = bool | int | float | str
 
 _PYDANTIC = re.compile(r"^\w+ should (be|have) | after validation, not \d+$")
 """What its messages have around what is expected."""
-_KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 
 
 def toml(value: Scalar) -> str:
@@ -55,21 +54,6 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
         raise config_error(key, text, "'key = value, ...' in TOML")
     found: dict[str, Any] = document["values"]
     return found
-
-
-def parse_pair(pair: str) -> tuple[str, Scalar]:
-    """Parse ``KEY=VALUE``; hyphens in the key count as underscores."""
-    key, equals, text = (part.strip() for part in pair.partition("="))
-    key = key.replace("-", "_")
-    if not (equals and _KEY.fullmatch(key) and text):
-        raise config_error("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a word without quotes, as one types it in a shell
-    if not isinstance(value, bool | int | float | str):
-        value = text
-    return key, value
 
 
 def flatten(values: Mapping[str, object]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import Final, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from fcl_flower.config.parsing import (
     Scalar,
@@ -229,6 +230,15 @@ DEFAULTS: Final[Mapping[str, Scalar]] = MappingProxyType(
     RunConfig.model_construct().flat()
 )
 """Each setting's default, by ``section.key``."""
+
+
+def field_of(key: str) -> FieldInfo:
+    """Find the declaration of a setting by ``section.key``."""
+    section, _, leaf = key.partition(".")
+    kind = RunConfig.model_fields[section].annotation
+    assert kind is not None
+    found: FieldInfo = kind.model_fields[leaf]
+    return found
 
 
 def _plain(value: object) -> object:
