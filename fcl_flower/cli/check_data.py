@@ -31,8 +31,7 @@ def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.rounds.client import vector_file
     from fcl_flower.setup.build import Built
-    from fcl_flower.setup.propose import with_local_data
-    from fcl_flower.setup.resolve import resolve
+    from fcl_flower.setup.resolve import resolve, with_local_data
 
     config = with_local_data(configured(given), folders)
     run = Built(resolve(config))

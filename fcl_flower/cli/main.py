@@ -5,11 +5,11 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import click
-from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -41,46 +41,17 @@ def list_(name: str | None = None) -> None:
 
     NAME is one of these, or a section of the configuration, such as training.
     """
+    console, entries = Console(), [*_entries()]
     if name is None:
-        _show_all(Console())
-    else:
-        _show_one(Console(), name)
-
-
-def _show_all(console: Console) -> None:
-    from fcl_flower.algorithms.registry import algorithms
-    from fcl_flower.data.registry import known_datasets
-    from fcl_flower.data.scenarios.registry import SCENARIOS
-    from fcl_flower.models.registry import MODELS
-    from fcl_flower.setup.entries import data_root
-
-    table = Table("strategy", "what it does", "paper", title="Strategies")
-    for name, entry in algorithms().items():
-        table.add_row(name, escape(entry.summary), escape(entry.paper))
-    console.print(table)
-    for title, lines in (
-        ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
-        ("Models", {n: m.summary for n, m in MODELS.items()}),
-        ("Data sets", known_datasets(data_root(RunConfig()))),
-        ("Sections", {n: _sentence(kind) for n, kind in _sections()}),
-    ):
-        table = Table("name", "what it is", title=title)
-        for name, line in lines.items():
-            table.add_row(escape(name), escape(line))
-        console.print(table)
-    console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
-
-
-def _show_one(console: Console, name: str) -> None:
-    everything = list(_described())
-    found = [one for one in everything if one.name == name]
+        _show_all(console, entries)
+        return
+    found = [one for one in entries if one.name == name]
     if not found:
-        raise unknown_name("name", name, sorted({one.name for one in everything}))
+        raise unknown_name("name", name, sorted({one.name for one in entries}))
     for one in found:
         console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
         if not one.settings:
             console.print("It has no parameters.")
-            continue
         for setting in one.settings:
             kind = " ".join(filter(None, [setting.type, setting.range]))
             default = f"default {setting.default}" if setting.default else "required"
@@ -89,48 +60,54 @@ def _show_one(console: Console, name: str) -> None:
             console.print(Padding(escape(setting.help), (0, 0, 0, 4)))
 
 
-class _Described(NamedTuple):
+class _Entry(NamedTuple):
+    title: str
     section: str
     name: str
     summary: str
     settings: list[Setting]
+    paper: str = ""
 
 
-def _described() -> Iterator[_Described]:
+def _show_all(console: Console, entries: list[_Entry]) -> None:
+    for title, listed in groupby(entries, lambda one: one.title):
+        of_strategies = title == "Strategies"
+        heads = ("strategy", "what it does", "paper")
+        table = Table(
+            *(heads if of_strategies else ("name", "what it is")), title=title
+        )
+        for one in listed:
+            cells = (one.name, one.summary, *[one.paper] * of_strategies)
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
+
+
+def _entries() -> Iterator[_Entry]:
     from fcl_flower.algorithms.registry import STRATEGY, algorithms
     from fcl_flower.data.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
     from fcl_flower.setup.entries import data_root
 
-    for name, entry in algorithms().items():
-        preset = {
-            key.removeprefix(STRATEGY): value
-            for key, value in entry.defaults.items()
-            if key.startswith(STRATEGY)
-        }
-        settings = describe(entry.params_type, preset)
-        yield _Described("strategy", name, entry.summary, settings)
+    for name, method in algorithms().items():
+        own = {key.removeprefix(STRATEGY): v for key, v in method.defaults.items()}
+        settings = describe(method.params_type, own)
+        about = method.summary, settings, method.paper
+        yield _Entry("Strategies", "strategy", name, *about)
     for name, scenario in SCENARIOS.items():
         settings = describe(scenario.params)
-        yield _Described("scenario", name, scenario.summary, settings)
+        yield _Entry("Scenarios", "scenario", name, scenario.summary, settings)
     for name, model in MODELS.items():
-        yield _Described("model", name, model.summary, describe(model.params))
-    for name, kind in _sections():
-        yield _Described(name, name, _sentence(kind), describe(kind))
+        settings = describe(model.params)
+        yield _Entry("Models", "model", name, model.summary, settings)
     for name, line in known_datasets(data_root(RunConfig())).items():
-        yield _Described("data", name, line, [])
-
-
-def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
+        yield _Entry("Data sets", "data", name, line, [])
     for name, field in RunConfig.model_fields.items():
         kind = field.annotation
         assert isinstance(kind, type)
-        yield name, kind
-
-
-def _sentence(kind: type[BaseModel]) -> str:
-    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+        line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+        yield _Entry("Sections", name, name, line, describe(kind))
 
 
 @command

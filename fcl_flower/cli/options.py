@@ -289,7 +289,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     """Add the settings for clients with these folders of local data."""
     if folders:
-        from fcl_flower.setup.propose import with_local_data
+        from fcl_flower.setup.resolve import with_local_data
 
         return with_local_data(config, folders)
     if config.scenario.name == "local-data":

@@ -119,11 +119,10 @@ def first_complaint(
     return config_error(key, first["input"], _PYDANTIC.sub("", message))
 
 
-class Params(BaseModel):
-    """Settings of one thing that a user chooses by name; none, unless a subclass has.
+class Frozen(BaseModel):
+    """Values that never change; unknown keys and values of another type are refused.
 
-    Frozen; unknown keys and values of another type are refused. The text below a field
-    is its sentence for ``fcl list NAME``.
+    The text below a field is its sentence for ``fcl list NAME``.
     """
 
     model_config = ConfigDict(
@@ -133,6 +132,10 @@ class Params(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+
+class Params(Frozen):
+    """Settings of a thing that a user chooses by name; none unless a subclass has."""
 
     @property
     def needs_validation(self) -> bool:

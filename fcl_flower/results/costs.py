@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.events import Privacy
 

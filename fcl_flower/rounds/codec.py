@@ -53,7 +53,7 @@ from fcl_flower.rounds import palette
 
 if TYPE_CHECKING:
     from fcl_flower.algorithms.base import ServerStrategy
-    from fcl_flower.config.sections import FederationSection
+    from fcl_flower.config.run_config import FederationSection
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = bytes | memoryview

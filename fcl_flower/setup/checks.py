@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, SumsUpdates
-from fcl_flower.config.run_config import RunConfig, Wrong
-from fcl_flower.config.sections import LEAST_SUMMANDS, MOST_LOST
+from fcl_flower.config.run_config import LEAST_SUMMANDS, MOST_LOST, RunConfig, Wrong
 from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import model_entry
 from fcl_flower.setup.entries import Entries

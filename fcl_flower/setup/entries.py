@@ -8,9 +8,8 @@ from typing import Any
 from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
 from fcl_flower.models.registry import ModelEntry, model_entry

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcl_flower.config.parsing import flatten, parse_inline, parse_pair, read_toml, toml
+from fcl_flower.cli.options import parse_pair
+from fcl_flower.config.parsing import flatten, parse_inline, read_toml, toml
 from fcl_flower.config.run_config import SHORT, RunConfig
 from fcl_flower.core.errors import ConfigError
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from fcl_flower.algorithms import local_training
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection, RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.models.build import from_module
 from fcl_flower.models.registry import MODELS
