@@ -62,8 +62,11 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
 def _flag(name: str) -> click.Option:
     """Make the flag of a setting; its help is the setting's up to a semicolon."""
     field, default = field_of(FLAGS[name]), DEFAULTS[FLAGS[name]]
-    text = " ".join((field.description or "").split()).partition(";")[0].rstrip(".")
-    text += "." if default in ("", 0) else f".  [default: {default}]"
+    said = " ".join((field.description or "").split())
+    text = f"{said.partition(';')[0].rstrip('.')}."
+    left_open = default == "" or (default == 0 and "0 for" in said)
+    if not (left_open or default is False):
+        text += f"  [default: {default}]"
     return option(name, field.annotation, None, text)
 
 
