@@ -7,7 +7,7 @@ and what was expected. The first is what a user is told.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, SumsUpdates
 from fcl_flower.config.run_config import LEAST_SUMMANDS, MOST_LOST, RunConfig, Wrong
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 ON_MODELS = frozenset({"sign-flip", "noise", "scaling", "counts"})
 """Attacks on the models that clients send."""
+SINGLE_UPDATES = (
+    "federation.aggregation federation.clip_to_median federation.examples_limit"
+)
+"""Settings that compare the updates of a round."""
+NO_NAMES = "the names of all classes, and no growing head"
 
 
 def check(run: Entries) -> None:
@@ -27,6 +32,7 @@ def check(run: Entries) -> None:
     for subject in (
         validation,
         data,
+        pixels,
         augmentation,
         wire,
         secure_aggregation,
@@ -206,27 +212,29 @@ def data(run: Entries) -> Iterator[Wrong]:
     if modality != "text" or run.model_entry.encoder:
         why = f"as model {config.model.name} needs none"
         yield from config.must_be("data.word_vectors", why)
-    key, given, statistics = "data.normalise", section.normalise, None
-    if given not in ("model", "fixed"):
-        if modality != "images":
-            yield from config.must_be(key, f"as {modality} data have no pixels")
-        if given == "data" and (
-            config.privacy.unit != "none" or config.federation.secure_aggregation
-        ):
+
+
+def pixels(run: Entries) -> Iterator[Wrong]:
+    """Find a normalisation that no image has, or that shows what a run hides."""
+    config, modality = run.config, run.spec.modality
+    key, normalise = "data.normalise", config.data.normalise
+    if normalise in ("model", "fixed"):
+        return
+    if modality != "images":
+        yield from config.must_be(key, f"as {modality} data have no pixels")
+    if normalise == "data":
+        if config.privacy.unit != "none" or config.federation.secure_aggregation:
             hidden = "privacy.unit or federation.secure_aggregation"
             why = "as the server would see sums of each client's pixels"
-            yield key, given, f"another with {hidden}, {why}"
-        channels, statistics = run.spec.input_shape[0], section.pixel_statistics
-        if given != "data" and (
-            statistics is None or not {*map(len, statistics)} <= {1, channels}
-        ):
-            yield (
-                key,
-                given,
-                "model, fixed, data, or mean and deviation such as 0.5/0.25, each of "
-                f"one number or one for each of {channels} channels, deviations above "
-                "0",
-            )
+            yield key, normalise, f"another with {hidden}, {why}"
+        return
+    channels, statistics = run.spec.input_shape[0], config.data.pixel_statistics
+    if statistics is None or not {*map(len, statistics)} <= {1, channels}:
+        expected = (
+            "model, fixed, data, or mean and deviation such as 0.5/0.25, each of one "
+            f"number or one for each of {channels} channels, deviations above 0"
+        )
+        yield key, normalise, expected
 
 
 def augmentation(run: Entries) -> Iterator[Wrong]:
@@ -293,11 +301,8 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
             f"{section.secure_threshold:g}, as those who collude and those who drop "
             f"out may be {MOST_LOST:g} of the clients",
         )
-    keys = "aggregation clip_to_median weighting examples_limit"
-    keys = " ".join(f"federation.{name}" for name in keys.split())
-    yield from config.must_be(
-        keys, "with secure aggregation, as nobody sees single updates"
-    )
+    why = "with secure aggregation, as nobody sees single updates"
+    yield from config.must_be(f"{SINGLE_UPDATES} federation.weighting", why)
 
 
 def scenario(run: Entries) -> Iterator[Wrong]:
@@ -340,7 +345,8 @@ def joining(run: Entries) -> Iterator[Wrong]:
     listed = config.federation.listed_rounds
     total = sum(listed) + (tasks - len(listed)) * config.federation.rounds_per_task
     if section.joined and (
-        len(joined) != max(1, clients)
+        not joined
+        or len(joined) != clients
         or list(joined) != sorted(joined)
         or not joined[0] == 0 <= joined[-1] < total
     ):
@@ -407,9 +413,6 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
         yield "model.places", config.model.places, expected
 
 
-NAMED: Final = "the names of all classes, and no growing head"
-
-
 def asynchronous(run: Entries) -> Iterator[Wrong]:
     """Find what goes by rounds, in a run without them."""
     if not run.config.asynchronous.enabled:
@@ -420,16 +423,12 @@ def asynchronous(run: Entries) -> Iterator[Wrong]:
             "scenario.sat_out federation.patience",
             "whose clients go through their tasks at their own pace",
         ),
-        (
-            "federation.aggregation federation.clip_to_median "
-            "federation.examples_limit",
-            "which takes one update at a time",
-        ),
+        (SINGLE_UPDATES, "which takes one update at a time"),
     ):
         yield from run.config.must_be(keys, f"in an asynchronous run, {why}")
     if run.spec.names_classes:
         why = "in an asynchronous run, in which no task begins for all"
-        yield "data.class_names", run.config.data.class_names, f"{NAMED}, {why}"
+        yield "data.class_names", run.config.data.class_names, f"{NO_NAMES}, {why}"
 
 
 def privacy(run: Entries) -> Iterator[Wrong]:
@@ -449,7 +448,7 @@ def privacy(run: Entries) -> Iterator[Wrong]:
     yield from config.must_be("training.count_multiply_adds federation.patience", why)
     if run.spec.names_classes:
         why = f"with privacy.unit {unit!r}, as clients would tell theirs"
-        yield "data.class_names", config.data.class_names, f"{NAMED}, {why}"
+        yield "data.class_names", config.data.class_names, f"{NO_NAMES}, {why}"
     if config.strategy.local_only or not run.algorithm.federated:
         why = f"for {config.title}, whose clients send nothing that they learn"
         yield from config.must_be("privacy.unit", why)
