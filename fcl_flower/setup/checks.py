@@ -156,7 +156,8 @@ def method(run: Entries) -> Iterator[Wrong]:
     if balance != "none":
         known = ["none", *run.algorithm.load_client().balances]
         if balance not in known:
-            why = "whose clients balance classes in no other way"
+            ways = "in no other way" if known[1:] else "in no way"
+            why = f"whose clients balance classes {ways}"
             expected = f"{' or '.join(map(repr, known))} for {name}, {why}"
             yield "training.balance", balance, expected
 
