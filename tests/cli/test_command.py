@@ -33,7 +33,7 @@ class Room(Light):
     doors: AtLeastOne = 1
 
 
-class Missing(Exception):
+class GivenError(Exception):
     """It is no error, but what the command was given."""
 
 
@@ -61,11 +61,11 @@ def do_it(
         all_: Do all of it.
         clean: Clean up.
     """
-    raise Missing(places, room, size, here, names, form, all_, clean)
+    raise GivenError(places, room, size, here, names, form, all_, clean)
 
 
 def given(*arguments):
-    with pytest.raises(Missing) as found:
+    with pytest.raises(GivenError) as found:
         do_it.main([*arguments], standalone_mode=False)
     return found.value.args
 
