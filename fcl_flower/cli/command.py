@@ -99,14 +99,15 @@ def _typed(annotation: Any, multiple: dict[str, Any]) -> tuple[Any, dict[str, An
     options = [one for one in get_args(annotation) if one is not type(None)]
     if type(None) in get_args(annotation):
         annotation = options[0]
-    kind, given = annotation, {}
+    kind, given = annotation, dict[str, Any]()
     if get_origin(kind) is tuple:
         kind, given = options[0], {**multiple}
+    given["type"] = kind
     if get_origin(kind) is Annotated:
         kind, extra = get_args(kind)
-        given["metavar" if isinstance(extra, str) else "type"] = extra
+        given |= {"type": kind, "metavar" if isinstance(extra, str) else "type": extra}
     if kind is Path:
         given["type"] = click.Path(path_type=Path)
     elif get_origin(kind) is Literal:
         given["type"] = click.Choice(get_args(kind))
-    return kind, {"type": kind, **given}
+    return kind, given

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import click
 
@@ -12,6 +12,7 @@ from fcl_flower.cli.options import listed
 from fcl_flower.core.errors import config_error, require_extra, unknown_name
 
 NETWORK_FORMATS = ("pt", "safetensors", "onnx", "pt2", "transformers", "hub")
+NetworkFormats: TypeAlias = Annotated[str, ",".join(NETWORK_FORMATS)]
 
 
 @command
@@ -23,7 +24,7 @@ def export_model(
     client: int | None = None,
     task: str | None = None,
     version: str | None = None,
-    format_: str = "pt",
+    format_: NetworkFormats = "pt",
     output: Path | None = None,
 ) -> None:
     """Write what a client or a server predicts a task with, for other programs.
@@ -41,8 +42,7 @@ def export_model(
         task: Number from 0, or name; of a hidden concept its number. None where one
             head answers for all.
         version: Name of a version (fcl models).
-        format_: Some of pt, safetensors, onnx, pt2, transformers, hub, separated by
-            commas.
+        format_: Some of these, separated by commas.
         output: Folder for the files; by default export in FOLDER or in --state.
     """
     wanted = names_of(format_, NETWORK_FORMATS)
@@ -87,6 +87,7 @@ def names_of(text: str, known: Sequence[str]) -> list[str]:
 
 
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
+TableFormats: TypeAlias = Annotated[str, ",".join(TABLE_FORMATS)]
 NEEDS = {
     "parquet": ("frames", "pyarrow"),
     "svg": ("figures", "matplotlib"),
@@ -99,7 +100,7 @@ NEEDS = {
 def export(
     folders: tuple[Path, ...],
     *,
-    format_: str = "csv",
+    format_: TableFormats = "csv",
     reference: Annotated[str, "TITLE"] | None = None,
     output: Path | None = None,
 ) -> None:
@@ -110,7 +111,7 @@ def export(
     latex: the methods as a table. svg and pdf: the charts of the page.
 
     Options:
-        format_: Some of csv, parquet, latex, svg, pdf, separated by commas.
+        format_: Some of these, separated by commas.
         reference: Row that the others are tested against; by default the most accurate.
         output: Folder for the files; by default export in the first FOLDER.
     """
