@@ -544,7 +544,8 @@ class RunConfig(Frozen):
             section, _, leaf = key.partition(".")
             usual = DEFAULTS[key] if value is None else value
             if (given := getattr(getattr(self, section), leaf)) != usual:
-                yield key, given, f"{'none' if usual == '' else as_set(usual)} {why}"
+                shown = f"{usual:g}" if isinstance(usual, float) else as_set(usual)
+                yield key, given, f"{shown if usual != '' else 'none'} {why}"
 
     def _of_updates(self) -> Iterator[Wrong]:
         federation, asynchronous = self.federation, self.asynchronous
@@ -601,8 +602,11 @@ class RunConfig(Frozen):
             expected += f", as privacy.unit is {unit!r}"
             yield "privacy.noise_multiplier", noise, expected
         if unit == "example":
-            why = "with privacy.unit 'example', by which no example may tell of others"
-            yield from must_be("training.precision training.balance", why)
+            hidden = "with privacy.unit 'example'"
+            why = f"{hidden}, which clips the gradient of each example"
+            yield from must_be("training.precision", why)
+            why = f"{hidden}, since how often a class occurs tells of single examples"
+            yield from must_be("training.balance", why)
 
     @property
     def title(self) -> str:
