@@ -201,7 +201,7 @@ def data(run: Entries) -> Iterator[Wrong]:
     config, section, modality = run.config, run.config.data, run.spec.modality
     if not run.spec.local_data:
         keys = "data.class_names data.labels data.columns"
-        yield from config.must_be(keys, "as the data sets name classes and columns")
+        yield from config.must_be(keys, "with data sets, which have their own names")
         why = f"for scenario {config.scenario.name}, whose samples are shared out"
         yield from config.must_be("scenario.joined scenario.sat_out", why)
     columns, features = section.column_names, config.model.num_features
@@ -211,7 +211,7 @@ def data(run: Entries) -> Iterator[Wrong]:
         expected = f"the names of {features} columns, as model.num_features says"
         yield "data.columns", section.columns, expected
     if modality != "text" or run.model_entry.encoder:
-        why = f"as model {config.model.name} needs none"
+        why = f"for model {config.model.name}, which needs none"
         yield from config.must_be("data.word_vectors", why)
 
 
@@ -222,7 +222,7 @@ def pixels(run: Entries) -> Iterator[Wrong]:
     if normalise in ("model", "fixed"):
         return
     if modality != "images":
-        yield from config.must_be(key, f"as {modality} data have no pixels")
+        yield from config.must_be(key, f"for {modality} data, which have no pixels")
     if normalise == "data":
         if config.privacy.unit != "none" or config.federation.secure_aggregation:
             hidden = "privacy.unit or federation.secure_aggregation"

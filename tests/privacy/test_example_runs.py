@@ -168,5 +168,5 @@ def test_a_network_that_mixes_a_batch_is_refused():
 @pytest.mark.parametrize("strategy", ["ewc", "fedweit", "replay", "replay-reg"])
 def test_examples_that_are_used_otherwise_are_not_hidden(strategy):
     config = RunConfig.from_settings(strategy=strategy, dataset="digits", **PRIVATE)
-    with pytest.raises(ConfigError, match="for .*, whose clients tell more than the"):
+    with pytest.raises(ConfigError, match=r"for .*, whose clients tell more than the"):
         validate(resolve(config))
