@@ -16,7 +16,7 @@ from fcl_flower.algorithms.registry import Algorithm, algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.setup.build import validate
-from fcl_flower.setup.checks import check_strategy
+from fcl_flower.setup.checks import check_parameters
 from fcl_flower.setup.entries import Entries
 from fcl_flower.setup.resolve import resolve
 
@@ -150,7 +150,7 @@ def _refused(one: Algorithm, settings: Settings) -> str:
     """Name the setting for which a run is refused; empty where it is accepted."""
     try:
         run = Entries(resolve(_config(one, settings)))
-        check_strategy(run, _server(one, run))
+        check_parameters(run, _server(one, run))
     except ConfigError as error:
         return str(error).partition(":")[0]
     return ""

@@ -1,10 +1,11 @@
-"""Write the pages of docs/reference that follow from the code.
+"""Write what follows from the code: pages of docs/reference, and Flower's defaults.
 
 python docs/generate.py            # after a setting was changed
-python docs/generate.py --check    # are the pages as the code has them?
+python docs/generate.py --check    # are the files as the code has them?
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,13 @@ import compatibility
 
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.parsing import Params, Setting, describe, toml
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import DEFAULTS, NamedSection, RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.models.registry import MODELS
 
 FOLDER = Path(__file__).parent / "reference"
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+_DEFAULTS = re.compile(r"(?<=\[tool\.flwr\.app\.config\]\n)(?:\w+ = .*\n)+")
 
 _MADE = "<!-- Made by docs/generate.py; do not edit. -->"
 
@@ -99,6 +102,28 @@ def pages() -> dict[str, str]:
     }
 
 
+def files() -> Iterator[tuple[Path, str]]:
+    """Yield each file that follows from the code, and its text."""
+    yield from ((FOLDER / name, text) for name, text in pages().items())
+    defaults = "".join(_flower_defaults())
+    yield PROJECT, _DEFAULTS.sub(lambda _: defaults, PROJECT.read_text())
+
+
+def _flower_defaults() -> Iterator[str]:
+    """Yield a line for each section: Flower refuses keys that have no default."""
+    for name, field in RunConfig.model_fields.items():
+        kind = field.annotation
+        assert isinstance(kind, type)
+        pairs = ['params = ""'] if issubclass(kind, NamedSection) else []
+        section = f"{name}."
+        pairs += [
+            f"{key.removeprefix(section)} = {toml(value)}"
+            for key, value in DEFAULTS.items()
+            if key.startswith(section)
+        ]
+        yield f"{name} = {{ {', '.join(pairs)} }}\n"
+
+
 def _sections() -> Iterator[str]:
     for name, field in RunConfig.model_fields.items():
         kind = field.annotation
@@ -162,16 +187,15 @@ def _table(section: str, settings: Iterable[Setting]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the pages, or compare them."""
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
     check, stale = parser.parse_args().check, []
-    for name, text in pages().items():
-        page = FOLDER / name
+    for path, text in files():
         if not check:
-            page.write_text(text)
-        elif not page.is_file() or page.read_text() != text:
-            stale.append(name)
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            stale.append(path.name)
     if stale:
         sys.exit(f"{', '.join(stale)}: stale, run python docs/generate.py")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fcl_flower.algorithms.base import ClientLearner
-from fcl_flower.config.sections import Attack
+from fcl_flower.config.run_config import Attack
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     AnyArray,

@@ -23,7 +23,7 @@ from typing import (
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.config.parsing import Params as Params
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.types import Arrays, ClientTask, Payload, TaskStage, Update

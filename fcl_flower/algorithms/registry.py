@@ -20,8 +20,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import StrategySection
+from fcl_flower.config.run_config import RunConfig, StrategySection
 from fcl_flower.core.errors import ConfigError, ContractError, PluginWarning
 from fcl_flower.core.registry import Registry
 

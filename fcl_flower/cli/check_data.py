@@ -1,7 +1,7 @@
 """The command that looks at local data before a run."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fcl_flower.cli.options import configured, run_options
-from fcl_flower.config.parsing import parse_pair, toml
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.cli.command import command
+from fcl_flower.cli.options import configured, parse_pair, run_options
+from fcl_flower.config.parsing import toml
+from fcl_flower.config.run_config import DEFAULTS, RunConfig
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@command
 @run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
-def check_data(folders: Sequence[Path], **given: Any) -> None:  # noqa: ANN401
+def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
     """Check local data in FOLDERS, one a client, and propose the settings of a run.
 
     What the options leave open is read off the files. Warnings are of what can be
@@ -31,8 +31,7 @@ def check_data(folders: Sequence[Path], **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.rounds.client import vector_file
     from fcl_flower.setup.build import Built
-    from fcl_flower.setup.propose import with_local_data
-    from fcl_flower.setup.resolve import resolve
+    from fcl_flower.setup.resolve import resolve, with_local_data
 
     config = with_local_data(configured(given), folders)
     run = Built(resolve(config))
@@ -62,9 +61,8 @@ def check_data(folders: Sequence[Path], **given: Any) -> None:  # noqa: ANN401
 
 
 def _options(config: RunConfig) -> Iterator[str]:
-    blank = RunConfig().flat()
     for key, value in config.flat().items():
-        if key in ("scenario.name", "scenario.clients") or blank.get(key) == value:
+        if key in ("scenario.name", "scenario.clients") or DEFAULTS.get(key) == value:
             continue
         pair = f"{key}={value}"
         if parse_pair(pair) != (key, value):

@@ -1,4 +1,4 @@
-"""The commands of a real federation: ``fcl certs``, ``server``, ``client``, ``run``."""
+"""The commands of a real federation: certs, server, client, clients and run."""
 
 import re
 import secrets
@@ -7,15 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from fcl_flower.cli.command import (
+    Address,
+    AtLeastOne,
+    Count,
+    Folder,
+    Port,
+    PortOrNone,
+    command,
+)
 from fcl_flower.cli.options import (
     configured,
     output_folder,
-    resume_option,
     resumed,
     run_options,
     with_flag,
@@ -27,8 +37,10 @@ if TYPE_CHECKING:
     from fcl_flower.deploy.certificates import Certificates
     from fcl_flower.deploy.logs import Log
 
-PORT = 9092
+CLIENTS_PORT = 9092
 CONTROL_PORT = 9093
+
+STATE = Path("federation/server")
 
 _ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
@@ -47,61 +59,34 @@ log_file_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="File for all lines, too; at 10 MB it is put aside, and five are kept.",
 )
-speedups_option = click.option(
-    "--speedups",
-    default="auto",
-    show_default=True,
-    help="What replaces private parts of Flower: auto for all that are tested with its "
-    "release, off for none, or names with commas.",
-)
 more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    help="Name or IP address by which clients reach the server; repeatable.",
-)
-@click.option(
-    "--clients",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Make the keys of clients 0 to this number less one, where missing.",
-)
-@click.option(
-    "--days",
-    type=click.IntRange(min=1),
-    default=825,
-    show_default=True,
-    help="Until the server's certificate expires.",
-)
-@click.option(
-    "--renew",
-    is_flag=True,
-    help="Replace the server's certificate, by default for the same names.",
-)
-@click.option(
-    "--overwrite", is_flag=True, help="Replace all: clients need new files, too."
-)
+@command
 def certs(
     folder: Path,
-    hosts: tuple[str, ...],
-    clients: int,
-    days: int,
-    renew: bool,
-    overwrite: bool,
+    *,
+    host: tuple[str, ...] = (),
+    clients: Count = 0,
+    days: AtLeastOne = 825,
+    renew: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Make certificates and keys for a federation in FOLDER, where missing.
 
     A client whose .pub is there is left alone, wherever its key is now.
+
+    Options:
+        host: Name or IP address by which clients reach the server; repeatable.
+        clients: Make the keys of clients 0 to this number less one, where missing.
+        days: Until the server's certificate expires.
+        renew: Replace the server's certificate, by default for the same names.
+        overwrite: Replace all: clients need new files, too.
     """
     from fcl_flower.deploy.certificates import Certificates, make_certificates
 
     made = make_certificates(
-        folder, hosts, clients, days, overwrite=overwrite, renew=renew
+        folder, host, clients, days, overwrite=overwrite, renew=renew
     )
     for path in made:
         click.echo(path)
@@ -132,52 +117,36 @@ def certs(
     )
 
 
-@click.command()
+@command
 @certs_option
-@click.option(
-    "--host", default="0.0.0.0", show_default=True, help="Where clients come in."
-)
-@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option(
-    "--control-port",
-    type=click.IntRange(1, 65535),
-    default=CONTROL_PORT,
-    show_default=True,
-    help="Where fcl run comes in, from this machine only.",
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path),
-    default=Path("federation/server"),
-    show_default=True,
-    help="Folder for what a restart needs.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="Where Prometheus on this machine finds metrics; 0 for none.",
-)
-@speedups_option
 @log_file_option
 @insecure_option
 @more_arguments
 def server(
     certs: Path | None,
-    host: str,
-    port: int,
-    control_port: int,
-    state: Path,
-    metrics_port: int,
-    speedups: str,
     log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
+    *,
+    host: str = "0.0.0.0",
+    port: Port = CLIENTS_PORT,
+    control_port: Port = CONTROL_PORT,
+    state: Path = STATE,
+    metrics_port: PortOrNone = 0,
+    speedups: str = "auto",
 ) -> None:
     """Run the server of a federation until it is stopped.
 
     What follows -- goes to flower-superlink.
+
+    Options:
+        host: Where clients come in.
+        port: Of the same.
+        control_port: Where fcl run comes in, from this machine only.
+        state: Folder for what a restart needs.
+        metrics_port: Where Prometheus on this machine finds metrics; 0 for none.
+        speedups: What replaces private parts of Flower: auto for all that are tested
+            with its release, off for none, or names with commas.
     """
     from fcl_flower.deploy.server import Addresses, run_superlink
     from fcl_flower.deploy.speedups import choose
@@ -188,65 +157,71 @@ def server(
         run_superlink(*known, log.say, metrics_port, chosen, log.pass_on)
 
 
-@click.command()
-@click.option("--server", required=True, metavar="HOST:PORT", help="Of fcl server.")
+@command
+def clients(*, state: Path = STATE) -> None:
+    """Show the clients of a federation, on the server's machine.
+
+    Options:
+        state: That of fcl server, on its machine.
+    """
+    from fcl_flower.deploy import commands
+    from fcl_flower.service.members import HOME, membership
+
+    home, nodes, silent = state / HOME, [], ""
+    if not (home / "config.toml").is_file():
+        expected = "the --state folder of fcl server"
+        raise config_error("state", str(state), expected)
+    try:
+        listed = commands.flwr(home, "supernode", "list", commands.SUPERLINK)
+        nodes = listed["nodes"]
+    except RoundError:
+        silent = "the server does not answer: this is what it knew last"
+    table = Table("number", "name", "state", "last seen", "version", "tasks")
+    for row in membership(state, nodes):
+        seen = "" if row.seen is None else f"{row.seen:%Y-%m-%d %H:%M:%S} UTC"
+        tasks = "" if row.tasks is None else str(row.tasks)
+        cells = (str(row.number), row.name, row.state, seen, row.version, tasks)
+        table.add_row(*map(Text, cells))
+    Console().print(table)
+    if silent:
+        click.echo(silent)
+
+
+@command
 @certs_option
-@click.option(
-    "--number",
-    required=True,
-    type=click.IntRange(min=0),
-    help="Of the client, from 0 on: that of its key, and its index in a run.",
-)
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of its local data."
-)
-@click.option(
-    "--marked-tasks",
-    is_flag=True,
-    help="A task of --data counts once its folder holds a file DONE.",
-)
-@click.option(
-    "--word-vectors", type=click.Path(path_type=Path), help="Its file of word vectors."
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path),
-    help="Folder for what a restart needs.  [default: federation/client-NUMBER]",
-)
-@click.option(
-    "--keep-runs",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    help="When a run begins, remove the state of all but so many; 0 keeps all.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(("auto", "cpu", "cuda")),
-    help="Where it trains; by default, what the run says.",
-)
-@speedups_option
 @log_file_option
 @insecure_option
 @more_arguments
 def client(
-    server: str,
     certs: Path | None,
-    number: int,
-    data: Path | None,
-    marked_tasks: bool,
-    word_vectors: Path | None,
-    state: Path | None,
-    keep_runs: int,
-    device: str | None,
-    speedups: str,
     log_file: Path | None,
     insecure: bool,
     more: tuple[str, ...],
+    *,
+    server: Address,
+    number: Count,
+    data: Path | None = None,
+    marked_tasks: bool = False,
+    word_vectors: Path | None = None,
+    state: Path | None = None,
+    keep_runs: Count = 3,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    speedups: str = "auto",
 ) -> None:
     """Run one client of a federation until it is stopped.
 
     What follows -- goes to flower-supernode.
+
+    Options:
+        server: Of fcl server.
+        number: Of the client, from 0 on: that of its key, and its index in a run.
+        data: Folder of its local data.
+        marked_tasks: A task of --data counts once its folder holds a file DONE.
+        word_vectors: Its file of word vectors.
+        state: Folder for what a restart needs.  [default: federation/client-NUMBER]
+        keep_runs: When a run begins, remove the state of all but so many; 0 keeps all.
+        device: Where it trains; by default, what the run says.
+        speedups: What replaces private parts of Flower, as for fcl server.
     """
     from fcl_flower.deploy.client import become
     from fcl_flower.deploy.client_setup import set_up
@@ -269,44 +244,31 @@ def client(
         become(set_up(*known, speedups=chosen.names, log_file=log_file))
 
 
-@click.command()
+@command
 @run_options()
-@click.option(
-    "--server",
-    default=f"127.0.0.1:{CONTROL_PORT}",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The --control-port of fcl server, or the end of a tunnel to it.",
-)
 @certs_option
 @insecure_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for the results, on the server's machine.  [default: runs/NAME]",
-)
-@resume_option
-@click.option(
-    "--start-timeout",
-    type=click.IntRange(min=0),
-    default=120,
-    show_default=True,
-    help="Seconds until all clients are there, after which the run is stopped; 0 for "
-    "no limit.",
-)
 def run(
-    server: str,
     certs: Path | None,
     insecure: bool,
-    output: Path | None,
-    resume: Path | None,
-    start_timeout: int,
+    *,
+    server: Address = f"127.0.0.1:{CONTROL_PORT}",
+    output: Path | None = None,
+    resume: Folder | None = None,
+    start_timeout: Count = 120,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
     Without --clients, all that are connected take part. The server writes the results,
     so that --output names a folder of its machine, even where this is typed on another.
+
+    Options:
+        server: The --control-port of fcl server, or the end of a tunnel to it.
+        output: Folder for the results, on the server's machine.  [default: runs/NAME]
+        resume: Go on with the run in FOLDER; one that has finished with more --tasks.
+        start_timeout: Seconds until all clients are there, after which the run is
+            stopped; 0 for no limit.
     """
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server

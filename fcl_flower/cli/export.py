@@ -1,52 +1,31 @@
 """The commands that write what others take from a run: its numbers, its networks."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import click
 
+from fcl_flower.cli.command import command
 from fcl_flower.cli.options import listed
 from fcl_flower.core.errors import config_error, require_extra, unknown_name
 
 NETWORK_FORMATS = ("pt", "safetensors", "onnx", "pt2", "transformers", "hub")
+NetworkFormats: TypeAlias = Annotated[str, ",".join(NETWORK_FORMATS)]
 
 
-@click.command("export-model")
-@click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path),
-    help="A client's folder of states, in the place of FOLDER.",
-)
-@click.option("--run", help="Which of the runs that --state holds.")
-@click.option("--client", type=int, help="Its number, from 0; none at a server.")
-@click.option(
-    "--task",
-    help="Number from 0, or name; of a hidden concept its number. None where one head "
-    "answers for all.",
-)
-@click.option("--version", help="Name of a version (fcl models).")
-@click.option(
-    "--format",
-    "formats",
-    default="pt",
-    show_default=True,
-    help=f"Some of {', '.join(NETWORK_FORMATS)}, separated by commas.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for the files; by default export in FOLDER or in --state.",
-)
+@command
 def export_model(
-    folder: Path | None,
-    state: Path | None,
-    run: str | None,
-    client: int | None,
-    task: str | None,
-    version: str | None,
-    formats: str,
-    output: Path | None,
+    folder: Path | None = None,
+    *,
+    state: Path | None = None,
+    run: str | None = None,
+    client: int | None = None,
+    task: str | None = None,
+    version: str | None = None,
+    format_: NetworkFormats = "pt",
+    output: Path | None = None,
 ) -> None:
     """Write what a client or a server predicts a task with, for other programs.
 
@@ -55,11 +34,18 @@ def export_model(
     and safetensors are the weights. transformers, of a pre-trained encoder, is a folder
     that Hugging Face's library opens; hub is one with a card, weights and graph, of any
     network. A manifest in JSON says what went in and what comes out.
+
+    Options:
+        state: A client's folder of states, in the place of FOLDER.
+        run: Which of the runs that --state holds.
+        client: Its number, from 0; none at a server.
+        task: Number from 0, or name; of a hidden concept its number. None where one
+            head answers for all.
+        version: Name of a version (fcl models).
+        format_: Some of these, separated by commas.
+        output: Folder for the files; by default export in FOLDER or in --state.
     """
-    wanted = listed(formats, "format")
-    for name in wanted:
-        if name not in NETWORK_FORMATS:
-            raise unknown_name("format", name, NETWORK_FORMATS)
+    wanted = names_of(format_, NETWORK_FORMATS)
     place = folder or state
     if place is None or (folder and state):
         expected = "either a run's folder or --state"
@@ -91,7 +77,17 @@ def export_model(
         click.echo(f"accuracy {measured['value']:.3f} on {measured['on']}")
 
 
+def names_of(text: str, known: Sequence[str]) -> list[str]:
+    """Split an option into names of formats."""
+    found = listed(text, "format")
+    for name in found:
+        if name not in known:
+            raise unknown_name("format", name, known)
+    return found
+
+
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
+TableFormats: TypeAlias = Annotated[str, ",".join(TABLE_FORMATS)]
 NEEDS = {
     "parquet": ("frames", "pyarrow"),
     "svg": ("figures", "matplotlib"),
@@ -100,36 +96,24 @@ NEEDS = {
 """Extra and package that a format needs."""
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "formats",
-    default="csv",
-    show_default=True,
-    help=f"Some of {', '.join(TABLE_FORMATS)}, separated by commas.",
-)
-@click.option(
-    "--reference",
-    metavar="TITLE",
-    help="Row that the others are tested against; by default the most accurate.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for the files; by default export in the first FOLDER.",
-)
+@command
 def export(
     folders: tuple[Path, ...],
-    formats: str,
-    reference: str | None,
-    output: Path | None,
+    *,
+    format_: TableFormats = "csv",
+    reference: Annotated[str, "TITLE"] | None = None,
+    output: Path | None = None,
 ) -> None:
     """Write the numbers and the charts of runs or studies in FOLDERS as files.
 
     csv and parquet: each accuracy, each round, each run, each class where clients have
     counted by class, and each method with mean, deviation and a paired test over seeds.
     latex: the methods as a table. svg and pdf: the charts of the page.
+
+    Options:
+        format_: Some of these, separated by commas.
+        reference: Row that the others are tested against; by default the most accurate.
+        output: Folder for the files; by default export in the first FOLDER.
     """
     from fcl_flower.core.processes import make_folder
     from fcl_flower.exports.sheets import (
@@ -146,10 +130,8 @@ def export(
     )
     from fcl_flower.results.report.run_page import run_charts
 
-    wanted = listed(formats, "format")
+    wanted = names_of(format_, TABLE_FORMATS)
     for name in wanted:
-        if name not in TABLE_FORMATS:
-            raise unknown_name("format", name, TABLE_FORMATS)
         for needed, package in [NEEDS[name]] if name in NEEDS else []:
             with require_extra(needed, f"format {name}"):
                 import_module(package)  # or says what to install, before all else

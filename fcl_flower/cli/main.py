@@ -5,11 +5,11 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import click
-from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -17,8 +17,8 @@ from rich.table import Table
 
 from fcl_flower import __version__
 from fcl_flower.cli.check_data import check_data
-from fcl_flower.cli.clients import clients
-from fcl_flower.cli.deploy import certs, client, run, server
+from fcl_flower.cli.command import Count, command
+from fcl_flower.cli.deploy import certs, client, clients, run, server
 from fcl_flower.cli.export import export, export_model
 from fcl_flower.cli.options import configured, run_options, with_flag
 from fcl_flower.cli.predict import models, predict
@@ -35,53 +35,23 @@ from fcl_flower.core.errors import (
 )
 
 
-@click.command("list")
-@click.argument("name", required=False)
-def list_(name: str | None) -> None:
+@command
+def list_(name: str | None = None) -> None:
     """Show all strategies, scenarios, data sets and models; or the settings of NAME.
 
     NAME is one of these, or a section of the configuration, such as training.
     """
+    console, entries = Console(), [*_entries()]
     if name is None:
-        _show_all(Console())
-    else:
-        _show_one(Console(), name)
-
-
-def _show_all(console: Console) -> None:
-    from fcl_flower.algorithms.registry import algorithms
-    from fcl_flower.data.registry import known_datasets
-    from fcl_flower.data.scenarios.registry import SCENARIOS
-    from fcl_flower.models.registry import MODELS
-    from fcl_flower.setup.entries import data_root
-
-    table = Table("strategy", "what it does", "paper", title="Strategies")
-    for name, entry in algorithms().items():
-        table.add_row(name, escape(entry.summary), escape(entry.paper))
-    console.print(table)
-    for title, lines in (
-        ("Scenarios", {n: s.summary for n, s in SCENARIOS.items()}),
-        ("Models", {n: m.summary for n, m in MODELS.items()}),
-        ("Data sets", known_datasets(data_root(RunConfig()))),
-        ("Sections", {n: _sentence(kind) for n, kind in _sections()}),
-    ):
-        table = Table("name", "what it is", title=title)
-        for name, line in lines.items():
-            table.add_row(escape(name), escape(line))
-        console.print(table)
-    console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
-
-
-def _show_one(console: Console, name: str) -> None:
-    everything = list(_described())
-    found = [one for one in everything if one.name == name]
+        _show_all(console, entries)
+        return
+    found = [one for one in entries if one.name == name]
     if not found:
-        raise unknown_name("name", name, sorted({one.name for one in everything}))
+        raise unknown_name("name", name, sorted({one.name for one in entries}))
     for one in found:
         console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
         if not one.settings:
             console.print("It has no parameters.")
-            continue
         for setting in one.settings:
             kind = " ".join(filter(None, [setting.type, setting.range]))
             default = f"default {setting.default}" if setting.default else "required"
@@ -90,66 +60,73 @@ def _show_one(console: Console, name: str) -> None:
             console.print(Padding(escape(setting.help), (0, 0, 0, 4)))
 
 
-class _Described(NamedTuple):
+class _Entry(NamedTuple):
+    title: str
     section: str
     name: str
     summary: str
     settings: list[Setting]
+    paper: str = ""
 
 
-def _described() -> Iterator[_Described]:
+def _show_all(console: Console, entries: list[_Entry]) -> None:
+    for title, listed in groupby(entries, lambda one: one.title):
+        of_strategies = title == "Strategies"
+        heads = ("strategy", "what it does", "paper")
+        table = Table(
+            *(heads if of_strategies else ("name", "what it is")), title=title
+        )
+        for one in listed:
+            cells = (one.name, one.summary, *[one.paper] * of_strategies)
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
+
+
+def _entries() -> Iterator[_Entry]:
     from fcl_flower.algorithms.registry import STRATEGY, algorithms
     from fcl_flower.data.registry import known_datasets
     from fcl_flower.data.scenarios.registry import SCENARIOS
     from fcl_flower.models.registry import MODELS
     from fcl_flower.setup.entries import data_root
 
-    for name, entry in algorithms().items():
-        preset = {
-            key.removeprefix(STRATEGY): value
-            for key, value in entry.defaults.items()
-            if key.startswith(STRATEGY)
-        }
-        settings = describe(entry.params_type, preset)
-        yield _Described("strategy", name, entry.summary, settings)
+    for name, method in algorithms().items():
+        own = {key.removeprefix(STRATEGY): v for key, v in method.defaults.items()}
+        settings = describe(method.params_type, own)
+        about = method.summary, settings, method.paper
+        yield _Entry("Strategies", "strategy", name, *about)
     for name, scenario in SCENARIOS.items():
         settings = describe(scenario.params)
-        yield _Described("scenario", name, scenario.summary, settings)
+        yield _Entry("Scenarios", "scenario", name, scenario.summary, settings)
     for name, model in MODELS.items():
-        yield _Described("model", name, model.summary, describe(model.params))
-    for name, kind in _sections():
-        yield _Described(name, name, _sentence(kind), describe(kind))
+        settings = describe(model.params)
+        yield _Entry("Models", "model", name, model.summary, settings)
     for name, line in known_datasets(data_root(RunConfig())).items():
-        yield _Described("data", name, line, [])
-
-
-def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
+        yield _Entry("Data sets", "data", name, line, [])
     for name, field in RunConfig.model_fields.items():
         kind = field.annotation
         assert isinstance(kind, type)
-        yield name, kind
+        line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+        yield _Entry("Sections", name, name, line, describe(kind))
 
 
-def _sentence(kind: type[BaseModel]) -> str:
-    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
-
-
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--client", type=click.IntRange(0), required=True, help="From 0.")
-@click.option(
-    "--task", type=click.IntRange(0), help="From 0; all of its tasks if none."
-)
-@click.option(
-    "--certs",
-    type=click.Path(path_type=Path),
-    help="Folder of fcl certs: also remove the client's key, which lets it in.",
-)
-def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> None:
+@command
+def forget(
+    folder: Path,
+    *,
+    client: Count,
+    task: Count | None = None,
+    certs: Path | None = None,
+) -> None:
     """Take a client out of the run in FOLDER, as if it had never contributed.
 
     For strategies that keep what clients send apart, such as analytic. Refused while
     the run's server is running.
+
+    Options:
+        client: From 0.
+        task: From 0; all of its tasks if none.
+        certs: Folder of fcl certs: also remove the client's key, which lets it in.
     """
     from fcl_flower.service.changes import REMAINS
     from fcl_flower.service.changes import forget as take_out
@@ -180,31 +157,14 @@ def forget(folder: Path, client: int, task: int | None, certs: Path | None) -> N
         click.echo(f"client {client} is let in until its {key} is removed (--certs)")
 
 
-@click.group(
-    commands=[
-        *(simulate, compare, study, list_),
-        *(export, export_model, predict, models),
-        *(forget, check_data, certs, server, client, clients, run, serve),
-    ],
-    invoke_without_command=True,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-    },
-)
-@click.version_option(__version__, prog_name="fcl")
-@click.pass_context
-def cli(context: click.Context) -> None:
-    """Federated continual learning on Flower."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-@cli.command()
+@command
 @run_options()
-@click.option("--save", type=click.Path(path_type=Path), help="Also write it as JSON.")
-def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
-    """Show who would learn what in which order, without running anything."""
+def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
+    """Show who would learn what in which order, without running anything.
+
+    Options:
+        save: Also write it as JSON.
+    """
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve
 
@@ -218,15 +178,13 @@ def scenario(save: Path | None, **given: Any) -> None:  # noqa: ANN401
             raise config_error("save", str(save), expected) from error
 
 
-@cli.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder for a comparison; by default this one, of one study its own.",
-)
-def report(folders: tuple[Path, ...], output: Path | None) -> None:
-    """Make the page of one run FOLDER again, or compare those of several or a study."""
+@command
+def report(folders: tuple[Path, ...], *, output: Path | None = None) -> None:
+    """Make the page of one run FOLDER again, or compare those of several or a study.
+
+    Options:
+        output: Folder for a comparison; by default this one, of one study its own.
+    """
     from fcl_flower.results.record import is_run, runs_in
     from fcl_flower.results.report.comparison import write_comparison
     from fcl_flower.results.report.run_page import write_report
@@ -239,6 +197,27 @@ def report(folders: tuple[Path, ...], output: Path | None) -> None:
     else:
         here = Path() if others or is_run(first) else first
         click.echo(write_comparison(output or here, runs))
+
+
+@click.group(
+    commands=[
+        *(simulate, compare, study, list_),
+        *(export, export_model, predict, models),
+        *(forget, check_data, certs, server, client, clients, run, serve),
+        *(scenario, report),
+    ],
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, prog_name="fcl")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Federated continual learning on Flower."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

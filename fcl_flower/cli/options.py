@@ -1,15 +1,23 @@
 """What the command line gives, made into a configuration."""
 
 import re
+import tomllib
 from collections.abc import Callable, Sequence
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import click
 
-from fcl_flower.config.parsing import parse_pair
-from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
+from fcl_flower.cli.command import AtLeastOne, Name, option
+from fcl_flower.config.parsing import Scalar
+from fcl_flower.config.run_config import (
+    DEFAULTS,
+    RunConfig,
+    check_not_zero,
+    field_of,
+    long_keys,
+)
 from fcl_flower.core.errors import config_error
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
@@ -18,106 +26,94 @@ if TYPE_CHECKING:
     from fcl_flower.simulation.local_runs import Backend
 
 _SETTING = re.compile(r"(?P<key>\w+\.\w+): got ")
+_KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 F = TypeVar("F", bound=Callable[..., Any])
 
-FLAGS: dict[str, tuple[Any, str]] = {
-    "strategy": (str, "The algorithm.  [default: fedweit]"),
-    "scenario": (str, "How tasks are made; by default what suits the data."),
-    "dataset": (str, "Data sets, separated by commas."),
-    "data_root": (str, "Folder with data sets.  [default: $FCL_DATA or data]"),
-    "model": (str, "The network; by default what suits the data."),
-    "clients": (int, "Number of clients."),
-    "tasks": (int, "Tasks of each client.  [default: 4]"),
-    "classes_per_task": (int, "Classes in a task."),
-    "rounds": (int, "Communication rounds for each task."),
-    "epochs": (int, "Local epochs in a round.  [default: 1]"),
-    "batch_size": (int, "Samples in a training step."),
-    "learning_rate": (float, "At the start of a task."),
-    "seed": (int, "Of all random number generators.  [default: 0]"),
-    "device": (str, "auto, cpu, or a torch device.  [default: auto]"),
-    "local_only": (bool, "Clients learn alone, without communication."),
-    "track": (str, "tensorboard, mlflow or wandb, separated by commas."),
-    "asynchronous": (bool, "An update counts as it comes; no rounds."),
+FLAGS = {
+    name: next(iter(long_keys({name: ""})))
+    for name in (
+        *("strategy", "scenario", "dataset", "data_root", "model", "clients", "tasks"),
+        *("classes_per_task", "rounds", "epochs", "batch_size", "learning_rate"),
+        *("seed", "device", "local_only", "track", "asynchronous"),
+    )
 }
-"""Short flags of settings that many need; all others are reached by ``--set``."""
+"""Settings that many need, by their flags; all others are reached by ``--set``."""
 
 
 def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
     """Add the settings of a run to a command; a decorator."""
+    pairs = "Any setting (fcl list NAME); of the strategy without a section."
+    preset = "A published protocol, such as fcil-cifar100; other options win."
+    options = [
+        *(_flag(name) for name in FLAGS if name not in without),
+        option("set", tuple[Annotated[str, "[SECTION.]KEY=VALUE"], ...], (), pairs),
+        option("preset", Name, None, preset),
+        option("config", Path, None, "config.toml of another run, to start from."),
+    ]
 
-    def add(command: F) -> F:
-        command = click.option(
-            "--config",
-            "config_file",
-            type=click.Path(path_type=Path),
-            help="config.toml of another run, to start from.",
-        )(command)
-        command = click.option(
-            "--preset",
-            metavar="NAME",
-            help="A published protocol, such as fcil-cifar100; other options win.",
-        )(command)
-        command = click.option(
-            "--set",
-            "pairs",
-            multiple=True,
-            metavar="[SECTION.]KEY=VALUE",
-            help="Any setting (fcl list NAME); of the strategy without a section.",
-        )(command)
-        for name, (kind, text) in reversed(FLAGS.items()):
-            if name not in without:
-                flag = f"--{name.replace('_', '-')}"
-                given: dict[str, Any] = {"type": kind}
-                if kind is bool:
-                    given = {"is_flag": True, "default": None}
-                command = click.option(flag, name, help=text, **given)(command)
-        return command
+    def add(function: F) -> F:
+        others = getattr(function, "__click_params__", [])
+        vars(function)["__click_params__"] = [*others, *reversed(options)]
+        return function
 
     return add
 
 
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Clients of a run that train at the same time, a process each.",
-)
-jobs_option = click.option(
-    "--jobs",
-    "processes",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Runs at the same time, a process each; --backend in-process only.",
-)
-gpus_option = click.option(
-    "--gpus-per-client",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="Share of a GPU for each client; --backend flower only.",
-)
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(("in-process", "flower")),
-    default="in-process",
-    show_default=True,
-    help="This process, or Flower's simulation runtime.",
-)
-data_option = click.option(
-    "--data",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Local data: a client's folder; repeatable, one for each client.",
-)
-output_option = click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for the results."
-)
-resume_option = click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Go on with the run in FOLDER; one that has finished with more --tasks.",
-)
+def _flag(name: str) -> click.Option:
+    """Make the flag of a setting; its help is the setting's up to a semicolon."""
+    field, default = field_of(FLAGS[name]), DEFAULTS[FLAGS[name]]
+    said = " ".join((field.description or "").split())
+    text = f"{said.partition(';')[0].rstrip('.')}."
+    left_open = default == "" or (default == 0 and "0 for" in said)
+    if not (left_open or default is False):
+        text += f"  [default: {default}]"
+    return option(name, field.annotation, None, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run goes on this machine.
+
+    Options:
+        data: Local data: a client's folder; repeatable, one for each client.
+        backend: This process, or Flower's simulation runtime.
+        workers: Clients of a run that train at the same time, a process each.
+        gpus_per_client: Share of a GPU for each client; --backend flower only.
+        output: Folder for the results.
+    """
+
+    data: tuple[Path, ...] = ()
+    backend: Literal["in-process", "flower"] = "in-process"
+    workers: AtLeastOne | None = None
+    gpus_per_client: Annotated[float, click.FloatRange(min=0)] = 0.0
+    output: Path | None = None
+    jobs = 1
+
+    def chosen(self) -> "Backend":
+        """Build the backend; refuse options of the other one."""
+        from fcl_flower.simulation.local_runs import Backend
+
+        name, gpus = self.backend, self.gpus_per_client
+        if name == "flower" and self.data:
+            raise config_error("backend", name, "in-process, for local data")
+        if name == "flower" and self.jobs > 1:
+            expected = "1 with --backend flower, which has --workers"
+            raise config_error("jobs", self.jobs, expected)
+        if name == "in-process" and gpus:
+            expected = "none but with --backend flower"
+            raise config_error("gpus-per-client", gpus, expected)
+        return Backend(name, self.workers, gpus, self.jobs, self.data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places(Place):
+    """Where several runs go on this machine.
+
+    Options:
+        jobs: Runs at the same time, a process each; --backend in-process only.
+    """
+
+    jobs: AtLeastOne = 1
 
 
 LONGER = ("tasks", "clients", "rounds")
@@ -147,13 +143,8 @@ def resumed(
         if key in more or (again and key == "learning_rate"):
             continue
         if value is not None and value != ():  # a number may be 0
-            option = {"pairs": "set", "config_file": "config"}.get(key, key)
-            raise config_error(
-                option,
-                value,
-                "no settings beside resume but more --tasks and --clients, as the run "
-                "has its own",
-            )
+            expected = "no settings beside resume but more --tasks and --clients"
+            raise config_error(key, value, f"{expected}, as the run has its own")
     longer = any(value is not None for value in more.values())
     if (folder / "summary.json").exists() and not longer:
         expected = (
@@ -199,7 +190,7 @@ def chosen_preset(given: dict[str, Any]) -> "Preset":
     from fcl_flower.setup.preset import read_preset
 
     name = given.pop("preset")
-    if name is not None and given["config_file"] is not None:
+    if name is not None and given["config"] is not None:
         expected = "none beside --config, which has all settings"
         raise config_error("preset", name, expected)
     return read_preset(name)
@@ -212,7 +203,7 @@ def configured(given: dict[str, Any], preset: "Preset | None" = None) -> RunConf
     """
     own = preset is None
     preset = chosen_preset(given) if preset is None else preset
-    path, pairs = given.pop("config_file"), given.pop("pairs")
+    path, pairs = given.pop("config"), given.pop("set")
     config = RunConfig.of(preset.settings)
     if path is not None:
         config = RunConfig.read(path, "config")
@@ -229,10 +220,9 @@ def configured(given: dict[str, Any], preset: "Preset | None" = None) -> RunConf
 def with_flag(sentence: str) -> str:
     """Name, behind a refusal, the option that gives another value."""
     found = _SETTING.match(sentence)
-    if found is None or "--" in sentence or found["key"] not in RunConfig().flat():
+    if found is None or "--" in sentence or found["key"] not in DEFAULTS:
         return sentence
-    flags = {next(iter(long_keys({name: ""}))): name for name in FLAGS}
-    key = found["key"]
+    key, flags = found["key"], {key: name for name, key in FLAGS.items()}
     flag = f"--{flags[key].replace('_', '-')}" if key in flags else f"--set {key}=VALUE"
     return f"{sentence} ({flag})"
 
@@ -243,6 +233,21 @@ def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
     for key, value in map(parse_pair, pairs):
         found[key if "." in key else f"strategy.{key}"] = value
     return found
+
+
+def parse_pair(pair: str) -> tuple[str, Scalar]:
+    """Parse ``KEY=VALUE``; hyphens in the key count as underscores."""
+    key, equals, text = (part.strip() for part in pair.partition("="))
+    key = key.replace("-", "_")
+    if not (equals and _KEY.fullmatch(key) and text):
+        raise config_error("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a word without quotes, as one types it in a shell
+    if not isinstance(value, bool | int | float | str):
+        value = text
+    return key, value
 
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:
@@ -267,7 +272,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     """Add the settings for clients with these folders of local data."""
     if folders:
-        from fcl_flower.setup.propose import with_local_data
+        from fcl_flower.setup.resolve import with_local_data
 
         return with_local_data(config, folders)
     if config.scenario.name == "local-data":
@@ -275,52 +280,3 @@ def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
             "data", "", "a folder for each client, for scenario local-data"
         )
     return config
-
-
-def backend_of(
-    name: str,
-    workers: int | None,
-    gpus_per_client: float,
-    processes: int = 1,
-    folders: tuple[Path, ...] = (),
-) -> "Backend":
-    """Build the backend of a command; refuse options of the other one."""
-    from fcl_flower.simulation.local_runs import Backend
-
-    if name == "flower" and folders:
-        raise config_error("backend", name, "in-process, for local data")
-    if name == "flower" and processes > 1:
-        raise config_error(
-            "jobs", processes, "1 with --backend flower, which has --workers"
-        )
-    if name == "in-process" and gpus_per_client:
-        expected = "none but with --backend flower"
-        raise config_error("gpus-per-client", gpus_per_client, expected)
-    return Backend(name, workers, gpus_per_client, processes, folders)
-
-
-def several_runs(command: F) -> F:
-    """Give a command of several runs the options of where they go.
-
-    It gets ``output`` and the ``backend``.
-    """
-
-    @wraps(command)
-    def call(
-        folders: tuple[Path, ...],
-        backend: str,
-        workers: int | None,
-        gpus_per_client: float,
-        processes: int,
-        **given: Any,  # noqa: ANN401
-    ) -> None:
-        chosen = backend_of(backend, workers, gpus_per_client, processes, folders)
-        command(backend=chosen, **given)
-
-    options = (
-        *(data_option, backend_option, workers_option, gpus_option, jobs_option),
-        output_option,
-    )
-    for option in reversed(options):
-        call = option(call)
-    return cast(F, call)

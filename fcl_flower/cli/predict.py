@@ -5,13 +5,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fcl_flower.cli.command import AtLeastOne, Count, Name, command
 from fcl_flower.core.errors import config_error
 
 if TYPE_CHECKING:
@@ -20,53 +21,20 @@ if TYPE_CHECKING:
 STDIN = Path("-")
 
 
-@click.command()
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path),
-    help="Folder of a client's state, as fcl client has it, in the place of RUN.",
-)
-@click.option("--run", help="Of several in the state; by default the last.")
-@click.option("--client", type=click.IntRange(0), help="Number of a client, from 0.")
-@click.option("--version", help="A name of fcl models; by default that in use.")
-@click.option("--task", help="Its number from 0, its name, or auto.")
-@click.option(
-    "--recent",
-    type=click.Path(path_type=Path),
-    help="Labelled samples of now, where concepts are hidden.",
-)
-@click.option(
-    "--input-format",
-    type=click.Choice(["csv", "jsonl"]),
-    help="Of standard input, which INPUTS call -.",
-)
-@click.option(
-    "--output-format",
-    type=click.Choice(["table", "csv", "jsonl"]),
-    default="table",
-    show_default=True,
-)
-@click.option(
-    "--top",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="So many classes of each sample, the likeliest first.",
-)
-@click.option("--all", "everything", is_flag=True, help="All classes of each sample.")
+@command
 def predict(
     inputs: tuple[Path, ...],
-    state: Path | None,
-    run: str | None,
-    client: int | None,
-    version: str | None,
-    task: str | None,
-    recent: Path | None,
-    input_format: str | None,
-    output_format: str,
-    top: int,
-    everything: bool,
+    *,
+    state: Path | None = None,
+    run: str | None = None,
+    client: Count | None = None,
+    version: str | None = None,
+    task: str | None = None,
+    recent: Path | None = None,
+    input_format: Literal["csv", "jsonl"] | None = None,
+    output_format: Literal["table", "csv", "jsonl"] = "table",
+    top: AtLeastOne = 1,
+    all_: bool = False,
 ) -> None:
     """Predict the classes of samples with a trained model.
 
@@ -74,6 +42,18 @@ def predict(
     arrays (.npz), or - for standard input. A column label is not looked at. In front of
     them stands RUN, the folder of a simulation or of a server, unless --state names
     that of a client.
+
+    Options:
+        state: Folder of a client's state, as fcl client has it, in the place of RUN.
+        run: Of several in the state; by default the last.
+        client: Number of a client, from 0.
+        version: A name of fcl models; by default that in use.
+        task: Its number from 0, its name, or auto.
+        recent: Labelled samples of now, where concepts are hidden.
+        input_format: Of standard input, which INPUTS call -.
+        output_format: Of what is printed.
+        top: So many classes of each sample, the likeliest first.
+        all_: All classes of each sample.
     """
     if state is None:
         state, *rest = inputs
@@ -100,7 +80,7 @@ def predict(
         samples = model.read(place, task, form)
         answers += model.answer(samples.x, task, shown)
         names += [name.replace(str(place), str(path), 1) for name in samples.names]
-    most = max(len(one.probabilities) for one in answers) if everything else top
+    most = max(len(one.probabilities) for one in answers) if all_ else top
     found = zip(names, answers, strict=True)
     rows = [[name, *_cells(one, most)] for name, one in found]
     heads = ["input", "class", "probability"]
@@ -148,17 +128,22 @@ def _write(
         Console().print(table)
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--run", help="Of several in the state; by default the last.")
-@click.option("--client", type=click.IntRange(0), help="Number of a client, from 0.")
-@click.option(
-    "--use", metavar="NAME", help="Predict with this version; newest takes it back."
-)
-def models(folder: Path, run: str | None, client: int | None, use: str | None) -> None:
+@command
+def models(
+    folder: Path,
+    *,
+    run: str | None = None,
+    client: Count | None = None,
+    use: Name | None = None,
+) -> None:
     """List the versions of a model, or choose one that predicts from now on.
 
     FOLDER is that of a client's state, or of a server's run.
+
+    Options:
+        run: Of several in the state; by default the last.
+        client: Number of a client, from 0.
+        use: Predict with this version; newest takes it back.
     """
     from fcl_flower.prediction.places import models_in
     from fcl_flower.rounds import versions

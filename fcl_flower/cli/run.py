@@ -8,24 +8,19 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from fcl_flower.cli.command import Folder, command
 from fcl_flower.cli.options import (
-    backend_of,
-    backend_option,
+    Place,
+    Places,
     chosen_preset,
     configured,
-    data_option,
-    gpus_option,
     listed,
     output_folder,
-    output_option,
-    resume_option,
     resumed,
     run_options,
     seeds_of,
     set_keys,
-    several_runs,
     with_folders,
-    workers_option,
 )
 from fcl_flower.core.errors import ConfigError, FclError, config_error, unknown_name
 
@@ -35,35 +30,30 @@ if TYPE_CHECKING:
     from fcl_flower.simulation.study import Study
 
 
-@click.command()
+@command
 @run_options()
-@data_option
-@backend_option
-@workers_option
-@gpus_option
-@output_option
-@click.option("--overwrite", is_flag=True, help="Replace a finished run in --output.")
-@resume_option
 def simulate(
-    folders: tuple[Path, ...],
-    output: Path | None,
-    overwrite: bool,
-    resume: Path | None,
-    backend: str,
-    workers: int | None,
-    gpus_per_client: float,
+    *,
+    place: Place,
+    overwrite: bool = False,
+    resume: Folder | None = None,
     **given: Any,  # noqa: ANN401
 ) -> None:
-    """Run one strategy on this machine."""
+    """Run one strategy on this machine.
+
+    Options:
+        overwrite: Replace a finished run in --output.
+        resume: Go on with the run in FOLDER; one that has finished with more --tasks.
+    """
     from fcl_flower.core.processes import make_folder
     from fcl_flower.results.run_folder import lost_first_round, resumable
     from fcl_flower.setup.resolve import resolve
     from fcl_flower.simulation.local_runs import Job
     from fcl_flower.simulation.progress import shown
 
-    where = backend_of(backend, workers, gpus_per_client, folders=folders)
+    backend, folders = place.chosen(), place.data
     if resume:
-        run = resolve(resumed(resume, given, output, folders))
+        run = resolve(resumed(resume, given, place.output, folders))
     else:
         run = resolve(with_folders(configured(given), folders))
     # After the names have been looked up, since it loads torch.
@@ -71,7 +61,7 @@ def simulate(
 
     validate(run)
     console = Console()
-    folder = resume or output_folder(output, run.config)
+    folder = resume or output_folder(place.output, run.config)
     if (folder / "summary.json").exists() and not overwrite:
         raise ConfigError(
             f"output: got {str(folder)!r} with a finished run, expected another "
@@ -79,7 +69,7 @@ def simulate(
         )
     make_folder(folder, "output")
     try:
-        ((_, summary),) = shown(console, where, [Job(run, folder)])
+        ((_, summary),) = shown(console, backend, [Job(run, folder)])
     except KeyboardInterrupt:
         if resumable(folder):
             again = f"fcl simulate --resume {folder}"
@@ -153,43 +143,33 @@ def print_untrained(
         console.print(f"{name}{untrained(count, every)}", soft_wrap=True)
 
 
-@click.command()
+@command
 @run_options(without=frozenset({"strategy", "seed", "local_only"}))
-@click.option(
-    "--strategies",
-    default="fedavg,fedweit",
-    show_default=True,
-    help="Names separated by commas.",
-)
-@click.option(
-    "--seeds", default="0", show_default=True, help="Numbers separated by commas."
-)
-@click.option(
-    "--local-only/--no-local-only",
-    "counterparts",
-    default=True,
-    help="Also run each strategy without communication.",
-)
-@several_runs
 def compare(
-    strategies: str,
-    seeds: str,
-    counterparts: bool,
-    output: Path | None,
-    backend: "Backend",
+    *,
+    strategies: str = "fedavg,fedweit",
+    seeds: str = "0",
+    local_only: bool = True,
+    places: Places,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Run several strategies on the identical scenario and put them side by side.
 
     A --set of a strategy goes to those that know its key. Runs that are finished in
     --output are kept, so that a comparison can go on where it stopped.
+
+    Options:
+        strategies: Names separated by commas.
+        seeds: Numbers separated by commas.
+        local_only: Also run each strategy without communication.
     """
     from fcl_flower.simulation.study import Study, variants_of
 
-    given_pairs = set_keys(given["pairs"])
+    backend = places.chosen()
+    given_pairs = set_keys(given["set"])
     params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
     preset, names = chosen_preset(given), listed(strategies, "strategies")
-    shared = configured({**given, "pairs": ()}, preset).replace(
+    shared = configured({**given, "set": ()}, preset).replace(
         **{k: v for k, v in given_pairs.items() if k not in params}
     )
     params = {**preset.params_for(names), **params}
@@ -197,38 +177,39 @@ def compare(
         backend.local_data and not shared.scenario.name
     ):  # before a strategy brings its own
         shared = shared.replace(**{"scenario.name": "local-data"})
-    variants = variants_of(names, shared, params, counterparts=counterparts)
-    folder = output_folder(output, shared.replace(strategy="compare"))
+    variants = variants_of(names, shared, params, counterparts=local_only)
+    folder = output_folder(places.output, shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
         lambda config: with_folders(config, backend.local_data)
     )
     _study(chosen, folder, backend)
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--data-root", help="Folder with data sets.")
-@click.option("--dataset", help="Another data set than the file's.")
-@click.option("--seeds", help="Only these of the study's seeds, separated by commas.")
-@click.option("--only", help="Only the rows of these titles, separated by commas.")
-@several_runs
+@command
 def study(
     file: Path,
-    data_root: str | None,
-    dataset: str | None,
-    seeds: str | None,
-    only: str | None,
-    output: Path | None,
-    backend: "Backend",
+    *,
+    data_root: str | None = None,
+    dataset: str | None = None,
+    seeds: str | None = None,
+    only: str | None = None,
+    places: Places,
 ) -> None:
     """Run what a study's TOML FILE describes; go on where it was stopped.
 
     Where rows have candidates, these are compared first, on held-out training samples,
     and each row gets its best.
+
+    Options:
+        data_root: Folder with data sets.
+        dataset: Another data set than the file's.
+        seeds: Only these of the study's seeds, separated by commas.
+        only: Only the rows of these titles, separated by commas.
     """
     from fcl_flower.results.run_folder import RUNS
     from fcl_flower.simulation.study import read_study
 
+    backend = places.chosen()
     found = read_study(file)
     given = {"data_root": data_root, "dataset": dataset}
     changes = {key: value for key, value in given.items() if value}
@@ -248,7 +229,7 @@ def study(
             raise config_error("seeds", number, expected)
     _study(
         found.mapped(changed),
-        output or RUNS / file.absolute().parent.name,
+        places.output or RUNS / file.absolute().parent.name,
         backend,
         wanted,
         numbers,

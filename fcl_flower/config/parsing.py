@@ -22,7 +22,6 @@ Scalar: TypeAlias = bool | int | float | str
 
 _PYDANTIC = re.compile(r"^\w+ should (be|have) | after validation, not \d+$")
 """What its messages have around what is expected."""
-_KEY = re.compile(r"[a-z]\w*(\.[a-z]\w*)*", re.ASCII)
 
 
 def toml(value: Scalar) -> str:
@@ -55,21 +54,6 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
         raise config_error(key, text, "'key = value, ...' in TOML")
     found: dict[str, Any] = document["values"]
     return found
-
-
-def parse_pair(pair: str) -> tuple[str, Scalar]:
-    """Parse ``KEY=VALUE``; hyphens in the key count as underscores."""
-    key, equals, text = (part.strip() for part in pair.partition("="))
-    key = key.replace("-", "_")
-    if not (equals and _KEY.fullmatch(key) and text):
-        raise config_error("set", pair, "KEY=VALUE or SECTION.KEY=VALUE")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a word without quotes, as one types it in a shell
-    if not isinstance(value, bool | int | float | str):
-        value = text
-    return key, value
 
 
 def flatten(values: Mapping[str, object]) -> dict[str, object]:
@@ -135,11 +119,10 @@ def first_complaint(
     return config_error(key, first["input"], _PYDANTIC.sub("", message))
 
 
-class Params(BaseModel):
-    """Settings of one thing that a user chooses by name; none, unless a subclass has.
+class Frozen(BaseModel):
+    """Values that never change; unknown keys and values of another type are refused.
 
-    Frozen; unknown keys and values of another type are refused. The text below a field
-    is its sentence for ``fcl list NAME``.
+    The text below a field is its sentence for ``fcl list NAME``.
     """
 
     model_config = ConfigDict(
@@ -149,6 +132,10 @@ class Params(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+
+class Params(Frozen):
+    """Settings of a thing that a user chooses by name; none unless a subclass has."""
 
     @property
     def needs_validation(self) -> bool:

@@ -1,42 +1,507 @@
-"""A run's whole configuration: nine sections, frozen and checked."""
+"""A run's whole configuration: nine sections, frozen and checked.
 
+A setting stands in its section, with type, range and default. The sentence below it is
+its help, on the command line, in ``fcl list`` and in the documentation.
+"""
+
+import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import (
+    Frozen,
     Scalar,
     first_complaint,
     flatten,
+    parse_inline,
     read_toml,
     toml,
 )
-from fcl_flower.config.sections import (
-    AsynchronousSection,
-    DataSection,
-    FederationSection,
-    ModelSection,
-    NamedSection,
-    PrivacySection,
-    RunSection,
-    ScenarioSection,
-    Section,
-    StrategySection,
-    TrainingSection,
-)
-from fcl_flower.core.errors import ConfigError, config_error, unknown_name
+from fcl_flower.core.errors import ConfigError, as_set, config_error, unknown_name
 from fcl_flower.core.formats import KEY, check_format
+from fcl_flower.core.share import share
+
+LookAlikes: TypeAlias = Literal["refuse", "merge", "keep"]
+
+Attack: TypeAlias = Literal[
+    "", "sign-flip", "noise", "scaling", "label-flip", "counts", "adapters"
+]
+
+
+class NamedSection(Frozen):
+    """A section that names a thing, which has parameters of its own.
+
+    Whatever is no field of the section is a parameter: ``[strategy]`` may hold
+    ``name = "fedweit"`` and ``lambda1 = 0.001``. Which parameters there are says the
+    thing that is named; they are checked when a run is resolved.
+    """
+
+    name: str = ""
+    params: Mapping[str, Scalar] = Field({})
+    """Parameters of what is named; text is the inside of a TOML inline table."""
+
+    @classmethod
+    def keys(cls) -> set[str]:
+        """Names of the keys that are no parameters."""
+        return {*cls.model_fields} - {"params"}
+
+    @classmethod
+    def title(cls) -> str:
+        """Name of the section."""
+        return cls.__name__.removesuffix("Section").lower()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_params(cls, values: Any) -> Any:  # noqa: ANN401
+        if not isinstance(values, Mapping):
+            return values
+        fields = {k: value for k, value in values.items() if k in cls.model_fields}
+        given = fields.get("params", {})
+        if isinstance(given, str):
+            given = parse_inline(given, f"{cls.title()}.params")
+        if not isinstance(given, Mapping):
+            return values
+        rest = {key: value for key, value in values.items() if key not in fields}
+        return {**fields, "params": {**given, **rest}}
+
+
+class StrategySection(NamedSection):
+    """Which algorithm runs."""
+
+    name: str = "fedweit"
+    """Name of the algorithm (fcl list)."""
+    local_only: bool = False
+    """Run the same algorithm without communication: clients learn alone."""
+
+
+class ScenarioSection(NamedSection):
+    """Who learns what in which order."""
+
+    name: str = ""
+    """How tasks are made and shared out, by default as suits the data (fcl list)."""
+    clients: int = Field(0, ge=0)
+    """Number of clients; 0 for as many as there are nodes, or for what suits."""
+    tasks: int = Field(4, ge=1)
+    """Tasks in each client's stream; hidden concepts in the scenario concepts."""
+    classes_per_task: int = Field(0, ge=0)
+    """Classes in a task; 0 for the scenario's default. With local data: the most that
+    any task has; with first_task_classes: those of each later task."""
+    valid_fraction: float = Field(0.15, ge=0, lt=1)
+    """Fraction of a task's training samples that is held out for validation; with 0
+    nothing tells when training stagnates, and the learning rate is constant."""
+    max_train_per_class: int = Field(0, ge=0)
+    """Training samples of each class for all clients together; 0 for all there are."""
+    max_test_per_class: int = Field(0, ge=0)
+    """Test samples of each class for all clients together; 0 for all there are."""
+    joint: bool = False
+    """Train on the data of all tasks in every round: the multi-task bound."""
+    joined: str = ""
+    """Rounds that were over when each client joined, such as '0,0,15'; empty for none.
+    A client counts its own tasks from then on; local data only."""
+
+    sat_out: str = ""
+    """Clients and tasks that are none of their own, such as '2:3,0:4': they had no data
+    for it then, and count their own tasks without it; local data only."""
+
+    @property
+    def tasks_sat_out(self) -> frozenset[tuple[int, int]]:
+        """Pairs of client and task; none where one is none."""
+        pairs = [_counts(pair.replace(":", ",")) for pair in _listed(self.sat_out)]
+        if any(len(pair) != 2 for pair in pairs):
+            return frozenset()
+        return frozenset((client, task) for client, task in pairs)
+
+    @property
+    def joined_after(self) -> tuple[int, ...]:
+        """Rounds by client; none where all are there from the start."""
+        return _counts(self.joined)
+
+
+class DataSection(Frozen):
+    """What is learned from."""
+
+    datasets: str = ""
+    """Names of data sets, separated by commas; empty for what suits the strategy."""
+    root: str = ""
+    """Folder with data sets, by default $FCL_DATA or ./data."""
+    class_names: str = ""
+    """All classes, separated by commas, in the order of a single head; local data
+    only, where clients name theirs if there are none (model.growing_head)."""
+    labels: LookAlikes = "refuse"
+    """Class names that look alike, such as Cat and cat, or 1 and 1.0: refuse them,
+    merge them to one class, or keep them apart; local data only."""
+    columns: str = ""
+    """Columns of numbers of all clients' tables, separated by commas; empty for any.
+    Local data only."""
+    word_vectors: str = ""
+    """File of word vectors for text; empty to train some on the training texts."""
+    public_fraction: float = Field(0.1, ge=0, lt=1)
+    """Fraction of each class's training samples that only the server has, in the
+    scenario class-incremental."""
+    public_dataset: str = ""
+    """Data set that the server has instead, in the scenario class-incremental."""
+    public_path: str = ""
+    """File of labelled samples on the server, or folder of images, with local data."""
+    normalise: str = "model"
+    """By what pixels between 0 and 1 are standardized: model for the mean and deviation
+    that a pre-trained network says, and fixed for all others; fixed for (x - 0.5) /
+    0.25; data for those of the clients' first training samples; or both as numbers,
+    one or one a channel, such as '0.5,0.5,0.4/0.25'."""
+
+    @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation of pixels by channel; None where no numbers are given."""
+        try:
+            mean, deviation = (
+                tuple(map(float, part.split(","))) for part in self.normalise.split("/")
+            )
+        except ValueError:
+            return None
+        if not all(map(math.isfinite, (*mean, *deviation))) or min(deviation) <= 0:
+            return None
+        return mean, deviation
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the data sets, in the order given."""
+        return _listed(self.datasets)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Names of all data sets, the server's own last."""
+        return (*self.names, *filter(None, [self.public_dataset]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order given."""
+        return _listed(self.class_names)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns, sorted."""
+        return tuple(sorted(_listed(self.columns)))
+
+
+class ModelSection(NamedSection):
+    """The network."""
+
+    name: str = ""
+    """Name of the network, by default what suits the data (fcl list)."""
+    head: Literal["", "multi", "single"] = ""
+    """One head for each task, or a single one over all classes; empty for what suits
+    the scenario."""
+    growing_head: bool = False
+    """Let a single head grow with the classes, in the scenario class-incremental, or
+    with local data, where clients name them: losses and predictions know none of later
+    tasks."""
+    places: int = Field(100, ge=2)
+    """Most classes of a single head that grows with those that clients name."""
+    mask_logits: bool = False
+    """Let a single head predict no labels but those of the client's own samples of the
+    test's task, or of the hidden concept; training is as without."""
+    mask_loss: bool = False
+    """With mask_logits: losses too know no labels but those of the client's samples
+    (restricted softmax; FedRS, Li and Zhan, KDD 2021, with alpha = 0)."""
+    num_features: int = Field(0, ge=0)
+    """Numbers in a sample of tabular data; 0 for those of the data set. With local
+    texts: numbers in a word vector."""
+
+
+class TrainingSection(Frozen):
+    """Local training on a client."""
+
+    epochs: int = Field(1, ge=1)
+    """Local epochs in a round."""
+    batch_size: int = Field(0, ge=0)
+    """Samples in a training step; 0 for what suits the model."""
+    learning_rate: float = Field(0.0, ge=0)
+    """Learning rate at the start of a task; 0 for what suits the model with Adam."""
+    lr_patience: int = Field(5, ge=0)
+    """Learning-rate patience: epochs without improvement before the rate is divided by
+    three; 0 for a constant rate, or that of lr_schedule."""
+    lr_schedule: Literal["", "cosine", "step"] = ""
+    """How the learning rate falls over all epochs of each task, of the whole run where
+    concepts are hidden: cosine, from the start to 0; or in steps; empty for neither."""
+    lr_steps: str = ""
+    """With lr_schedule step: fractions of a task after which the rate is multiplied by
+    lr_factor, such as '0.7,0.9'."""
+    lr_factor: float = Field(0.1, gt=0, lt=1)
+    """What the rate is multiplied by at each of lr_steps."""
+    early_stopping_patience: int = Field(0, ge=0)
+    """Epochs without improvement that end a round's training early; 0 for never."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """By what a training step is taken; sgd needs a learning rate."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Momentum of sgd; kept between the rounds of a task."""
+    nesterov: bool = False
+    """Nesterov's form of the momentum of sgd."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay: how many times a parameter is added to its own gradient."""
+    balance: Literal["none", "weights", "batches"] = "none"
+    """What is done about classes of different sizes: weights for the loss, by inverse
+    class frequency; or batches with as many samples of each class."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 for mixed precision in training steps; parameters, updates and tests are
+    float32 in any case."""
+    augment: str = ""
+    """Augmentation of images in training steps, in this order, separated by commas:
+    flip (left and right), crop (shifted by up to an eighth), colour, cutout; empty for
+    none."""
+    count_multiply_adds: bool = False
+    """Count what clients compute in training: matrix products, convolutions and
+    attention of PyTorch; takes some milliseconds a step."""
+    device: str = "auto"
+    """auto, cpu, or a torch device name."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of a client, and in a simulation of the server; results repeat
+    exactly only with 1."""
+
+    @property
+    def step_places(self) -> tuple[float, ...]:
+        """Fractions that ``lr_steps`` lists; none where it is no such list."""
+        places = _numbers(self.lr_steps)
+        ascending = list(places) == sorted({*places})
+        return places if ascending and all(0 < one < 1 for one in places) else ()
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """Names that ``augment`` lists."""
+        return _listed(self.augment)
+
+
+LEAST_SUMMANDS = 3
+"""A sum of two shows each of them what the other has added."""
+
+MOST_LOST = 0.9
+"""Largest share of a round's clients that collude or drop out in secure aggregation."""
+
+
+class FederationSection(Frozen):
+    """Rounds, and what the server accepts."""
+
+    rounds_per_task: int = Field(0, ge=0)
+    """Communication rounds for each task; of the whole run where concepts are hidden;
+    0 for what suits the scenario."""
+    rounds_by_task: str = ""
+    """Rounds of the first tasks where they are others than rounds_per_task, such as
+    '5,5,12'."""
+    patience: int = Field(0, ge=0)
+    """Rounds in a row without a lower mean of the clients' validation losses after
+    which a task gets its last round, before it has had all; 0 for never."""
+    evaluate_every: int = Field(0, ge=0)
+    """Rounds between evaluations; 0 for the end of each task, or for what suits."""
+    evaluate_before_aggregation: bool = True
+    """Evaluate also what each client has trained itself, before the aggregation, where
+    clients predict with the aggregated model and all take part in every round."""
+    per_class: bool = False
+    """Ask clients with their accuracies how many test samples of each class there are,
+    were answered rightly, and were given as an answer: for balanced accuracy and macro
+    F1. This shows which classes a client has."""
+    client_fraction: float = Field(1.0, gt=0, le=1)
+    """Client fraction: the fraction of the clients that take part in a round."""
+    min_updates: int = Field(0, ge=0)
+    """Usable updates that a round needs; 0 for half of its participants, or for those
+    of the quorum where they are fewer."""
+    max_attempts: int = Field(3, ge=1)
+    """How often a round with too few updates is tried, or a failing client asked."""
+    timeout: float = Field(3600.0, gt=0)
+    """Seconds to wait for a round's replies, or for clients to connect."""
+    grace: float = Field(60.0, ge=0)
+    """Seconds that rounds wait for a client that was there and has vanished; once for
+    each time that it vanishes."""
+    quorum: float = Field(1.0, gt=0, le=1)
+    """Fraction of the clients asked whose replies are enough to close a round; 1 for
+    all. A client that is late again and again is asked less often."""
+    deadline_factor: float = Field(0.0, ge=0)
+    """How long a round with its quorum waits for the others, in times that the quorum
+    took; 0 for not at all."""
+    max_update_norm: float = Field(1000.0, ge=0)
+    """Largest norm of an update, as a multiple of the norm of the server's weights; 0
+    for any."""
+    aggregation: Rule = "mean"
+    """How a strategy combines what clients sent: their mean; the median or trimmed-mean
+    of each number; the geometric-median of whole updates; or the mean of those that
+    krum selects."""
+    hostile_fraction: float = Field(0.2, gt=0, lt=0.5)
+    """Fraction of the updates that is taken to be hostile, rounded up: cut off at each
+    end by trimmed-mean, left out by krum."""
+    clip_to_median: float = Field(0.0, ge=0)
+    """Largest norm of an update's change, as a multiple of the median norm of the
+    round's changes; 0 for any."""
+    weighting: Weighting = "examples"
+    """By how many examples it says it has a client counts; or all alike that have
+    any."""
+    examples_limit: float = Field(0.0, ge=0)
+    """Most examples that a client counts by, as a multiple of the round's median; of
+    sums, that a task counts by, as a multiple of all tasks'; at least 1, or 0 for
+    any."""
+    attack: Attack = ""
+    """What hostile clients do, in a simulation in one process: turn their change round
+    and claim examples (sign-flip), send noise, turn it round ten times as long
+    (scaling), learn wrong labels (label-flip), claim examples (counts) or send noise
+    for adapters; empty for nothing."""
+    attackers: int = Field(0, ge=0)
+    """How many clients are hostile: the last ones."""
+    wire_dtype: Literal["float32", "float16", "bfloat16", "int8", "int4", "ternary"] = (
+        "float32"
+    )
+    """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
+    as the difference to what the other side has, adapters and finished networks as they
+    are, and the rest exactly (docs/explain/wire.md)."""
+    error_feedback: bool = True
+    """Add what rounding to levels takes from a difference to the next one; without it
+    differences are rounded at random."""
+    secure_aggregation: bool = False
+    """Show the server the sum of the updates alone, where the strategy needs no more
+    (docs/explain/protections.md)."""
+    secure_threshold: float = Field(0.67, ge=0.51, le=1)
+    """Fraction of a round's clients, three at least, without which the masks of secure
+    aggregation cannot be taken off; the others may drop out."""
+    secure_collusion: float = Field(0.2, ge=0, le=0.9)
+    """Fraction of a round's clients that may show the server all that they know, and
+    let it learn no more than the sum over the others; with up to 50 clients in a round
+    that holds for any number below the threshold. With those who may drop out 0.9 at
+    most."""
+
+    @property
+    def listed_rounds(self) -> tuple[int, ...]:
+        """Rounds of the first tasks; none where all have ``rounds_per_task``."""
+        return _counts(self.rounds_by_task)
+
+    def updates_needed(self, participants: int) -> int:
+        """Count the usable updates that a round of so many participants needs."""
+        return self.min_updates or max(1, share(min(0.5, self.quorum), participants))
+
+    def sum_threshold(self, clients: int) -> int:
+        """Count how many of a round's clients secure aggregation needs."""
+        return max(LEAST_SUMMANDS, share(self.secure_threshold, clients))
+
+    def colluders(self, clients: int) -> int:
+        """Count how many of a round's clients may collude in secure aggregation."""
+        return clients - share(1 - self.secure_collusion, clients)
+
+
+class AsynchronousSection(Frozen):
+    """Rounds without waiting: an update counts as it comes."""
+
+    enabled: bool = False
+    """Every client goes through its tasks at its own pace."""
+    mixing: float = Field(0.6, gt=0, le=1)
+    """How far an update moves the server's model, if it is not stale."""
+    staleness_exponent: float = Field(0.5, ge=0)
+    """Exponent by which stale updates count less; 0 for not at all."""
+    simulated_durations: str = ""
+    """Duration of each client's training in simulated time, such as '1,1,1,4'; empty
+    for real time. Also in synchronous runs."""
+
+    @property
+    def durations(self) -> tuple[float, ...]:
+        """Simulated durations by client; none where they are real."""
+        durations = _numbers(self.simulated_durations)
+        return durations if all(0 < one < math.inf for one in durations) else ()
+
+
+class RunSection(Frozen):
+    """The run itself."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of all random number generators."""
+    title: str = ""
+    """What tables call the run; empty for the strategy's name."""
+    id: str = ""
+    """Under which clients keep the state of this run; empty for its number."""
+    output: str = ""
+    """Folder for the results; empty for a new one under runs/."""
+    resume: bool = False
+    """Resume the run in the output folder, after its last finished round."""
+    client_state: str = "context"
+    """Where clients keep their state: context (in memory), or a folder."""
+    keep_clients: Literal["auto", "true", "false"] = "auto"
+    """Keep the clients' states in the folder of a simulation that is over, with which
+    fcl predict and fcl export-model work; auto: at most 256 MB, and none in a study."""
+    keep_versions: str = Field("tasks", pattern=r"tasks|last:[1-9]\d{0,5}")
+    """Versions of the model that a real client keeps, and the server: tasks for one
+    after each task, last:5 for the last five of these; the newest and the best stay."""
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
+    while the run goes on; 0 for none."""
+    track: str = ""
+    """Who else gets the run's numbers as it goes on: tensorboard, mlflow, wandb or the
+    tracker of another package, separated by commas; empty for nobody."""
+
+    @field_validator("keep_clients", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        # As everybody writes it, and as it was before there was a third value.
+        return str(value).lower() if isinstance(value, bool) else value
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names that ``track`` lists."""
+        return _listed(self.track)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers that a text lists; none where one is none."""
+    try:
+        return tuple(map(float, _listed(text)))
+    except ValueError:
+        return ()
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 0; none where one is not."""
+    found = _listed(text)
+    return tuple(map(int, found)) if all(n.isdecimal() for n in found) else ()
+
+
+class PrivacySection(Frozen):
+    """Differential privacy: clipping, noise, and what they may cost."""
+
+    unit: Literal["none", "client", "example"] = "none"
+    """Privacy unit: what differential privacy hides. client: whatever a client's
+    training data are; example: whether one of them is there; none: nothing."""
+    noise_multiplier: float = Field(0.0, ge=0)
+    """Standard deviation of the Gaussian noise that a client adds, as a multiple of
+    clip; above 0 wherever there is a privacy unit."""
+    clip: float = Field(1.0, gt=0)
+    """Largest Euclidean norm: of the difference that a client sends, or of an example's
+    gradient."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """The delta at which epsilon is stated."""
+    epsilon: float = Field(0.0, ge=0)
+    """Privacy budget: the epsilon that no client's data may exceed; 0 for any."""
+    observer: Literal["server", "clients"] = "server"
+    """From whom a client is hidden within the budget: the server, which sees each
+    update, or other clients, who see means of updates."""
+    scores: bool = True
+    """Ask clients for accuracies on their test data: exact numbers, which epsilon does
+    not cover."""
+
+
+# ---- all sections together
+
+
+Wrong: TypeAlias = tuple[str, object, str]
+"""Key, value and expectation, as `core.errors.config_error` takes them."""
 
 FORMAT: Final = 2
 """The ``config.toml`` of a run has this number; a user's own file needs none."""
 
 
-class RunConfig(Section):
+class RunConfig(Frozen):
     """One run: with the same values it gives the same numbers.
 
     A key is ``section.key`` wherever it is text: in ``--set``, in ``--run-config`` and
@@ -59,17 +524,38 @@ class RunConfig(Section):
             raise ValueError(str(config_error(key, value, expected)))
         return self
 
-    def _of_updates(self) -> Iterator[tuple[str, object, str]]:
-        federation, clients = self.federation, self.scenario.clients
+    def must_be(
+        self, keys: str, why: str, value: Scalar | None = None
+    ) -> Iterator[Wrong]:
+        """Find which of some settings are not what they must be.
+
+        Args:
+            keys: settings by ``section.key``, separated by spaces.
+            why: ends the sentence of a refusal.
+            value: what they must be; None for their defaults.
+        """
+        for key in keys.split():
+            section, _, leaf = key.partition(".")
+            usual = DEFAULTS[key] if value is None else value
+            if (given := getattr(getattr(self, section), leaf)) != usual:
+                shown = f"{usual:g}" if isinstance(usual, float) else as_set(usual)
+                yield key, given, f"{shown if usual != '' else 'none'} {why}"
+
+    def _of_updates(self) -> Iterator[Wrong]:
+        federation, asynchronous = self.federation, self.asynchronous
+        clients, privacy = self.scenario.clients, self.privacy
         needed, fraction = federation.min_updates, federation.client_fraction
         if clients and needed > max(1, round(clients * fraction)):
             expected = f"at most the clients of a round ({clients} x {fraction})"
             yield "federation.min_updates", needed, expected
-        for key in ("client_fraction", "quorum"):
-            given = getattr(federation, key)
-            if self.asynchronous.enabled and given < 1:
-                expected = "1 in an asynchronous run, which has no rounds"
-                yield f"federation.{key}", given, expected
+        if asynchronous.enabled:
+            keys = "federation.client_fraction federation.quorum"
+            why = "in an asynchronous run, which has no rounds"
+            yield from self.must_be(keys, why)
+        if asynchronous.enabled and (privacy.unit != "none" or not privacy.scores):
+            unit, scores = repr(privacy.unit), as_set(privacy.scores)
+            why = f"with privacy.unit {unit} and privacy.scores {scores}"
+            yield "asynchronous.enabled", True, f"false {why}, which go by rounds"
         limit = federation.examples_limit
         if 0 < limit < 1:
             yield "federation.examples_limit", limit, "0 or at least 1"
@@ -80,75 +566,41 @@ class RunConfig(Section):
         if clients and count >= clients:
             expected = f"fewer than scenario.clients ({clients})"
             yield "federation.attackers", count, expected
-        given = self.asynchronous.simulated_durations
-        if given and len(self.asynchronous.durations) != clients:
-            yield (
-                "asynchronous.simulated_durations",
-                given,
-                f"a number above 0 for each of scenario.clients ({clients}), separated "
-                "by commas",
-            )
+        durations = asynchronous.simulated_durations
+        if durations and len(asynchronous.durations) != clients:
+            each = f"a number above 0 for each of scenario.clients ({clients})"
+            key = "asynchronous.simulated_durations"
+            yield key, durations, f"{each}, separated by commas"
 
-    def _of_training(self) -> Iterator[tuple[str, object, str]]:
-        training, privacy = self.training, self.privacy
-        if training.momentum and training.optimizer != "sgd":
-            yield (
-                "training.momentum",
-                training.momentum,
-                f"0 with training.optimizer {training.optimizer!r}, which has moments "
-                "of its own",
-            )
-        if training.nesterov and not training.momentum:
-            expected = "false without training.momentum, of which it is a form"
-            yield "training.nesterov", True, expected
-        yield from self._of_rates()
-        unit, noise, scores = privacy.unit, privacy.noise_multiplier, privacy.scores
+    def _of_training(self) -> Iterator[Wrong]:
+        training, privacy, must_be = self.training, self.privacy, self.must_be
+        optimizer, schedule = training.optimizer, training.lr_schedule
+        if optimizer != "sgd":
+            why = f"with training.optimizer {optimizer!r}, which has moments of its own"
+            yield from must_be("training.momentum", why)
+        if not training.momentum:
+            why = "without training.momentum, of which it is a form"
+            yield from must_be("training.nesterov", why)
+        if schedule:
+            why = f"with training.lr_schedule {schedule!r}, which sets all rates"
+            yield from must_be("training.lr_patience federation.patience", why, 0)
+        if schedule == "step" and not training.step_places:
+            expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
+            yield "training.lr_steps", training.lr_steps, expected
+        if schedule != "step":
+            why = "without training.lr_schedule 'step'"
+            yield from must_be("training.lr_steps training.lr_factor", why)
+        unit, noise = privacy.unit, privacy.noise_multiplier
         if (unit != "none") != (noise > 0):
             expected = "0" if unit == "none" else "a number above 0"
             expected += f", as privacy.unit is {unit!r}"
             yield "privacy.noise_multiplier", noise, expected
-        if training.precision != "float32" and unit == "example":
-            yield (
-                "training.precision",
-                training.precision,
-                "'float32' with privacy.unit 'example', which clips the gradient of "
-                "each example",
-            )
-        if training.balance != "none" and unit == "example":
-            yield (
-                "training.balance",
-                training.balance,
-                "'none' with privacy.unit 'example', since how often a class occurs "
-                "tells of single examples",
-            )
-        if self.asynchronous.enabled and (unit != "none" or not scores):
-            yield (
-                "asynchronous.enabled",
-                True,
-                f"false with privacy.unit {unit!r} and privacy.scores "
-                f"{str(scores).lower()}, which go by rounds",
-            )
-
-    def _of_rates(self) -> Iterator[tuple[str, object, str]]:
-        section, schedule = self.training, self.training.lr_schedule
-        if schedule and section.lr_patience:
-            expected = f"0 with training.lr_schedule {schedule!r}, which sets the rate"
-            yield "training.lr_patience", section.lr_patience, expected
-        if schedule and self.federation.patience:
-            expected = (
-                f"0 with training.lr_schedule {schedule!r}, which is planned over all "
-                "rounds of a task"
-            )
-            yield "federation.patience", self.federation.patience, expected
-        if schedule == "step" and not section.step_places:
-            expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
-            yield "training.lr_steps", section.lr_steps, expected
-        without = "without training.lr_schedule 'step'"
-        if schedule != "step" and section.lr_steps:
-            yield "training.lr_steps", section.lr_steps, f"none {without}"
-        usual = type(section).model_fields["lr_factor"].default
-        if schedule != "step" and section.lr_factor != usual:
-            yield "training.lr_factor", section.lr_factor, f"{usual} {without}"
+        if unit == "example":
+            hidden = "with privacy.unit 'example'"
+            why = f"{hidden}, which clips the gradient of each example"
+            yield from must_be("training.precision", why)
+            why = f"{hidden}, since how often a class occurs tells of single examples"
+            yield from must_be("training.balance", why)
 
     @property
     def title(self) -> str:
@@ -208,7 +660,7 @@ class RunConfig(Section):
         """List all values by ``section.key``, parameters that are given included."""
         found: dict[str, Scalar] = {}
         for name in type(self).model_fields:
-            section: Section = getattr(self, name)
+            section: Frozen = getattr(self, name)
             for key in type(section).model_fields:
                 if key != "params":
                     found[f"{name}.{key}"] = getattr(section, key)
@@ -230,6 +682,21 @@ class RunConfig(Section):
             f"[{prefix}{section}]\n" + "\n".join(lines) + "\n"
             for section, lines in tables.items()
         )
+
+
+DEFAULTS: Final[Mapping[str, Scalar]] = MappingProxyType(
+    RunConfig.model_construct().flat()
+)
+"""Each setting's default, by ``section.key``."""
+
+
+def field_of(key: str) -> FieldInfo:
+    """Find the declaration of a setting by ``section.key``."""
+    section, _, leaf = key.partition(".")
+    kind = RunConfig.model_fields[section].annotation
+    assert kind is not None
+    found: FieldInfo = kind.model_fields[leaf]
+    return found
 
 
 def _plain(value: object) -> object:

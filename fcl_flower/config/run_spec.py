@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from fcl_flower.config.parsing import first_complaint, validate_params
+from fcl_flower.config.parsing import Frozen, first_complaint, validate_params
 from fcl_flower.config.run_config import RunConfig
 
 SPEC: Final = "run specification "
 
 
-class NodeConfig(BaseModel):
+class NodeConfig(Frozen):
     """The keys of ``flower-supernode --node-config``; unknown ones are refused.
 
     Flower's simulation gives the first two, and adds none of its own. Without any the
@@ -31,11 +31,7 @@ class NodeConfig(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-        populate_by_name=True,
+        alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
     )
 
     partition_id: int | None = Field(None, ge=0)
@@ -54,7 +50,7 @@ class NodeConfig(BaseModel):
         return validate_params(cls, values, "node-config ")
 
 
-class RunSpec(BaseModel):
+class RunSpec(Frozen):
     """A run with nothing left open: what `setup.resolve` decides, sent as JSON.
 
     The server sends it to each client when they meet. Nobody who has it looks at data
@@ -69,8 +65,6 @@ class RunSpec(BaseModel):
         tasks: that follow one another in the schedule: 1 where concepts are hidden.
         revision: counts the specifications of one run.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     config: RunConfig
     modality: str

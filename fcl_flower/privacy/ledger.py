@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.files import replace_file
 from fcl_flower.core.types import Update, group_kind

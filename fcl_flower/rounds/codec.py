@@ -44,7 +44,7 @@ from fcl_flower.core.types import (
 
 if TYPE_CHECKING:
     from fcl_flower.algorithms.base import ServerStrategy
-    from fcl_flower.config.sections import FederationSection
+    from fcl_flower.config.run_config import FederationSection
 
 WireDtype: TypeAlias = Literal[
     "float32", "float16", "bfloat16", "int8", "int4", "ternary"

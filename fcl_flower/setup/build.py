@@ -16,11 +16,12 @@ from fcl_flower.algorithms.base import (
     ClientContext,
     ClientLearner,
     ModelShape,
+    Params,
     ServerContext,
     ServerStrategy,
 )
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
-from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import config_error, unknown_name
 from fcl_flower.core.schedule import Schedule, derive
@@ -47,7 +48,7 @@ from fcl_flower.models.normalisation import (
 )
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.results.trackers import TRACKERS
-from fcl_flower.setup.checks import check_learner, check_network, check_strategy
+from fcl_flower.setup.checks import check_network, check_parameters
 from fcl_flower.setup.entries import Entries
 from fcl_flower.training.loop import Training
 from fcl_flower.training.optimizers import OptimizerChoice
@@ -276,12 +277,10 @@ class Built(Entries):
         Takes the shape of ``network``, of `model`; None to make it.
         """
         if self.config.strategy.local_only:
-            silent = algorithm("local")
-            context = ServerContext(self.config.run.seed)
-            made = silent.load_server()(silent.params_type(), context)
+            made = self.server(Params(), ServerContext(self.config.run.seed))
         else:
             made = self._server_side(network)
-        check_strategy(self, made)
+        check_parameters(self, made)
         section = self.config.federation
         made.aggregation = Aggregation(
             section.aggregation,
@@ -308,9 +307,7 @@ class Built(Entries):
             hidden_tasks=self.spec.hidden_tasks,
             augment=self.augment,
         )
-        make = self.algorithm.load_client()
-        check_learner(self, make)
-        made = make(self.params, network, context)
+        made = self.algorithm.load_client()(self.params, network, context)
         if not self.config.strategy.local_only:
             return made
         return LocalOnlyLearner(made, self._server_side(network))

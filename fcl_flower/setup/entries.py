@@ -1,13 +1,15 @@
 """What a run names: entries of the registries, with checked parameters."""
 
 import os
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.config.sections import ModelSection, ScenarioSection
 from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
 from fcl_flower.models.registry import ModelEntry, model_entry
@@ -32,6 +34,12 @@ class Entries:
         self.model_entry: ModelEntry = model_entry(config.model.name)
         self.model_params: Params = model_params(config, self.model_entry)
         self.data_root = data_root(config)
+
+    @cached_property
+    def server(self) -> type[ServerStrategy[Any]]:
+        """Server side of the run: for a local-only one, what sends nothing."""
+        silent = self.config.strategy.local_only
+        return (algorithm("local") if silent else self.algorithm).load_server()
 
 
 def data_root(config: RunConfig) -> Path:

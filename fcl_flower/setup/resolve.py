@@ -3,18 +3,32 @@
 Nothing else looks at data to find out what a run is: all others get its `RunSpec`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
-from fcl_flower.algorithms.registry import Algorithm, algorithm
+from fcl_flower.algorithms.registry import STRATEGY, Algorithm, algorithm
 from fcl_flower.config.parsing import Scalar
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import DEFAULTS, RunConfig
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import config_error
+from fcl_flower.data.arrays import ImageDataset, TabularDataset, TimeSeriesDataset
+from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.labels import plain
+from fcl_flower.data.local.formats import (
+    FOLDER,
+    check_columns,
+    columns_of,
+    ending,
+    read_samples,
+)
+from fcl_flower.data.local.layout import find_tasks
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.data.tables import TEXT, read_arrays, read_rows
+from fcl_flower.data.texts import TextDataset
 from fcl_flower.models.pretrained import EncoderParams, image_shape
-from fcl_flower.models.registry import ModelEntry, check_modality, model_entry
+from fcl_flower.models.registry import MODELS, ModelEntry, check_modality, model_entry
 from fcl_flower.setup.checks import check, check_local_data
 from fcl_flower.setup.entries import Entries, data_root, model_params
 
@@ -24,7 +38,7 @@ _SUITS = {
     "tabular": "mlp",
     "text": "kim-cnn",
 }
-"""The model for each modality."""
+"""The model for each modality of data sets."""
 
 
 def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
@@ -38,32 +52,38 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     if clients:
         config = config.replace(clients=clients)
     method = algorithm(config.strategy.name)
-    if config.scenario.name:  # unknown names first: data sets take a while to load
-        scenario_entry(config.scenario.name)
-    if config.model.name:
+    local_data = _has_local_data(config)  # which refuses an unknown name
+    if config.model.name:  # unknown names first: data sets take a while to load
         model_entry(config.model.name)
-    config = config.replace(**_unset(config, method.defaults))
+    config = config.replace(**_of_method(config, method, local_data=local_data))
     local_data = _has_local_data(config)
     if local_data:
         check_local_data(config)
+        if config.model.head == "single" and not config.data.classes:
+            config = config.replace(growing_head=True)
     elif not config.data.datasets:
         config = config.replace(datasets=method.dataset)
     elif not config.data.names:
         expected = "names of data sets separated by commas"
         raise config_error("data.datasets", config.data.datasets, expected)
-    if local_data and config.model.head == "single" and not config.data.classes:
-        config = config.replace(growing_head=True)
     root = data_root(config)
     modality = _modality(config, root, local_data=local_data)
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
     model = model_entry(model_name)
-    config = config.replace(**_of_model(config, method.defaults, model))
+    own = {
+        f"model.{key}": method.defaults[f"model.{key}"]
+        for key in model.params.model_fields
+        if f"model.{key}" in method.defaults and key not in config.model.params
+    }
+    config = config.replace(**own)
     model_params(config, model)
-    usual = "text" if modality == "text" else "overlapped"
-    scenario_name = config.scenario.name or usual
+    scenario_name = config.scenario.name or (
+        "text" if modality == "text" else "overlapped"
+    )
     scenario = scenario_entry(scenario_name)
     rounds = config.federation.rounds_per_task or scenario.rounds
+    features = _num_features(config, root, modality, local_data=local_data)
     config = config.replace(
         **{
             "scenario.name": scenario_name,
@@ -73,9 +93,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
             or len(config.data.classes),
             "model.name": model_name,
             "model.head": config.model.head or scenario.head,
-            "model.num_features": _num_features(
-                config, root, modality, local_data=local_data
-            ),
+            "model.num_features": features,
             "training.batch_size": config.training.batch_size or model.batch_size,
             "training.learning_rate": _learning_rate(config, model),
             "federation.rounds_per_task": rounds,
@@ -110,35 +128,30 @@ def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
     return model.input_shape
 
 
-def _unset(config: RunConfig, defaults: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    given, blank = config.flat(), RunConfig().flat()
-    local_data = _has_local_data(config)
+def _of_method(
+    config: RunConfig, method: Algorithm, *, local_data: bool
+) -> dict[str, Scalar]:
+    """Choose the method's defaults of settings; parameters are looked up elsewhere."""
+    values = config.flat()
     return {
         key: value
-        for key, value in defaults.items()
-        if given.get(key) == blank.get(key)
-        and not key.startswith("strategy.")  # `Algorithm.params` knows these
-        and not (key.startswith("model.") and key not in blank)  # `_of_model` does
+        for key, value in method.defaults.items()
+        if key in DEFAULTS
+        and values[key] == DEFAULTS[key]
+        and not key.startswith(STRATEGY)
         and not (local_data and key.startswith("data."))
     }
 
 
-def _of_model(
-    config: RunConfig, defaults: Mapping[str, Scalar], model: ModelEntry
-) -> dict[str, Scalar]:
-    keys = {key: f"model.{key}" for key in model.params.model_fields}
-    return {
-        full: defaults[full]
-        for key, full in keys.items()
-        if full in defaults and key not in config.model.params
-    }
-
-
 def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
-    for name in method.models:
-        if model_entry(name).modality == modality:
-            return name
-    return "small" if config.data.names == ("digits",) else _SUITS[modality]
+    usual = "small" if config.data.names == ("digits",) else _SUITS[modality]
+    return _own_model(method, modality) or usual
+
+
+def _own_model(method: Algorithm, modality: str) -> str:
+    """Find the network that a method is for; empty for none of a modality."""
+    fitting = (name for name in method.models if model_entry(name).modality == modality)
+    return next(fitting, "")
 
 
 def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
@@ -181,3 +194,113 @@ def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
             f"data sets of one modality, not {' and '.join(sorted(modalities))}",
         )
     return modalities.pop()
+
+
+# ---- local data, read off the files
+
+
+def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
+    """Fill in what a user leaves open for clients with these folders of local data."""
+    for key, value, wanted in (
+        ("scenario.name", config.scenario.name, "local-data"),
+        ("scenario.clients", config.scenario.clients, len(folders)),
+    ):
+        if value not in ("", 0, wanted):
+            raise config_error(
+                key, value, f"{wanted!r} with {len(folders)} folders of data"
+            )
+    proposed = propose(folders, config)
+    values = config.flat()
+    open_keys = {k: v for k, v in proposed.items() if values[k] == DEFAULTS[k]}
+    return config.replace(
+        **open_keys, **{"scenario.name": "local-data", "scenario.clients": len(folders)}
+    )
+
+
+def propose(
+    folders: Sequence[Path], config: RunConfig | None = None
+) -> dict[str, Scalar]:
+    """Propose settings by ``section.key`` that suit local data.
+
+    There is a folder for each client. A model that ``config`` names is kept.
+    """
+    tasks = []
+    for folder in folders:
+        found = find_tasks(folder)
+        if not found:
+            raise config_error("data-path", str(folder), "at least one task")
+        tasks.append(found)
+    first = tasks[0][0].train
+    kind = _kind(first)
+    given = config.model.name if config is not None else ""
+    name = given or _of_strategy(kind, config) or _for_files(kind, first)
+    entry = model_entry(name)
+    names = columns_of(first) if kind is TabularDataset else ()
+    columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
+    shape = (columns,) if columns else entry.input_shape
+    merged = config is not None and config.data.labels == "merge"
+    classes = 0
+    for task in chain.from_iterable(tasks):
+        if kind is TabularDataset:
+            where = str(task.train)
+            check_columns(columns_of(task.train), where, names, str(first))
+        labels = read_samples(task.train, kind, shape).names
+        classes = max(classes, len(set(map(plain, labels)) if merged else labels))
+    settings: dict[str, Scalar] = {
+        "scenario.tasks": min(map(len, tasks)),
+        "model.name": name,
+    }
+    if columns:
+        settings["model.num_features"] = columns
+    # A name with a comma in it cannot be listed.
+    listed = not any("," in name or name != name.strip() for name in names)
+    wanted = 0 if config is None else config.model.num_features
+    if names and listed and wanted in (0, columns):
+        settings["data.columns"] = ",".join(names)
+    if config is None or config.model.head != "single":
+        settings["scenario.classes_per_task"] = max(2, classes)
+    return settings
+
+
+def _kind(path: Path) -> type[Dataset]:
+    end = ending(path)
+    if end == FOLDER:
+        return ImageDataset
+    if end == ".csv":
+        return TextDataset if TEXT in _header(path) else TabularDataset
+    if end in (".jsonl", ".jsonl.gz"):
+        return TextDataset
+    if end != ".npz":
+        raise config_error(
+            "data-path", str(path), "a file or a folder of a known format"
+        )
+    x = read_arrays(path, ("x", "y"))[0]["x"]
+    if x.ndim == 2:
+        return TabularDataset
+    outside = x.dtype.kind == "f" and bool(((x < 0) | (x > 1)).any())
+    return TimeSeriesDataset if x.ndim == 3 and outside else ImageDataset
+
+
+def _for_files(kind: type[Dataset], path: Path) -> str:
+    if kind is not TimeSeriesDataset:
+        return "transformer" if kind is TextDataset else _SUITS[kind.modality]
+    shape = read_arrays(path, ("x", "y"))[0]["x"].shape[1:]
+    fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
+    if not fitting:
+        expected = f"a network of your own for series of shape {shape}"
+        expected += ", since none of ours takes them"
+        raise config_error("model.name", "", expected)
+    return fitting[0]
+
+
+def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
+    method = None if config is None else algorithm(config.strategy.name)
+    return "" if method is None else _own_model(method, kind.modality)
+
+
+def _columns(path: Path) -> int:
+    return int(read_arrays(path, ("x", "y"))[0]["x"].shape[1])
+
+
+def _header(path: Path) -> set[str]:
+    return {*next(read_rows(path, ()))[1]}

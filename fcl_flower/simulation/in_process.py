@@ -19,9 +19,8 @@ from typing_extensions import override
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.attacks import HostileTraining
 from fcl_flower.config.parsing import Scalar
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import Attack, RunConfig
 from fcl_flower.config.run_spec import NodeConfig, RunSpec
-from fcl_flower.config.sections import Attack
 from fcl_flower.core.failures import FAILED
 from fcl_flower.core.log import log_to
 from fcl_flower.core.processes import Progress

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.core.types import AnyArray, Arrays
 from fcl_flower.data.examples import Examples

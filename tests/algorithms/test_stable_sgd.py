@@ -10,8 +10,7 @@ from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.fedprox_ssgd import FedProxSsgd
 from clients.stable_sgd import StableSgd
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection, RunConfig
 from fcl_flower.models.registry import LeNetParams
 from fcl_flower.privacy.mechanism import simulated
 from fcl_flower.setup.entries import Entries

@@ -10,7 +10,8 @@ from fakes import summary_of
 
 from fcl_flower import __version__
 from fcl_flower.cli.options import FLAGS
-from fcl_flower.config.run_config import SHORT, RunConfig
+from fcl_flower.config.parsing import describe
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 from fcl_flower.setup import build
@@ -93,23 +94,24 @@ def test_the_help_of_a_run_fits_on_one_screen(fcl, monkeypatch):
     assert answer.code == 0
     assert len(lines) <= 45
     assert 90 < max(map(len, lines)) <= 100
-    text = " ".join(answer.out.split())
-    for name, (_, sentence) in FLAGS.items():
-        assert f"--{name.replace('_', '-')}" in text
-        assert " ".join(sentence.split()) in text
     for flag in ("--set", "--config", "--data", "--backend", "--output", "--resume"):
-        assert f"{flag} " in text
+        assert f"{flag} " in answer.out
 
 
-def test_the_defaults_that_help_shows_are_the_settings():
-    flat = RunConfig().flat()
-    shown = {
-        name: text.partition("[default: ")[2].rstrip("]")
-        for name, (_, text) in FLAGS.items()
-        if "[default: " in text and name != "data_root"
-    }
-    assert shown == {name: str(flat[SHORT.get(name, f"{name}.name")]) for name in shown}
-    assert {*shown} >= {"strategy", "tasks", "epochs", "seed"}
+def test_a_flag_says_what_its_setting_says(fcl, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = " ".join(fcl("simulate", "--help").out.split())
+    for name, key in FLAGS.items():
+        section, leaf = key.split(".")
+        kind = RunConfig.model_fields[section].annotation
+        (setting,) = (one for one in describe(kind) if one.key == leaf)
+        said = setting.help.partition(";")[0].rstrip(".")
+        assert f"--{name.replace('_', '-')} " in text
+        assert f"{said}." in text
+    for default in ("fedweit", "4", "1", "0", "auto"):
+        assert f"[default: {default}]" in text
+    assert "[default: False]" not in text
+    assert "[default: ]" not in text
 
 
 def test_the_version_is_shown(fcl):

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcl_flower.config.parsing import flatten, parse_inline, parse_pair, read_toml, toml
+from fcl_flower.cli.options import parse_pair
+from fcl_flower.config.parsing import flatten, parse_inline, read_toml, toml
 from fcl_flower.config.run_config import SHORT, RunConfig
+from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.formats import FormatError
 
@@ -287,3 +289,20 @@ def test_numbers_of_numpy_are_numbers():
     assert config.run.seed == 3
     assert type(config.run.seed) is int
     assert config.training.learning_rate == 0.5
+
+
+# ---- what Flower is told of a node
+
+
+def test_a_node_of_nvflare_has_a_name_beside_its_number():
+    told = {"client-name": "site-2", "partition-id": 1, "num-partitions": 2}
+
+    node = NodeConfig.of(told)
+
+    assert (node.partition_id, node.num_partitions) == (1, 2)
+    assert node.client_name == "site-2"
+
+
+def test_another_key_is_refused():
+    with pytest.raises(ConfigError, match=r"^node-config name: got 'name', expected "):
+        NodeConfig.of({"partition-id": 1, "name": "site-2"})

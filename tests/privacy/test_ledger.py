@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.errors import BudgetError, WireError
 from fcl_flower.core.types import Update
 from fcl_flower.privacy.accounting import gaussian_epsilon

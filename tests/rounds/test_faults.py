@@ -14,7 +14,7 @@ from fakes import (
     tiny,
 )
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
 from fcl_flower.core.types import SparseArray
 from fcl_flower.results.run_folder import CHECKPOINT

@@ -195,7 +195,7 @@ def test_a_task_that_is_closed_leaves_the_others_as_they_were():
         ({"asynchronous": True}, "in an asynchronous run"),
         (
             {"scenario": "concepts", "strategy": "concept-matching"},
-            "have no last round",
+            "whose tasks are hidden",
         ),
         (
             {"strategy": "fedavg", "unit": "client", "noise_multiplier": 1.0},

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -167,3 +169,14 @@ def test_a_step_of_one_example_is_refused_for_batch_normalisation():
         assert learner.context.training.smallest_batch == 2
         with pytest.raises(ConfigError, match="batch_size: got 1, expected at least 2"):
             Built(one).learner(client=0)
+
+
+def test_what_both_sides_compute_with_is_there_before_it_is_limited(monkeypatch):
+    done = []
+    monkeypatch.setattr(build, "threadpool_limits", done.append)
+    sides = {
+        f"load_{side}": lambda side=side: done.append(side)
+        for side in ("server", "client")
+    }
+    build.limited_threads(SimpleNamespace(**sides), 4)
+    assert done == ["server", "client", 4]

@@ -4,8 +4,7 @@ from PIL import Image
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.setup.propose import propose, with_local_data
-from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolve import propose, resolve, with_local_data
 
 
 def client(folder, *tasks):

@@ -153,8 +153,8 @@ def test_the_clients_that_are_connected_count(resolved):
         ({"normalise": "usual"}, "got 'usual', expected model, fixed, data, or mean"),
         ({"normalise": "0.5/0"}, "got '0.5/0', expected model, .* deviations above 0"),
         ({"normalise": "0,1/2"}, "got '0,1/2', expected .* one for each of 1 channels"),
-        ({"normalise": "0.5/1", "dataset": "rows"}, "'model', as tabular data have no"),
-        ({"normalise": "data", "dataset": "rows"}, "'model', as tabular data have no"),
+        ({"normalise": "0.5/1", "dataset": "rows"}, "'model' for tabular data, which"),
+        ({"normalise": "data", "dataset": "rows"}, "'model' for tabular data, which"),
     ],
 )
 def test_pixels_that_no_image_has_are_refused(resolved, settings, message):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.rounds.place import place_of

@@ -227,8 +227,8 @@ def test_a_run_repeats_and_ends_with_other_numbers(tmp_path, balance):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("analytic", "weights", "'none' for analytic, whose clients do not balance"),
-        ("analytic", "batches", "'none' for analytic, whose clients do not balance"),
+        ("analytic", "weights", "'none' for analytic, whose clients balance"),
+        ("analytic", "batches", "'none' for analytic, whose clients balance"),
         ("glfc", "weights", "'none' or 'batches' for glfc"),
         ("fedcbdr", "weights", "'none' or 'batches' for fedcbdr"),
     ],

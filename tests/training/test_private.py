@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.errors import BudgetError
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.data.examples import Examples

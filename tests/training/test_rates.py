@@ -127,12 +127,12 @@ def test_hidden_concepts_have_one_schedule_for_the_whole_run():
         (
             {"lr_schedule": "cosine"},
             "training.lr_patience: got 5, expected 0 with training.lr_schedule "
-            "'cosine', which sets the rate",
+            "'cosine', which sets all rates",
         ),
         (
             {**COSINE, "patience": 2},
             "federation.patience: got 2, expected 0 with training.lr_schedule "
-            "'cosine', which is planned over all rounds of a task",
+            "'cosine', which sets all rates",
         ),
         (
             {"lr_schedule": "step", "lr_patience": 0},

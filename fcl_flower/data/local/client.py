@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fcl_flower.config.sections import LookAlikes
+from fcl_flower.config.run_config import LookAlikes
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.config.sections import LookAlikes
+from fcl_flower.config.run_config import LookAlikes
 from fcl_flower.core.errors import CANDIDATES
 from fcl_flower.data.arrays import ImageDataset, TabularDataset
 from fcl_flower.data.labels import look_alikes

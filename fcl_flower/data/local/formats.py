@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.config.sections import LookAlikes
+from fcl_flower.config.run_config import LookAlikes
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.arrays import (
     ImageDataset,

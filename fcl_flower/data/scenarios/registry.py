@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from fcl_flower.config.parsing import Params
+from fcl_flower.config.run_config import DataSection
 from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.registry import load_dataset
@@ -37,7 +38,7 @@ __all__ = [
     "scenario_entry",
 ]
 
-PUBLIC_FRACTION = 0.1
+PUBLIC_FRACTION: Final = DataSection().public_fraction
 """Share of each class's training samples that is the server's, where it has some."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from cryptography.fernet import Fernet, InvalidToken
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Update
 from fcl_flower.rounds.place import Place

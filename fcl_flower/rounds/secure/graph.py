@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import config_error
 
 COMPLETE = 50

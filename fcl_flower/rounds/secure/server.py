@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms import base
 from fcl_flower.algorithms.base import ServerStrategy, SumsUpdates
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, RoundError, WireError

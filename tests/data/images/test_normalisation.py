@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fcl_flower.config.sections import DataSection
+from fcl_flower.config.run_config import DataSection
 from fcl_flower.data.images import to_tensor
 from fcl_flower.models.normalisation import FIXED, Normalisation, own_normalisation
 

@@ -5,7 +5,7 @@ from math import comb
 
 import pytest
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.rounds.secure.graph import (
     MaskGraph,

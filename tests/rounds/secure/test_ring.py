@@ -13,7 +13,7 @@ from masked_sums import (
     gone,
 )
 
-from fcl_flower.config.sections import FederationSection
+from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import RoundError, WireError
 from fcl_flower.core.types import Update
 from fcl_flower.rounds.secure.client import (
