@@ -21,7 +21,7 @@ from fcl_flower.cli.deploy import (
     logging_to,
     present,
 )
-from fcl_flower.cli.options import configured, output_option, run_options
+from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, as_set, config_error
@@ -113,7 +113,9 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
 @certs_option
 @insecure_option
 @log_file_option
-@output_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder for the results."
+)
 @click.option(
     "--now",
     "begin",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.sections import PrivacySection
+from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.files import replace_file
