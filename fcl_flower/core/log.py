@@ -1,4 +1,4 @@
-"""The log of this package: the standard library's logger of its name."""
+"""The log of this package, which is the standard library's logger ``fcl_flower``."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ log = LOGGER.log
 
 @contextlib.contextmanager
 def log_to(path: Path | None, mode: str = "a") -> Iterator[None]:
-    """Write the log to a file for a while, or to the console if None."""
+    """Write the log to ``path``, or to the console if None, within the context."""
     before = LOGGER.handlers, LOGGER.level, LOGGER.propagate
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
