@@ -25,7 +25,7 @@ _BLOCK = 2**14
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """One tensor of each client, or None for clients that did not send it.
+    """The clients' tensors of one name, or None for clients that did not send it.
 
     Iteration looks up one tensor of ``sent`` at a time, and keeps none.
     """

@@ -131,10 +131,10 @@ class SparseArray:
 Array: TypeAlias = npt.NDArray[Any]
 AnyArray: TypeAlias = Array | SparseArray
 Arrays: TypeAlias = Mapping[str, AnyArray]
-"""Tensors by name; received tensors are read-only."""
+"""A mapping of tensors by name; received tensors are read-only."""
 
 Payload: TypeAlias = Mapping[str, Arrays]
-"""Groups of tensors by name: server state, requests, updates, client state.
+"""A mapping of groups of tensors: server state, requests, updates, client state.
 
 The first segment of a group's name (up to the first ``/``) is the group's kind:
 ``base``, ``adapters``, ``heads``, ``masks``. Bytes are counted by kind.
@@ -151,7 +151,7 @@ class TensorSpec:
 
 
 class ReceivedArrays(Mapping[str, AnyArray]):
-    """Tensors from a peer, each of which is decoded when it is first read.
+    """A mapping of a peer's tensors, each of which is decoded when it is first read.
 
     A few bytes may claim a tensor of gigabytes. A receiver that checks `specs` before
     it reads a tensor never allocates a tensor that does not fit.

@@ -13,9 +13,9 @@ from fcl_flower.data.tables import read_arrays
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Images: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
-"""Grey images (N, H, W) or RGB images (N, H, W, 3): uint8, or float32 in [0, 1]."""
+"""An array of grey (N, H, W) or RGB (N, H, W, 3) images, uint8 or float32 in [0, 1]."""
 Floats: TypeAlias = npt.NDArray[np.float32]
-"""Time series (N, channels, steps) or tables (N, columns), in any unit."""
+"""An array of time series (N, channels, steps) or rows (N, columns), in any unit."""
 
 D = TypeVar("D", bound=Dataset)
 

@@ -25,7 +25,7 @@ SplitName: TypeAlias = Literal["train", "valid", "test"]
 
 
 class Examples(NamedTuple):
-    """Inputs and labels, which a cache may share: do not change them in place.
+    """A set of inputs and labels, which a cache may share: do not change it in place.
 
     Attributes:
         x: images, time series or features, float32, shape ``(N, *input_shape)``; or

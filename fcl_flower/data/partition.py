@@ -43,10 +43,9 @@ def split_dirichlet(
     """Cut samples into disjoint, sorted parts, skewed by class.
 
     Each class is cut in proportions of a symmetric Dirichlet distribution (Yurochkin et
-    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that already
-    has its even share of all samples gets nothing of the following classes, as in the
-    released code of TARGET and LANDER. This bounds how far the sizes differ. Parts may
-    stay empty.
+    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that has its
+    even share of all samples gets no more, as in the released code of TARGET and
+    LANDER. This bounds how far the sizes differ. Parts may stay empty.
 
     Args:
         labels: labels of the samples, shape (N,), N at least 1.

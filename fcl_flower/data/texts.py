@@ -24,7 +24,7 @@ EMPTY = "<empty>"
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 Documents: TypeAlias = tuple[str, ...]
-"""Texts as read, before a tokenizer splits them, into `words` or otherwise."""
+"""The texts of a split as read; a tokenizer splits them, into `words` or otherwise."""
 
 
 class TextDataset(Dataset[Documents]):

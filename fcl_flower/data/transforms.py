@@ -97,7 +97,7 @@ IMAGES: Final[Mapping[str, Transform]] = {
 TRANSFORMS: Final[Registry[Callable[..., Any]]] = Registry(
     "training.augment", "fcl_flower.transforms", cast(type[Any], Callable), IMAGES
 )
-"""All transforms by name.
+"""The registry of transforms.
 
 Another package declares a callable under ``fcl_flower.transforms``. It is a
 `Transform`, or takes samples alone and draws from torch's global generator, as

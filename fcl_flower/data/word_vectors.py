@@ -137,7 +137,7 @@ def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
 
 
 Documents = Sequence[Sequence[str]]
-"""Documents as lists of at least one word."""
+"""A sequence of documents, each of which is a sequence of at least one word."""
 
 _DIMENSIONS = 100
 # Word2Vec needs about this many running words, even from a small corpus. The nearest

@@ -140,8 +140,8 @@ class Transformer(nn.Module):
     def _by_length(self, x: Tensor) -> list[Tensor]:
         """Group the rows of texts by length, since padding costs a CPU time.
 
-        There are no groups if sizes must not depend on data, if dropout draws for a
-        whole batch, or on an accelerator, which a small group leaves idle.
+        There are no groups if sizes must not depend on data, or if dropout draws for a
+        whole batch. There are none on an accelerator, which a small group leaves idle.
         """
         may = self.text and not self.encoder.training and x.device.type == "cpu"
         if not may or _sizes_are_fixed(x) or len(x) <= _ALIKE:

@@ -67,7 +67,7 @@ class EncoderParams(Params):
     """Number of the encoder's first blocks that are used; 0 for all. The default of
     focus is 9."""
     pooling: Literal["mean", "class", "both"] = "mean"
-    """How the last hidden states become features: the mean over tokens, the first token
+    """Features made of the last hidden states: the mean over tokens, the first token
     (class), or the first token and the mean of the others side by side (both). The
     default of focus is both."""
     image_size: int = Field(0, ge=0)
@@ -78,7 +78,7 @@ class EncoderParams(Params):
     bottleneck: int = Field(48, ge=1)
     """Width of an Enhancer."""
     placement: Literal["both", "attention", "feed-forward"] = "both"
-    """Where Enhancers act in a block: behind the attention, behind the feed-forward
+    """Places of Enhancers in a block: behind the attention, behind the feed-forward
     network, or both."""
     num_blocks: int = Field(0, ge=0)
     """Number of the encoder's last blocks that have Enhancers; 0 for all."""

@@ -20,7 +20,7 @@ _CHUNK = 512
 
 
 class DistillationSet(NamedTuple):
-    """Samples with the target logits that a model learns.
+    """A set of samples with the target logits that a model learns.
 
     Attributes:
         x: N inputs, or their `MultiHeadModel.frozen_features`.

@@ -22,7 +22,7 @@ One of the two training samples is held out for validation.
 
 
 class ConceptsParams(Params):
-    """Settings of the scenario ``concepts``."""
+    """The settings of the scenario ``concepts``."""
 
     window: int = Field(320, ge=2)
     """Training samples that a client has in a round."""

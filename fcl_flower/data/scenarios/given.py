@@ -47,11 +47,11 @@ class TaskSamples(NamedTuple):
 
 
 class GivenTasksParams(ClassIncrementalParams):
-    """Settings of given tasks that each bring new classes of a single head."""
+    """The settings of given tasks that each bring new classes of a single head."""
 
     split: SplitRule = EVENLY
-    """How clients share a task: iid (all samples evenly) or dirichlet:BETA (skewed by
-    class)."""
+    """Rule by which clients share a task: iid (all samples evenly) or dirichlet:BETA
+    (skewed by class)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,11 +47,12 @@ def _known_order(value: str) -> str:
 
 
 class ClassIncrementalParams(Params):
-    """Settings of the scenario ``class-incremental``."""
+    """The settings of the scenario ``class-incremental``."""
 
     split: SplitRule = BY_CLASS
-    """How clients share a task: classes (each client draws some), iid (all samples
-    evenly), or dirichlet:BETA (all samples, skewed by class, such as dirichlet:0.5)."""
+    """Rule by which clients share a task: classes (each client draws some), iid (all
+    samples evenly), or dirichlet:BETA (all samples, skewed by class, such as
+    dirichlet:0.5)."""
     class_fraction: float = Field(0.6, gt=0, le=1)
     """Share of each task's classes that a client learns if it draws classes."""
     class_order: Annotated[str, AfterValidator(_known_order)] = ""
