@@ -131,9 +131,9 @@ class Aggregation:
             integers are rounded.
         """
         if weights is not None:
-            kept = [k for k, weight in enumerate(weights) if weight > 0]
-            sent = [sent[k] for k in kept] or sent
-            weights = [weights[k] for k in kept] or None
+            counted = [k for k, weight in enumerate(weights) if weight > 0]
+            sent = [sent[k] for k in counted] or sent
+            weights = [weights[k] for k in counted] or None
         origin = start
         if origin is None:
             origin = _each(median(1), sent, sent[0]) if self.compares else sent[0]

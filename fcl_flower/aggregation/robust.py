@@ -52,8 +52,8 @@ def trimmed_mean(fraction: float, needed: int) -> Combine:
         cuts = np.array([count_hostile(n, fraction) for n in range(len(tensors) + 1)])
         for part, rows, count in _ordered(tensors, old.size):
             place, cut = np.arange(len(rows))[:, None], cuts[count]
-            kept = (place >= cut) & (place < count - cut)
-            total = np.where(kept, rows, 0.0).sum(0)
+            inside = (place >= cut) & (place < count - cut)
+            total = np.where(inside, rows, 0.0).sum(0)
             np.divide(total, count - 2 * cut, out=result[part], where=count >= needed)
         return result.reshape(old.shape)
 
@@ -157,10 +157,11 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
 
 def _scores(products: Matrix, hostile: int) -> Matrix:
     squares = np.diag(products)
-    apart = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
-    np.fill_diagonal(apart, np.inf)
-    near = np.sort(apart, axis=1)[:, : max(1, len(products) - hostile - 2)]
-    return np.asarray(near.sum(1))
+    squared_distances = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
+    np.fill_diagonal(squared_distances, np.inf)
+    neighbours = max(1, len(products) - hostile - 2)
+    nearest = np.sort(squared_distances, axis=1)[:, :neighbours]
+    return np.asarray(nearest.sum(1))
 
 
 def geometric_median_weights(products: Matrix) -> Matrix:
@@ -173,9 +174,9 @@ def geometric_median_weights(products: Matrix) -> Matrix:
     from the inner products (n, n).
     """
     # Starting from the mean, a distant update would take many steps to lose its weight.
-    # So the start is the mean of the updates that multi-Krum selects, including all
-    # with the last score: the result must not depend on the order of the clients, even
-    # if the start decides among several minima.
+    # So the start is the mean of the updates that multi-Krum selects. It includes all
+    # updates with the last selected score. Among several minima the start decides, and
+    # it must not depend on the order of the clients.
     hostile = count_hostile(len(products), 0.5)
     scores = _scores(products, hostile)
     last = np.sort(scores)[len(products) - hostile - 1]

@@ -72,10 +72,10 @@ def told(reasons: Mapping[int, str]) -> str:
     >>> told({2: "is not connected", 0: "no reply in time", 1: "no reply in time"})
     'clients 0, 1: no reply in time; client 2: is not connected'
     """
-    alike: dict[str, list[int]] = {}
+    clients_by_reason: dict[str, list[int]] = {}
     for client in sorted(reasons):
-        alike.setdefault(reasons[client], []).append(client)
+        clients_by_reason.setdefault(reasons[client], []).append(client)
     return "; ".join(
-        f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}: {why}"
-        for why, clients in alike.items()
+        f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}: {reason}"
+        for reason, clients in clients_by_reason.items()
     )

@@ -12,7 +12,7 @@ log = LOGGER.log
 @contextlib.contextmanager
 def log_to(path: Path | None, mode: str = "a") -> Iterator[None]:
     """Write the log to ``path``, or to the console if None, within the context."""
-    before = LOGGER.handlers, LOGGER.level, LOGGER.propagate
+    previous = LOGGER.handlers, LOGGER.level, LOGGER.propagate
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
         handler = logging.FileHandler(path, mode=mode)
@@ -22,6 +22,6 @@ def log_to(path: Path | None, mode: str = "a") -> Iterator[None]:
     try:
         yield
     finally:
-        LOGGER.handlers, level, LOGGER.propagate = before
+        LOGGER.handlers, level, LOGGER.propagate = previous
         LOGGER.setLevel(level)
         handler.close()

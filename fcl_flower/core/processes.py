@@ -207,8 +207,8 @@ def _holder(path: Path) -> str:
             if process.pid != os.getpid() and path.resolve() in opened:
                 # The program's name, without the interpreter and its options.
                 words = [Path(word).name for word in process.cmdline()[:4]]
-                ours = (w for w in words if w.startswith(("fcl", "flower", "flwr")))
-                return f"process {process.pid} ({next(ours, process.name())})"
+                programs = (w for w in words if w.startswith(("fcl", "flower", "flwr")))
+                return f"process {process.pid} ({next(programs, process.name())})"
         except psutil.Error:  # the process has ended, or is another user's
             continue
     return "a process of another user"
@@ -224,8 +224,8 @@ def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> in
     code = None
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        # The main thread starts the program: the kernel takes the end of the thread
-        # that started a program for its parent's death.
+        # The main thread starts the program, since the kernel sends the signal of the
+        # parent's death when the starting thread ends.
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -254,13 +254,13 @@ def _end_family() -> None:
     """End all descendants of this process, after `GRACE` seconds by force."""
     import psutil
 
-    this, deadline = psutil.Process(), time.monotonic() + GRACE
+    guardian, deadline = psutil.Process(), time.monotonic() + GRACE
     family, terminated = set["psutil.Process"](), set["psutil.Process"]()
     while True:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        family.update(this.children(recursive=True))
+        family.update(guardian.children(recursive=True))
         family = {member for member in family if member.is_running()}
         if not family:
             return

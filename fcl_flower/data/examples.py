@@ -186,12 +186,12 @@ def public_examples(scenario: Scenario, spec: InputSpec) -> PublicExamples:
     if not scenario.public:
         none = torch.empty(0, dtype=torch.int64)
         return PublicExamples(torch.empty(0, 0), none, none)
-    parts, classes, before = [], [], 0
+    parts, classes, offset = [], [], 0
     for plan in scenario.public:
         parts.append(_examples(scenario, plan, "train", plan.train, spec))
         labels = scenario.sources[plan.dataset].train.y[plan.train]
-        classes.append(before + np.searchsorted(plan.classes, labels))
-        before += len(plan.classes)
+        classes.append(offset + np.searchsorted(plan.classes, labels))
+        offset += len(plan.classes)
     return PublicExamples(*concat(parts), torch.from_numpy(np.concatenate(classes)))
 
 

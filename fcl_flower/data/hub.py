@@ -62,8 +62,8 @@ def load_hub(name: str, path: str) -> Dataset:
     images, classes = _columns(train, "Image"), _columns(train, "ClassLabel")
     classes.sort(key=lambda key: -train.features[key].num_classes)
     if len(images) == 1 and classes:
-        both = (list(train[images[0]]), list(test[images[0]]))
-        mode, size = _common(both)
+        pictures_of_splits = (list(train[images[0]]), list(test[images[0]]))
+        mode, size = _common(pictures_of_splits)
         train_split, test_split = (
             array_split(
                 ImageDataset,
@@ -73,7 +73,7 @@ def load_hub(name: str, path: str) -> Dataset:
                 f"{name}: {key} labels",
             )
             for key, pictures, rows in zip(
-                ("train", "test"), both, (train, test), strict=True
+                ("train", "test"), pictures_of_splits, (train, test), strict=True
             )
         )
         names = tuple(train.features[classes[0]].names)

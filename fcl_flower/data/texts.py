@@ -182,8 +182,8 @@ def _documents(folder: Path) -> TextDataset:
             if len(document) >= _FEWEST_WORDS:
                 homes.setdefault(document, set()).add(label)
                 texts.setdefault(document, text)
-    kept = [document for document, labels in homes.items() if len(labels) == 1]
-    y = np.array([label for document in kept for label in homes[document]], np.int64)
+    unique = [document for document, labels in homes.items() if len(labels) == 1]
+    y = np.array([label for document in unique for label in homes[document]], np.int64)
     counts = np.bincount(y, minlength=len(_MODULES))
     if counts.min() < _FEWEST_TEXTS:
         raise ConfigError(
@@ -194,7 +194,7 @@ def _documents(folder: Path) -> TextDataset:
         )
     # The split belongs to the data set, so the run's seed does not change it.
     train, test = (
-        text_split((texts[kept[at]] for at in chosen), y[chosen].tolist())
+        text_split((texts[unique[at]] for at in chosen), y[chosen].tolist())
         for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
     return text_dataset("stdlib-docs", "stdlib-docs", train, test, _MODULES)

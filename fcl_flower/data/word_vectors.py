@@ -109,7 +109,7 @@ def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
 # Gensim would read every number of every word, and GloVe's files twice without closing
 # them.
 def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    wanted = {word.encode(): word for word in vocabulary}
+    words_by_bytes = {word.encode(): word for word in vocabulary}
     vectors: dict[str, npt.NDArray[np.float32]] = {}
     with open_binary(path) as lines:
         first = lines.readline()
@@ -122,7 +122,7 @@ def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
             body = chain([first], lines)
         number = 0
         for number, line in enumerate(body, 1):
-            word = wanted.get(line.partition(b" ")[0])
+            word = words_by_bytes.get(line.partition(b" ")[0])
             # The first row of a word counts, as in gensim.
             if word is not None and word not in vectors:
                 # The line is split from the right: some words of GloVe have spaces.

@@ -291,11 +291,11 @@ class Transformer(nn.Module):
                 x = x.view(2, config.num_channels, *shape)
             whole = self.encoder(**self.encoder_inputs(x))
             entered = self.enter(x)
-            ours = self.pool(self.run(entered, 0, len(self.blocks)))
+            computed = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
             raise self._refused(name) from e
-        theirs = token_mean(whole.last_hidden_state, entered.mask)
-        if not torch.allclose(ours, theirs, atol=_TOLERANCE):
+        expected = token_mean(whole.last_hidden_state, entered.mask)
+        if not torch.allclose(computed, expected, atol=_TOLERANCE):
             raise self._refused(name)
 
 

@@ -206,8 +206,8 @@ _ENCODER_SUMMARIES = {
 def _built_in() -> Iterator[tuple[str, ModelEntry]]:
     home = "fcl_flower.models"
     for name, (body, shape, width, size, rate, params) in _NETWORKS.items():
-        about = _SUMMARIES[name]
-        entry = ModelEntry(f"{home}.{body}", shape, width, size, rate, about, params)
+        summary = _SUMMARIES[name]
+        entry = ModelEntry(f"{home}.{body}", shape, width, size, rate, summary, params)
         yield name, entry
     for name, shape, size, inputs in (
         ("transformer", TEXT, 16, "texts"),
@@ -215,8 +215,8 @@ def _built_in() -> Iterator[tuple[str, ModelEntry]]:
     ):
         for prefix, (body, rate, params, kind) in _ENCODERS.items():
             if prefix != "disentangled-" or inputs == "texts":
-                about = _ENCODER_SUMMARIES[prefix].format(inputs)
-                fields = f"{home}.{body}", shape, 0, size, rate, about, params, kind
+                summary = _ENCODER_SUMMARIES[prefix].format(inputs)
+                fields = f"{home}.{body}", shape, 0, size, rate, summary, params, kind
                 yield f"{prefix}{name}", ModelEntry(*fields)
 
 

@@ -58,8 +58,8 @@ def privatize(
             if tensor.dtype.kind == "f":
                 if isinstance(tensor, SparseArray):
                     tensor = tensor.overwrite(start)
-                moved = np.asarray(tensor, np.float64) - np.asarray(start, np.float64)
-                differences[group, name] = moved
+                change = np.asarray(tensor, np.float64) - np.asarray(start, np.float64)
+                differences[group, name] = change
     scale = _clipping(differences, clip)
     deviation = noise_multiplier * clip
     payload: dict[str, dict[str, AnyArray]] = {group: {} for group in update.payload}
@@ -72,14 +72,15 @@ def privatize(
         whole = start + (scale * differences[group, name] + noise)
         if name.endswith("running_var"):  # BatchNorm takes its square root
             whole = np.maximum(whole, 0.0)
-        sent = whole.astype(tensor.dtype)
+        noisy = whole.astype(tensor.dtype)
         if not isinstance(tensor, SparseArray):
-            payload[group][name] = sent
+            payload[group][name] = noisy
         elif name in received.get(group, {}):
-            payload[group][name] = SparseArray.of_mask(sent, np.ones(sent.shape, bool))
+            everywhere = np.ones(noisy.shape, bool)
+            payload[group][name] = SparseArray.of_mask(noisy, everywhere)
         else:
             threshold = deviation * math.sqrt(2 * math.log(max(tensor.size, 2)))
-            payload[group][name] = SparseArray.of_nonzero(sent, threshold)
+            payload[group][name] = SparseArray.of_nonzero(noisy, threshold)
     return Update(payload, num_examples=1, stage=update.stage)
 
 
@@ -132,12 +133,12 @@ def secret_generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Mark this process as a simulation within the context."""
-    before = os.environ.get(SIMULATION)
+    previous = os.environ.get(SIMULATION)
     os.environ[SIMULATION] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[SIMULATION]
         else:
-            os.environ[SIMULATION] = before
+            os.environ[SIMULATION] = previous

@@ -109,7 +109,7 @@ def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Te
     """Compute the logits of a model in evaluation mode, shape (N, classes)."""
     model.eval()
     numbers = torch.arange(len(x))
-    logits = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]
+    logits = [model(batch.x, 0) for batch in batches(Examples(x, numbers), batch_size)]
     empty = torch.zeros(0, model.classes, device=x.device)
     return torch.cat(logits) if logits else empty
 

@@ -218,11 +218,12 @@ def fit(job: Fit) -> FitResult:
             rate /= training.decay
         if of_round.runs_out(valid.loss):
             break
-    after = optimizer.moments()
+    new_state = optimizer.moments()
     optimizer.zero_grad()  # gradients take as many bytes as the model
-    after["rate"] = np.asarray(rate)
-    after["best"], after["stale"] = np.asarray(of_task.best), np.asarray(of_task.stale)
-    return FitResult(after, loss, valid or job.validate(), steps)
+    new_state["rate"] = np.asarray(rate)
+    new_state["best"] = np.asarray(of_task.best)
+    new_state["stale"] = np.asarray(of_task.stale)
+    return FitResult(new_state, loss, valid or job.validate(), steps)
 
 
 def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:

@@ -66,11 +66,11 @@ def _look_alikes(clients: Clients) -> Iterator[str]:
 def _of_task(task: LocalTask) -> Iterator[str]:
     counts = class_counts(task)
     ordered = sorted(counts, key=counts.__getitem__)
-    fewest, most = ordered[0], ordered[-1]
-    if counts[most] >= IMBALANCE * counts[fewest]:
+    smallest, largest = ordered[0], ordered[-1]
+    if counts[largest] >= IMBALANCE * counts[smallest]:
         yield (
-            f"class {most!r} has {counts[most]:,} training samples, {fewest!r} "
-            f"{counts[fewest]:,}: accuracy says little of a rare class"
+            f"class {largest!r} has {counts[largest]:,} training samples, {smallest!r} "
+            f"{counts[smallest]:,}: accuracy says little of a rare class"
         )
     yield from _duplicates(task)
     if isinstance(task.data, TabularDataset):

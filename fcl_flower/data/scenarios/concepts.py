@@ -82,24 +82,24 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
 def _chunks(spec: Spec, group: Group, number: int) -> list[Task]:
     parts = [_parts(spec, group, number, split) for split in get_args(SampleSplit)]
     tasks = []
-    for client, (mine, test) in enumerate(zip(*parts, strict=True)):
+    for client, (train, test) in enumerate(zip(*parts, strict=True)):
         rng = np.random.default_rng(derive(spec.seed, "concept-valid", client, number))
         # The split ignores classes, since a chunk may have one sample of a class.
-        alike = np.zeros_like(mine)
-        kept, out = train_valid_split(alike, spec.valid_fraction, rng)
-        task = group.task(train=mine[kept], valid=mine[out], test=test, number=number)
+        one_class = np.zeros_like(train)
+        kept, out = train_valid_split(one_class, spec.valid_fraction, rng)
+        task = group.task(train=train[kept], valid=train[out], test=test, number=number)
         tasks.append(task)
     return tasks
 
 
 def _parts(spec: Spec, group: Group, number: int, split: SampleSplit) -> list[Indices]:
     members = spec.samples(group.source, split, group.labels)
-    most = len(members) // FEWEST[split]
-    if spec.clients > most:
+    limit = len(members) // FEWEST[split]
+    if spec.clients > limit:
         raise config_error(
             "clients",
             spec.clients,
-            f"at most {most}, since concept {group.name!r} has {len(members)} {split} "
+            f"at most {limit}, since concept {group.name!r} has {len(members)} {split} "
             "samples",
         )
     y = group.source.split(split).y[members]

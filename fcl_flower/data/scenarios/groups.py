@@ -394,10 +394,10 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     for labels in drawn:
         names = "+".join(source.class_names[label] for label in labels)
         group = Group(f"{source.name}/{names}", source, labels)
-        mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
+        train = np.sort(np.concatenate([next(parts[label]) for label in labels]))
         test = spec.samples(source, "test", labels)
         number, fraction = numbers[labels], spec.valid_fraction
-        pool.append(group.held_out_task(mine, test, number, fraction, rng))
+        pool.append(group.held_out_task(train, test, number, fraction, rng))
     order = np.random.default_rng(derive(seed, "scenario-order")).permutation(len(pool))
     return tuple(
         tuple(pool[number] for number in row) for row in order.reshape(clients, tasks)
