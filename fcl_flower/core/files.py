@@ -1,4 +1,4 @@
-"""Files and folders that only the user who runs the program can read."""
+"""Private files and folders, files replaced as a whole, and locks of folders."""
 
 import contextlib
 import fcntl

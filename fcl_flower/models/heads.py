@@ -173,7 +173,7 @@ class MultiHeadModel(nn.Module):
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
     def embed(self, x: Tensor) -> Tensor:
-        """Embed inputs independently of training, shape (batch, D).
+        """Embed inputs before any training, shape (batch, D).
 
         Raises:
             ContractError: the body has no method ``embed``.

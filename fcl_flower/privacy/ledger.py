@@ -75,7 +75,7 @@ class Ledger:
             self._spent = {observer: _costs(stored[observer]) for observer in OBSERVERS}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WireError(
-                f"{self._path}: expected what each client's data have cost, without "
+                f"{self._path}: expected the costs of each client's data, without "
                 f"which no budget can be kept ({type(error).__name__}: {error})"
             ) from error
 

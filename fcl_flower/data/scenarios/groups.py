@@ -305,7 +305,7 @@ def deal_samples(
         "scenario.split",
         rule,
         f"a larger BETA or fewer clients than {clients}, since in {MOST_DRAWS} draws "
-        f"somebody always had no sample of task {group.name!r}",
+        f"a client always had no sample of task {group.name!r}",
     )
 
 
