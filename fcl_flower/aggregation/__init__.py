@@ -1,7 +1,7 @@
-"""How many updates become one: means, and what hostile clients cannot move far."""
+"""Aggregation of many updates to one, by means or by robust rules."""
 
 from typing import Literal, TypeAlias
 
-# Here, not beside its code: a configuration needs no NumPy.
+# The types are here because the configuration reads them and must not import NumPy.
 Rule: TypeAlias = Literal["mean", "median", "trimmed-mean", "geometric-median", "krum"]
 Weighting: TypeAlias = Literal["examples", "uniform"]

@@ -1,4 +1,4 @@
-"""The weighted mean, over those who sent an entry."""
+"""The weighted mean of each entry over the clients that sent it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Weights: TypeAlias = Sequence[float] | Matrix
 
 _BLOCK = 2**14
-"""Values whose products stay in a processor's cache until they are added."""
+"""The number of values whose products fit into a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """One tensor of each client; None where it was not sent.
+    """The clients' tensors of one name, or None for clients that did not send it.
 
-    They are looked up in what was ``sent`` one at a time, and held by nobody.
+    Iteration looks up one tensor of ``sent`` at a time, and keeps none.
     """
 
     sent: Sequence[Arrays]
@@ -41,7 +41,7 @@ class Tensors:
 
 
 Combine: TypeAlias = Callable[[Tensors, Array], Matrix]
-"""From one tensor of each client and what it was before, to what it becomes."""
+"""A function of one tensor of each client, and its old value, to its new value."""
 
 
 def interpolate(
@@ -49,10 +49,11 @@ def interpolate(
 ) -> Payload:
     """Interpolate the averaged groups between two states.
 
-    x becomes x + w (x' - x), with ``weight`` w in (0, 1]; integers are rounded. All
-    other groups, and those that ``before`` does not have, are taken from ``after``.
+    A value x of ``before`` and x' of ``after`` give x + w (x' - x), with ``weight`` w
+    in (0, 1]; integers are rounded. Other groups, and groups that ``before`` does not
+    have, are those of ``after``.
     """
-    found: dict[str, Arrays] = dict(after)
+    interpolated: dict[str, Arrays] = dict(after)
     for group, arrays in after.items():
         if group_kind(group) in averaged_groups and group in before:
             between: dict[str, Array] = {}
@@ -60,37 +61,38 @@ def interpolate(
                 old, new = np.asarray(before[group][name]), np.asarray(tensor)
                 values = old + weight * (new.astype(np.float64) - old)
                 between[name] = as_type(values, new.dtype)
-            found[group] = between
-    return found
+            interpolated[group] = between
+    return interpolated
 
 
 def as_type(values: Matrix, dtype: np.dtype[np.generic]) -> Array:
-    """Convert values, rounding whole numbers: BatchNorm counts its batches."""
+    """Convert values to a dtype; integers, such as BatchNorm's counts, are rounded."""
     return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
 
 
 def weighted_mean(weights: Weights | None, needed: int = 1) -> Combine:
     """Make the function that averages one tensor over the clients.
 
-    ``weights`` are one for each client, at least 0, not all 0; None weighs all alike.
-    An entry stays where fewer than ``needed`` clients of a weight sent it.
+    ``weights`` has a weight for each client, at least 0, not all 0; None weighs all
+    equally. An entry stays if fewer than ``needed`` clients with a weight above 0 sent
+    it.
     """
 
-    def of(tensors: Tensors, old: Array) -> Matrix:
+    def average(tensors: Tensors, old: Array) -> Matrix:
         if weights is None:
             return _over_senders(tensors, [1] * len(tensors), old, needed)
         total = np.zeros(old.size, np.float64)
-        everything = float(np.sum(weights))
+        weight_sum = float(np.sum(weights))
         for tensor, weight in zip(tensors, weights, strict=True):
             if not isinstance(tensor, np.ndarray):
                 return _over_senders(tensors, weights, old, needed)
-            flat, share = tensor.reshape(-1), weight / everything
+            flat, share = tensor.reshape(-1), weight / weight_sum
             for start in range(0, total.size, _BLOCK):
                 block = slice(start, start + _BLOCK)
                 total[block] += flat[block] * share
         return total.reshape(old.shape)
 
-    return of
+    return average
 
 
 def _over_senders(

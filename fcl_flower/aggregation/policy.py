@@ -1,8 +1,8 @@
-"""The policy by which a strategy combines what several clients have sent.
+"""The policy by which a strategy combines the tensors of several clients.
 
-A strategy says what is averaged; the policy says how. With ``mean`` clients count by
-the strategy's weights. All other rules count them alike, since a weight is what a
-client says of itself; a weight of 0 leaves it out.
+A strategy says which tensors are averaged; the policy says how. With ``mean`` clients
+count by the strategy's weights. All other rules count clients equally, since a client
+itself reports its weight. A weight of 0 leaves a client out.
 """
 
 import math
@@ -33,36 +33,38 @@ from fcl_flower.core.types import Array, Arrays, Payload, Update
 
 
 def most_counted(counts: Iterable[float], limit: float) -> float:
-    """Find the most examples that anybody counts by; infinite for no limit.
+    """Compute the largest number of examples that counts; infinite for no limit.
 
-    ``limit`` is in medians of those who have any: at least 1, or 0 for no limit. Of an
-    even number the median is the lower middle one, which no minority can make large.
+    ``limit`` is a multiple, at least 1, of the median of all counts above 0; 0 stands
+    for no limit. The median of an even number of counts is the lower middle count,
+    which no minority of clients can make large.
     """
-    some = [count for count in counts if count]
-    return limit * median_low(some) if limit and some else math.inf
+    positive = [count for count in counts if count]
+    return limit * median_low(positive) if limit and positive else math.inf
 
 
 def shares_counted(counts: Sequence[float], limit: float) -> list[float]:
-    """Compute the share of its examples, in (0, 1], that each entry is weighted by."""
-    most = most_counted(counts, limit)
-    return [min(1.0, most / count) for count in counts]
+    """Compute the share of each count, in (0, 1], that `most_counted` lets count."""
+    largest = most_counted(counts, limit)
+    return [min(1.0, largest / count) for count in counts]
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """A policy.
+    """An aggregation policy.
 
     Attributes:
         rule: ``mean``; ``median`` and ``trimmed-mean`` of each coordinate (Yin et al.,
             ICML 2018, definitions 1 and 2); ``geometric-median`` of whole updates
             (Pillutla et al., IEEE TSP 2022, algorithm 2); or ``krum``, the mean of the
             updates that multi-Krum selects (Blanchard et al., NeurIPS 2017, section 4).
-        hostile_fraction: of the updates, in (0, 0.5): how many ``trimmed-mean`` cuts
-            off at each end, and ``krum`` leaves out.
-        clip_to_median: largest Euclidean norm of an update's difference from where it
-            started, in median norms of all differences; 0 for any.
-        weighting: ``uniform`` weights all clients with examples alike.
-        examples_limit: see `most_counted`.
+        hostile_fraction: fraction of the updates, in (0, 0.5), that ``trimmed-mean``
+            cuts off at each end, and that ``krum`` leaves out.
+        clip_to_median: largest Euclidean norm of an update's difference from its start,
+            as a multiple of the median norm of all differences; 0 for no limit.
+        weighting: ``examples`` weights clients by their numbers of examples;
+            ``uniform`` weights all clients with examples equally.
+        examples_limit: limit of the counted examples, see `most_counted`.
     """
 
     rule: Rule = "mean"
@@ -73,24 +75,24 @@ class Aggregation:
 
     @property
     def compares(self) -> bool:
-        """Whether updates are compared, so that one alone has no meaning."""
+        """Whether the policy compares updates, so that it needs several of them."""
         return self.rule != "mean" or self.clip_to_median > 0
 
     def count(self, updates: Mapping[int, Update]) -> dict[int, Update]:
-        """Set the numbers of examples by which updates are weighted."""
+        """Copy updates with the numbers of examples by which they are weighted."""
         counts = [update.num_examples for update in updates.values()]
         uniform = self.weighting == "uniform"
-        most = 1 if uniform else most_counted(counts, self.examples_limit)
+        largest = 1 if uniform else most_counted(counts, self.examples_limit)
         return {
-            client: replace(update, num_examples=int(min(update.num_examples, most)))
+            client: replace(update, num_examples=int(min(update.num_examples, largest)))
             for client, update in updates.items()
         }
 
     def combine_groups(self, updates: Mapping[int, Update], before: Payload) -> Payload:
-        """Combine whole groups, each client weighted by its number of examples.
+        """Combine whole groups, weighting each client by its number of examples.
 
-        ``before`` is what the clients started from, dense. It is returned where no
-        client has examples.
+        ``before`` holds the dense tensors from which the clients started. The result is
+        ``before`` if no client has examples.
         """
         counts = [update.num_examples for update in updates.values()]
         if not any(counts):
@@ -110,34 +112,34 @@ class Aggregation:
     ) -> dict[str, Array]:
         """Combine the tensors of many clients into one set.
 
-        An entry that a client did not send says nothing: only the senders count there,
-        and where nobody sent it the start stays. For rules that look at whole updates
-        it is an entry that did not move. With a median or a trimmed mean it also stays
-        where hostile clients might be most of its senders.
+        An absent entry of a client does not count: the rule covers the entry's senders
+        only, and an entry without senders keeps its start. With a median or a trimmed
+        mean, an entry also keeps its start if hostile clients may be most of its
+        senders. For rules of whole updates an absent entry is one that did not move.
 
         Args:
-            sent: tensors by name of each client, at least one; finite. Where some are
-                sparse or left out ``start`` is needed.
-            weights: of each client, at least 0; only their ratios matter. None, or all
-                0, weighs all alike. Products are in the precision of the tensors for
+            sent: finite tensors by name of each client, at least one. ``start`` is
+                needed if some are sparse or absent.
+            weights: weight of each client, at least 0; only ratios matter. None, or all
+                0, weighs all equally. Products are in the precision of the tensors for
                 Python's numbers, in double precision for NumPy's.
-            start: what the clients started from, dense. None where each had its own:
-                differences are then taken from the coordinate-wise median.
+            start: dense tensors from which the clients started. None if each client had
+                its own; differences are then taken from the coordinate-wise median.
 
         Returns:
-            Dense tensors of the dtypes of ``start``, or else of the first client's;
+            dense tensors of the dtypes of ``start``, or else of the first client;
             integers are rounded.
         """
         if weights is not None:
-            kept = [k for k, weight in enumerate(weights) if weight > 0]
-            sent = [sent[k] for k in kept] or sent
-            weights = [weights[k] for k in kept] or None
+            counted = [k for k, weight in enumerate(weights) if weight > 0]
+            sent = [sent[k] for k in counted] or sent
+            weights = [weights[k] for k in counted] or None
         origin = start
         if origin is None:
             origin = _each(median(1), sent, sent[0]) if self.compares else sent[0]
         if self.clip_to_median:
             sent = clipped(sent, origin, self.clip_to_median)
-        # Of so many senders hostile ones are fewer than half.
+        # Among so many senders, hostile ones are fewer than half.
         needed = 2 * count_hostile(len(sent), self.hostile_fraction) + 1
         match self.rule:
             case "median":

@@ -1,7 +1,8 @@
-"""What a minority of hostile clients cannot move far.
+"""Robust rules, whose results a minority of hostile clients cannot move far.
 
-Median and trimmed mean of each coordinate: Yin, Chen, Kannan and Bartlett, ICML 2018,
-https://arxiv.org/abs/1803.01498. The other rules look at whole updates.
+The median and the trimmed mean of each coordinate are by Yin, Chen, Kannan and
+Bartlett, ICML 2018, https://arxiv.org/abs/1803.01498. The other rules compare whole
+updates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,50 +16,55 @@ from fcl_flower.core.share import share
 from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
 
 _CELLS = 2**21
-"""Numbers that are sorted at a time: little memory, whatever the model."""
+"""The number of values that are sorted at a time, which bounds the memory."""
 
-# ---- each coordinate, over those who sent it; where too few did, ``old`` stays
+# ---- rules of each coordinate over its senders; with too few of them ``old`` stays
 
 
 def median(needed: int) -> Combine:
-    """Make the function that takes the coordinate-wise median (definition 1)."""
+    """Make the function that takes the coordinate-wise median (definition 1).
 
-    def of(tensors: Tensors, old: Array) -> Matrix:
-        found = old.reshape(-1).astype(np.float64)
+    A coordinate stays if fewer than ``needed`` clients sent it.
+    """
+
+    def combine(tensors: Tensors, old: Array) -> Matrix:
+        result = old.reshape(-1).astype(np.float64)
         for part, rows, count in _ordered(tensors, old.size):
             low, high = ((count - 1).clip(0) // 2)[None], (count // 2)[None]
             lower = np.take_along_axis(rows, low, 0)
             middle = (lower + np.take_along_axis(rows, high, 0)) / 2
-            np.copyto(found[part], middle[0], where=count >= needed)
-        return found.reshape(old.shape)
+            np.copyto(result[part], middle[0], where=count >= needed)
+        return result.reshape(old.shape)
 
-    return of
+    return combine
 
 
 def trimmed_mean(fraction: float, needed: int) -> Combine:
     """Make the function that takes the coordinate-wise trimmed mean (definition 2).
 
-    Of the m values of a coordinate the largest and the smallest are left out, as many
-    of each as `count_hostile` says; ``fraction`` is the paper's beta, in (0, 0.5).
+    The largest and the smallest values of a coordinate are left out, `count_hostile` of
+    each. ``fraction`` is the paper's beta, in (0, 0.5). A coordinate stays if fewer
+    than ``needed`` clients sent it.
     """
 
-    def of(tensors: Tensors, old: Array) -> Matrix:
-        found = old.reshape(-1).astype(np.float64)
+    def combine(tensors: Tensors, old: Array) -> Matrix:
+        result = old.reshape(-1).astype(np.float64)
         cuts = np.array([count_hostile(n, fraction) for n in range(len(tensors) + 1)])
         for part, rows, count in _ordered(tensors, old.size):
             place, cut = np.arange(len(rows))[:, None], cuts[count]
-            kept = (place >= cut) & (place < count - cut)
-            total = np.where(kept, rows, 0.0).sum(0)
-            np.divide(total, count - 2 * cut, out=found[part], where=count >= needed)
-        return found.reshape(old.shape)
+            inside = (place >= cut) & (place < count - cut)
+            total = np.where(inside, rows, 0.0).sum(0)
+            np.divide(total, count - 2 * cut, out=result[part], where=count >= needed)
+        return result.reshape(old.shape)
 
-    return of
+    return combine
 
 
 def count_hostile(count: int, fraction: float) -> int:
-    """Count the updates taken to be hostile: a fraction in (0, 0.5), rounded up.
+    """Count the updates that are taken to be hostile: a fraction, rounded up.
 
-    A few clients are not defended by none. The result is always fewer than half.
+    ``fraction`` lies in (0, 0.5). The result is always fewer than half of ``count``.
+    Rounding up defends even a few clients.
     """
     return min(share(fraction, count), max(0, count - 1) // 2)
 
@@ -66,9 +72,10 @@ def count_hostile(count: int, fraction: float) -> int:
 def _ordered(
     tensors: Tensors, size: int
 ) -> Iterator[tuple[slice, Matrix, npt.NDArray[np.int64]]]:
-    """Yield stretches: their place, values ascending by column, and counts of senders.
+    """Yield parts of a tensor: the slice, sorted values, and numbers of senders.
 
-    Rows beyond the number of a column are NaN.
+    The values have a column for each coordinate, ascending; rows beyond the column's
+    number of senders are NaN.
     """
     for part in _parts(size, len(tensors)):
         rows = np.full((len(tensors), part.stop - part.start), np.nan)
@@ -93,7 +100,7 @@ def _parts(size: int, clients: int) -> Iterator[slice]:
 # ---- whole updates
 
 _LARGEST = 1e100
-"""A difference beyond, of double precision, counts as this: squares stay finite."""
+"""The largest magnitude of a difference that counts, so that squares stay finite."""
 _SMOOTHING = 1e-6
 _STEPS = 1000
 
@@ -114,8 +121,8 @@ def gram(sent: Sequence[Arrays], start: Arrays) -> Matrix:
 def clipped(sent: Sequence[Arrays], start: Arrays, limit: float) -> list[Arrays]:
     """Clip differences from ``start`` to ``limit`` times their median norm.
 
-    Of an even number of norms the median is the lower middle one, which no minority of
-    clients can make long.
+    The median of an even number of norms is the lower middle norm, which no minority of
+    clients can make large.
     """
     lengths = np.sqrt([gram([arrays], start)[0, 0] for arrays in sent])
     longest = limit * median_low(lengths.tolist())
@@ -133,11 +140,12 @@ def clipped(sent: Sequence[Arrays], start: Arrays, limit: float) -> list[Arrays]
 def krum_weights(products: Matrix, fraction: float) -> Matrix:
     """Select updates by multi-Krum: weight 1 for the selected, 0 for the others.
 
-    Blanchard et al., NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4: the
-    score of an update is the sum of its squared distances to the n - f - 2 nearest
-    others; the m of the lowest scores are selected, here m = n - f. Of equal scores the
-    earlier client goes first. The theorem needs n > 2 f + 2; below, one neighbour is
-    looked at. ``products`` are the inner products (n, n), and f is `count_hostile`.
+    The rule is in section 4 of Blanchard et al., NeurIPS 2017,
+    https://arxiv.org/abs/1703.02757. The score of an update is the sum of its squared
+    distances to the n - f - 2 nearest others. The m updates with the lowest scores are
+    selected, here m = n - f; the earlier client wins a tie. The theorem needs
+    n > 2 f + 2; with fewer updates at least one neighbour counts. ``products`` holds
+    the inner products (n, n), and f is `count_hostile`.
     """
     count = len(products)
     hostile = count_hostile(count, fraction)
@@ -149,23 +157,26 @@ def krum_weights(products: Matrix, fraction: float) -> Matrix:
 
 def _scores(products: Matrix, hostile: int) -> Matrix:
     squares = np.diag(products)
-    apart = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
-    np.fill_diagonal(apart, np.inf)
-    near = np.sort(apart, axis=1)[:, : max(1, len(products) - hostile - 2)]
-    return np.asarray(near.sum(1))
+    squared_distances = np.maximum(squares + squares[:, None] - 2 * products, 0.0)
+    np.fill_diagonal(squared_distances, np.inf)
+    neighbours = max(1, len(products) - hostile - 2)
+    nearest = np.sort(squared_distances, axis=1)[:, :neighbours]
+    return np.asarray(nearest.sum(1))
 
 
 def geometric_median_weights(products: Matrix) -> Matrix:
     """Compute weights, summing to 1, whose mean of updates is their geometric median.
 
-    It minimises the sum of the Euclidean distances to all updates. Pillutla, Kakade and
-    Harchaoui, IEEE TSP 2022, https://arxiv.org/abs/1912.13445, algorithm 2 (smoothed
-    Weiszfeld, nu = 1e-6), with equal alpha and until nothing changes. Its points are
-    means of updates, so that distances follow from their inner products (n, n).
+    The geometric median minimises the sum of the Euclidean distances to all updates.
+    This is algorithm 2 (smoothed Weiszfeld, nu = 1e-6) of Pillutla, Kakade and
+    Harchaoui, IEEE TSP 2022, https://arxiv.org/abs/1912.13445, with equal alpha, until
+    nothing changes. All its points are means of updates, so that their distances follow
+    from the inner products (n, n).
     """
-    # From the mean, an update far away takes many steps to leave: the start is the mean
-    # of what multi-Krum selects, with all of equal scores. Where the minimum is not
-    # unique the start decides, and must not depend on the order of the clients.
+    # Starting from the mean, a distant update would take many steps to lose its weight.
+    # So the start is the mean of the updates that multi-Krum selects. It includes all
+    # updates with the last selected score. Among several minima the start decides, and
+    # it must not depend on the order of the clients.
     hostile = count_hostile(len(products), 0.5)
     scores = _scores(products, hostile)
     last = np.sort(scores)[len(products) - hostile - 1]

@@ -1,1 +1,1 @@
-"""Nouns of the system and what everything else needs: no torch, no Flower."""
+"""The nouns of the system and tools for all packages, without torch or Flower."""

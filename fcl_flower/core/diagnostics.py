@@ -1,11 +1,11 @@
-"""What a strategy has to report beside accuracies: tables, matrices and points."""
+"""Diagnostics that a strategy reports beside accuracies: tables, matrices, points."""
 
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 NONE = -1
-"""Number of the cluster, or of the model, of those that have none."""
+"""The number that stands for no cluster, or for no model."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=0)]
@@ -22,7 +22,7 @@ class _Diagnostic(BaseModel):
 
 
 class Table(_Diagnostic):
-    """Rows of a few cells by label, such as one for each task."""
+    """A table whose rows have a label and a few cells, such as one row a task."""
 
     kind: Literal["table"] = "table"
     rows: str
@@ -30,14 +30,14 @@ class Table(_Diagnostic):
     values: dict[str, tuple[Finite | str, ...]] = {}
 
     def merge(self, later: Self) -> Self:
-        """Add the rows of a later round, which replace earlier ones of their label."""
+        """Add a later round's rows; a row replaces the earlier row of its label."""
         return self.model_copy(update={"values": {**self.values, **later.values}})
 
 
 class Matrix(_Diagnostic):
-    """Values of pairs, such as of a task and the adapter of another client's task.
+    """A matrix of values of pairs, such as a task and another client's adapter.
 
-    A cell that is missing is unknown; ``marked`` lists columns by row.
+    The value of a missing cell is unknown. ``marked`` lists marked columns by row.
 
     >>> early = Matrix(title="Weights", rows="task", columns="source",
     ...                values={"0/1": {"1/0": 0.5}})
@@ -53,8 +53,12 @@ class Matrix(_Diagnostic):
     marked: dict[str, list[str]] = {}
 
     def merge(self, later: Self) -> Self:
-        """Add the rows of a later round, which replace earlier ones of their label."""
-        marked = {row: of for row, of in self.marked.items() if row not in later.values}
+        """Add a later round's rows; a row replaces the earlier row of its label."""
+        marked = {
+            row: columns
+            for row, columns in self.marked.items()
+            if row not in later.values
+        }
         return self.model_copy(
             update={
                 "values": {**self.values, **later.values},
@@ -64,15 +68,17 @@ class Matrix(_Diagnostic):
 
 
 class Clustering(BaseModel):
-    """Where the server has put the model of each client in one round.
+    """The clusters into which the server has sorted the clients' models in one round.
+
+    The lists have one entry for each client.
 
     Attributes:
-        cluster: of each client's model; `NONE`: noise.
-        origin: the server's model that it seems to have started from.
-        reached: the server's model that it went into, or `NONE`.
-        map: two coordinates of it.
-        concept: the hidden concept of each client's data, filled in by the record as
-            neither side of an algorithm knows it; empty where there is none.
+        cluster: number of the cluster of the client's model; `NONE` for noise.
+        origin: the server's model from which the client's model seems to have started.
+        reached: the server's model that the client's model went into, or `NONE`.
+        map: the client's model as a point of a plane.
+        concept: hidden concept of the client's data; empty where there is none. The
+            record fills it in, since neither side of an algorithm knows it.
         ari: adjusted Rand index of ``cluster`` against ``concept``.
         effectiveness: fraction of the clients whose model went back to its origin.
     """
@@ -99,18 +105,18 @@ class Clustering(BaseModel):
 
     @property
     def clusters(self) -> int:
-        """Number of clusters, noise aside."""
+        """The number of clusters without noise."""
         return len({*self.cluster} - {NONE})
 
 
 class Points(_Diagnostic):
-    """Clients' models as points of a plane, in clusters, round by round."""
+    """A plane with the clients' models as points, clustered, round by round."""
 
     kind: Literal["points"] = "points"
     frames: list[Clustering]
 
     def merge(self, later: Self) -> Self:
-        """Add the rounds of a later one."""
+        """Add the rounds of a later diagnostic."""
         return self.model_copy(update={"frames": [*self.frames, *later.frames]})
 
 
@@ -118,8 +124,11 @@ Diagnostic: TypeAlias = Table | Matrix | Points
 Diagnostics: TypeAlias = dict[str, Diagnostic]
 
 
-def merged(known: Diagnostic | None, later: Diagnostic) -> Diagnostic:
-    """Add a diagnostic of a later round to the earlier ones of its name."""
-    if type(known) is not type(later):
+def merged(earlier: Diagnostic | None, later: Diagnostic) -> Diagnostic:
+    """Merge a later round's diagnostic into the earlier one of the same name.
+
+    The later diagnostic stands alone if there is no earlier one of its type.
+    """
+    if type(earlier) is not type(later):
         return later
-    return known.merge(later)  # type: ignore[arg-type]
+    return earlier.merge(later)  # type: ignore[arg-type]

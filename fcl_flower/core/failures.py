@@ -1,6 +1,6 @@
-"""Why clients are left out of a round: sentences for people, classes for counters.
+"""Reasons why a round leaves clients out: sentences for people, classes for counters.
 
-A sentence may quote what a client sent. Its class is one of a few, whatever it quotes.
+A sentence may quote a client's message. Its class never depends on the quotation.
 """
 
 import re
@@ -15,37 +15,37 @@ NO_REPLY: Final = "no reply in time"
 WAS_LATE: Final = "was late"
 BUSY: Final = "is still busy with an earlier round"
 STATE_LOST: Final = "has lost its state and starts anew when asked next"
-"""Why the update of a client without its private state is not used."""
+"""The reason why the update of a client without its private state is not used."""
 
 _QUESTION: Final = re.compile("[a-z]+: ")
-"""Which question it was about, before the sentence."""
+"""The kind of request that failed, which may stand before the sentence."""
 
 
 class Failure(StrEnum):
-    """Class of reasons: the value of a counter's label.
+    """A class of reasons, which is the value of a counter's label.
 
     >>> Failure.of("evaluation: no reply in time")
     <Failure.LATE: 'late'>
     """
 
     FAILED = "failed"
-    """The client answered by an error, or Flower did in its place."""
+    """The client, or Flower in its place, answered with an error."""
     REFUSED = "refused"
-    """What it sent must not be used."""
+    """A check refused the client's reply."""
     LATE = "late"
-    """It was not waited for any longer, or not asked as it had been late before."""
+    """The client did not reply in time, or is still busy with an earlier round."""
     STATE_LOST = "state-lost"
-    """Its private state is gone."""
+    """The client's private state is gone."""
     UNREACHABLE = "unreachable"
-    """It was not connected, or nothing could be sent to it."""
+    """The client was not connected, or no message reached it."""
 
     @classmethod
     def of(cls, why: str) -> Self:
-        """Classify a reason, which may begin with the question that it is about.
+        """Classify a reason, which may begin with the kind of request.
 
-        What is no sentence of this module is the complaint of a check: ``refused``. A
-        client whose tensors are named like a sentence gets into another class by that,
-        but never makes a new one.
+        A reason that is no sentence of this module comes from a check: ``refused``. A
+        client that names a tensor like a sentence gets into another class by that, but
+        never makes a new class.
         """
         question = _QUESTION.match(why)
         sentence = why[question.end() :] if question else why
@@ -67,15 +67,15 @@ _BEGINNINGS: Final = {
 
 
 def told(reasons: Mapping[int, str]) -> str:
-    """Tell why clients are left out, once for all that have the same reason.
+    """Write why clients are left out; clients with the same reason share a clause.
 
     >>> told({2: "is not connected", 0: "no reply in time", 1: "no reply in time"})
     'clients 0, 1: no reply in time; client 2: is not connected'
     """
-    alike: dict[str, list[int]] = {}
+    clients_by_reason: dict[str, list[int]] = {}
     for client in sorted(reasons):
-        alike.setdefault(reasons[client], []).append(client)
+        clients_by_reason.setdefault(reasons[client], []).append(client)
     return "; ".join(
-        f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}: {why}"
-        for why, clients in alike.items()
+        f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}: {reason}"
+        for reason, clients in clients_by_reason.items()
     )

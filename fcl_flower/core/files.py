@@ -1,4 +1,4 @@
-"""Files and folders that only the user who runs the program can read."""
+"""Private files and folders, files replaced as a whole, and locks of folders."""
 
 import contextlib
 import fcntl
@@ -12,14 +12,14 @@ from fcl_flower.core.errors import config_error
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file, which is its owner's alone if it is new: ``open(opener=...)``."""
+    """Open a file for ``open(opener=...)``; only its owner can read a new file."""
     return os.open(path, flags, 0o600)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, or turn one, so that only its owner can look into it.
+    """Make a folder that only its owner can read, or close an existing folder so.
 
-    The folders above it are as the system makes them.
+    Missing parent folders get the system's default mode.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -29,14 +29,14 @@ def make_private_folder(folder: Path) -> None:
 def replacing(
     path: Path, *, private: bool = False, durable: bool = False
 ) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of another when the context ends well.
+    """Open a new file that replaces ``path`` when the context ends without an error.
 
-    A reader sees the old content or the new.
+    A reader sees either the old content or the new.
 
     Args:
-        path: in a folder that is there.
-        private: the file is its owner's alone.
-        durable: a power cut, too, leaves the one or the other; see `sync_folder`.
+        path: a file, new or old, in an existing folder.
+        private: only the owner can read the file.
+        durable: even a power cut leaves the old content or the new; see `sync_folder`.
     """
     temporary = path.with_name(f"{path.name}.new")
     with open(temporary, "wb", opener=opener if private else None) as file:
@@ -53,14 +53,14 @@ def replace_file(
     private: bool = False,
     durable: bool = False,
 ) -> None:
-    """Replace a file by its content in parts, as `replacing`; text becomes UTF-8."""
+    """Replace a file as `replacing` does, by parts of content; text becomes UTF-8."""
     with replacing(path, private=private, durable=durable) as file:
         for part in content:
             file.write(part.encode() if isinstance(part, str) else part)
 
 
 def sync_folder(folder: Path) -> None:
-    """Force to the disk which names a folder has: those of new files, above all."""
+    """Force a folder's list of names to the disk, so that its new files stay."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -69,29 +69,29 @@ def sync_folder(folder: Path) -> None:
 
 
 LOCK = ".lock"
-"""Held by the server of a run, or by who changes what it left."""
+"""The lock of a run's server, or of a command that changes the files of a run."""
 COMMAND_LOCK = ".command-lock"
-"""Held by a command around the server that it starts, in this process or another."""
+"""The lock of a command that starts a server, in this process or another."""
 LOCK_SECONDS = 0.2
-"""Between two attempts at a lock that another process has."""
+"""Seconds between two attempts at a lock that another process has."""
 
 
 @contextlib.contextmanager
 def lock_folder(
     folder: Path, key: str, name: str = LOCK, patience: float = 0.0
 ) -> Iterator[None]:
-    """Keep other processes out of a folder for as long as the context lasts.
+    """Lock a folder against other processes while the context lasts.
 
     The system takes the lock from a process that ends, whatever ends it.
 
     Args:
-        folder: where the lock is.
-        key: the setting that names the folder, for the message of an error.
-        name: of the lock.
+        folder: an existing folder.
+        key: the setting that names the folder, for the error's message.
+        name: the file that is locked.
         patience: seconds that another process may take to end.
 
     Raises:
-        ConfigError: another process still has the lock.
+        ConfigError: another process still holds the lock.
     """
     path, deadline = folder / name, time.monotonic() + patience
     with contextlib.ExitStack() as stack:
@@ -112,7 +112,7 @@ def lock_folder(
 
 
 def take(descriptor: int) -> bool:
-    """Lock an open file without waiting; return whether nobody else had it locked."""
+    """Lock an open file without waiting; return False if another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -121,8 +121,8 @@ def take(descriptor: int) -> bool:
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:
-    """Tell whether an open file is still the one at a path.
+    """Tell whether an open file is still the file at ``path``.
 
-    The process that had the lock before may have removed it since we opened it.
+    The previous holder of the lock may have removed the file since it was opened.
     """
     return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

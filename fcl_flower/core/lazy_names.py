@@ -1,6 +1,6 @@
-"""Names of a package, each loaded when it is used first.
+"""Names of a package that are loaded when they are first used.
 
-Nothing else is imported here: each of a client's processes pays for it.
+This module imports little, since each of a client's processes pays for it.
 """
 
 import sys
@@ -15,21 +15,21 @@ def lazy_names(
     """Make the ``__getattr__`` and ``__dir__`` of a package that loads names when used.
 
     Args:
-        package: its ``__name__``.
-        names: by module of the package the names that it has, separated by spaces.
-        modules: by name the module of the package that it stands for.
+        package: the package's ``__name__``.
+        names: each module of the package to its public names, separated by spaces.
+        modules: each public name of a module to the module.
     """
-    homes = {name: home for home, of_one in names.items() for name in of_one.split()}
+    homes = {name: home for home, listed in names.items() for name in listed.split()}
 
     def get(name: str) -> Any:  # noqa: ANN401 - a class, a function or a module
         if name in modules:
-            found: Any = import_module(f"{package}.{modules[name]}")
+            value: Any = import_module(f"{package}.{modules[name]}")
         elif name in homes:
-            found = getattr(import_module(f"{package}.{homes[name]}"), name)
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        setattr(sys.modules[package], name, found)
-        return found
+        setattr(sys.modules[package], name, value)
+        return value
 
     def names_of() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes, *modules})

@@ -1,4 +1,4 @@
-"""The log of this package: the standard library's logger of its name."""
+"""The log of this package, which is the standard library's logger ``fcl_flower``."""
 
 import contextlib
 import logging
@@ -11,8 +11,8 @@ log = LOGGER.log
 
 @contextlib.contextmanager
 def log_to(path: Path | None, mode: str = "a") -> Iterator[None]:
-    """Write the log to a file for a while, or to the console if None."""
-    before = LOGGER.handlers, LOGGER.level, LOGGER.propagate
+    """Write the log to ``path``, or to the console if None, within the context."""
+    previous = LOGGER.handlers, LOGGER.level, LOGGER.propagate
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
         handler = logging.FileHandler(path, mode=mode)
@@ -22,6 +22,6 @@ def log_to(path: Path | None, mode: str = "a") -> Iterator[None]:
     try:
         yield
     finally:
-        LOGGER.handlers, level, LOGGER.propagate = before
+        LOGGER.handlers, level, LOGGER.propagate = previous
         LOGGER.setLevel(level)
         handler.close()

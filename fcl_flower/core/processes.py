@@ -1,4 +1,4 @@
-"""Other programs: find them, wait until they listen, follow what they do."""
+"""Other programs: start and end them, wait for their ports, follow their progress."""
 
 import contextlib
 import json
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     import psutil
 
 GRACE = 10.0
-"""Seconds between the request to end and the end by force."""
+"""The seconds between the request to end and the end by force."""
 PATIENCE = GRACE + 5.0
-"""What an earlier program may take to end, after the process that wanted it."""
+"""The seconds that `lock_states` waits for an earlier program to end."""
 STARTUP_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 PROBE_BYTES = 2**20
-"""What a folder must have room for before anything is started."""
+"""The free space that a folder must have before a program is started."""
 STATES_LOCK = "in-use.lock"
 
 Progress = dict[str, Any]
-"""What ``progress.json`` holds."""
+"""The content of ``progress.json``."""
 
 
 def start_guarded(
@@ -46,11 +46,16 @@ def start_guarded(
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends when this process does, or with `stop_guarded`.
 
-    Its environment finds this package, ``output`` is of both its streams, and it holds
-    the descriptors ``keep_open``. The folder ``scratch`` is removed at its end.
+    Args:
+        command: the program and its arguments.
+        env: the environment, in which Python must find this package.
+        output: the file of the program's standard output and error; None for those of
+            this process.
+        keep_open: the descriptors that the program inherits.
+        scratch: a folder that is removed when the program ends.
 
     Returns:
-        the guardian, which has the exit code of the program.
+        the guardian, a process that ends with the program's exit code.
     """
     return subprocess.Popen(
         [
@@ -62,41 +67,41 @@ def start_guarded(
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
         pass_fds=keep_open,
-        # A session of its own: an interrupt at the terminal is not for it.
+        # An interrupt at the terminal must not reach the program.
         start_new_session=True,
     )
 
 
 def stop_guarded(guardian: subprocess.Popen[bytes]) -> None:
-    """End what `start_guarded` started with all that came of it; wait for the end."""
+    """End a program of `start_guarded` with all its child processes, and wait."""
     assert guardian.stdin is not None  # it is a pipe
     guardian.stdin.close()
     guardian.wait()
 
 
 class ProgressFile:
-    """A run's ``progress.json``, of which only changes are news."""
+    """A run's ``progress.json``, read for changes."""
 
     def __init__(self, folder: Path) -> None:
-        """Take what an earlier run has left for old."""
+        """Take the content that an earlier run has left as old."""
         self._path = folder / "progress.json"
         self._seen: Progress = {}
         self.news()
 
     def news(self) -> Progress | None:
-        """Read how far the run is, if that has changed."""
+        """Read the run's progress; None if it has not changed since the last call."""
         if not self._path.exists():
             return None
-        now: Progress = json.loads(self._path.read_text())
-        changed, self._seen = now != self._seen, now
-        return now if changed else None
+        current: Progress = json.loads(self._path.read_text())
+        changed, self._seen = current != self._seen, current
+        return current if changed else None
 
 
 # ---- ports of this machine
 
 
 def free_port() -> int:
-    """Find a port on which no program listens now."""
+    """Find a port of this machine on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -106,7 +111,7 @@ def refuse_used_port(port: int, key: str) -> None:
     """Check that no program listens on the port that a setting names.
 
     Raises:
-        ConfigError: it cannot be listened at.
+        ConfigError: the port is in use, or this user may not listen on it.
     """
     try:
         socket.create_server(("127.0.0.1", port)).close()
@@ -136,17 +141,22 @@ def await_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
-    """Make the folder that a setting names, if need be for its owner alone.
+    """Make the folder that the setting ``key`` names, and check that it is writable.
+
+    Args:
+        folder: the folder, which may exist.
+        key: the setting, for the error's message.
+        private: only the owner can read the folder.
 
     Raises:
-        ConfigError: it cannot be made, or cannot be written to.
+        ConfigError: the folder cannot be made, or cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if private:
             make_private_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(PROBE_BYTES))  # a full disk takes a name, but no content
+            file.write(bytes(PROBE_BYTES))  # a full disk still takes an empty file
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
         raise config_error(key, str(folder), expected) from error
@@ -154,23 +164,24 @@ def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
-    """Keep a folder of states for this process, and for those that get the descriptor.
+    """Lock a folder of clients' states for this process and the programs it starts.
 
-    The system gives the folder back when the last of them has ended, however it did.
-    Where another program is there, and may be ending, a line is reported.
+    A program that inherits the yielded descriptor holds the lock, too. The system frees
+    the folder when the last holder has ended. While another program that may be ending
+    holds the lock, this function reports one line and waits.
 
     Yields:
-        the descriptor; a program that holds it keeps the folder, too.
+        the descriptor of the lock.
 
     Raises:
-        ConfigError: another program stays there; the message names it.
+        ConfigError: another program keeps the lock; the message names the program.
     """
     path = folder / STATES_LOCK
-    lock = opener(str(path), os.O_RDWR | os.O_CREAT)
+    descriptor = opener(str(path), os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + PATIENCE
-        told = False
-        while not take(lock):
+        reported = False
+        while not take(descriptor):
             if time.monotonic() > deadline:
                 raise config_error(
                     "state",
@@ -178,32 +189,32 @@ def lock_states(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
                     f"a folder that no other program works in: {_holder(path)} does; "
                     "end it, or name another folder",
                 )
-            if not told:
+            if not reported:
                 report(f"waiting for {_holder(path)} in {folder} to end")
-                told = True
+                reported = True
             time.sleep(POLL_SECONDS)
-        yield lock
+        yield descriptor
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
 def _holder(path: Path) -> str:
-    import psutil  # here and below only: most that wait never come here
+    import psutil  # imported late, since most processes never need it
 
-    for process in sorted(psutil.process_iter(), key=lambda found: found.pid):
+    for process in sorted(psutil.process_iter(), key=lambda each: each.pid):
         try:
             opened = {Path(file.path) for file in process.open_files()}
             if process.pid != os.getpid() and path.resolve() in opened:
-                # What was started, without the interpreter and its options.
+                # The program's name, without the interpreter and its options.
                 words = [Path(word).name for word in process.cmdline()[:4]]
-                ours = (w for w in words if w.startswith(("fcl", "flower", "flwr")))
-                return f"process {process.pid} ({next(ours, process.name())})"
-        except psutil.Error:  # it has ended, or is another user's
+                programs = (w for w in words if w.startswith(("fcl", "flower", "flwr")))
+                return f"process {process.pid} ({next(programs, process.name())})"
+        except psutil.Error:  # the process has ended, or is another user's
             continue
     return "a process of another user"
 
 
-# ---- the guardian, a process of its own
+# ---- the guardian process
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 
@@ -213,7 +224,8 @@ def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> in
     code = None
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        # By the main thread: a parent's death is in truth that of its thread.
+        # The main thread starts the program, since the kernel sends the signal of the
+        # parent's death when the starting thread ends.
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -222,14 +234,14 @@ def _guard(keep_open: Sequence[int], scratch: str, command: Sequence[str]) -> in
         )
         threading.Thread(target=_await_release, daemon=True).start()
         while code is None:
-            ended, status = os.wait()  # those that have lost their parent, too
+            ended, status = os.wait()  # also for adopted grandchildren
             if ended == program.pid:
                 code = os.waitstatus_to_exitcode(status)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_family()
         if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)  # it may be gone already
+            shutil.rmtree(scratch, ignore_errors=True)  # the program may remove it
     return code if code >= 0 else 128 - code
 
 
@@ -239,30 +251,30 @@ def _await_release() -> None:
 
 
 def _end_family() -> None:
-    """End all that this process has started, and what that has, by force at last."""
+    """End all descendants of this process, after `GRACE` seconds by force."""
     import psutil
 
-    this, deadline = psutil.Process(), time.monotonic() + GRACE
-    family, asked = set["psutil.Process"](), set["psutil.Process"]()
+    guardian, deadline = psutil.Process(), time.monotonic() + GRACE
+    family, terminated = set["psutil.Process"](), set["psutil.Process"]()
     while True:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        family.update(this.children(recursive=True))
-        family = {one for one in family if one.is_running()}
+        family.update(guardian.children(recursive=True))
+        family = {member for member in family if member.is_running()}
         if not family:
             return
         late = time.monotonic() > deadline
-        for process in family if late else family - asked:
+        for process in family if late else family - terminated:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
-        asked |= family
+        terminated |= family
         time.sleep(0.02)
 
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # in guardians alone
+        import ctypes  # imported late, since only guardians need it
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Things that a user chooses by name, from wherever they come."""
+"""Registries of things that a user chooses by name, such as models."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Things by name: built in, of installed packages, or registered in this process.
+    """A registry of things that are built in, from packages, or of this process.
 
-    Another package declares its things under an entry point group; one is loaded when
-    it is asked for. What is built in cannot be replaced.
+    Another package declares its things under an entry point group. An entry point is
+    loaded when its name is looked up. Built-in things cannot be replaced.
     """
 
     def __init__(
@@ -29,52 +29,52 @@ class Registry(Generic[T]):
         """Begin with the built-in things.
 
         Args:
-            key: the setting whose values are the names, for errors.
-            group: of the entry points, such as ``fcl_flower.models``.
-            kind: the type that an entry point has to give.
-            built_in: by name; read at each call.
+            key: the setting whose values are the names, for error messages.
+            group: the group of the entry points, such as ``fcl_flower.models``.
+            kind: the type that each entry point has to give.
+            built_in: the built-in things by name; the mapping is read at each call.
         """
         self._key, self._group, self._kind = key, group, kind
         self._built_in = built_in
         self._registered: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        """Load the thing of a name.
+        """Return the thing of a name, loading it if an entry point has the name.
 
         Raises:
-            ConfigError: there is none of that name; the message lists the nearest.
-            ContractError: an entry point cannot be loaded, or gives something else.
+            ConfigError: the name is unknown; the message lists the nearest names.
+            ContractError: the entry point cannot be loaded, or gives another type.
         """
-        for known in (self._built_in, self._registered):
-            if name in known:
-                return known[name]
+        for things in (self._built_in, self._registered):
+            if name in things:
+                return things[name]
         points = self._entry_points()
         if name not in points:
             raise unknown_name(self._key, name, sorted(self))
         return self._load(points[name])
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is such a thing, without loading it."""
-        return any(name == known for known in self)
+        """Tell whether a name is known, without loading the thing."""
+        return any(name == listed for listed in self)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all names: built in, of packages, and of this process."""
+        """Yield all names: built-in ones, those of packages, those of this process."""
         names = (*self._built_in, *self._entry_points(), *self._registered)
         return iter(dict.fromkeys(names))
 
     def items(self) -> Iterator[tuple[str, T]]:
-        """Yield all things by name; loads every entry point.
+        """Yield all names with their things; this loads every entry point.
 
-        One that cannot be loaded, gives something else, or has the name of what is
-        built in, is left out with a `PluginWarning` that names it.
+        An entry point is left out if it cannot be loaded, gives another type, or has
+        the name of a built-in thing. A `PluginWarning` names it.
         """
         yield from self._built_in.items()
         for name, point in self._entry_points().items():
             try:
                 if name in self._built_in:
                     raise ContractError(
-                        f"entry point {name} of {self._group}: got the name of what is "
-                        "built in, expected a name of its own"
+                        f"entry point {name} of {self._group}: got the name of a "
+                        "built-in thing, expected a name of its own"
                     )
                 yield name, self._load(point)
             except ContractError as error:
@@ -83,7 +83,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def registered(self, name: str, thing: T) -> Iterator[None]:
-        """Register a thing in this process alone, for as long as the context lasts."""
+        """Register a thing in this process while the context lasts."""
         if name in self:
             raise config_error(self._key, name, "a name that is not taken")
         self._registered[name] = thing
@@ -97,14 +97,14 @@ class Registry(Generic[T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            found = point.load()
-        except Exception as error:  # a package of somebody else's: whatever it raises
+            thing = point.load()
+        except Exception as error:  # another package may raise anything
             raise ContractError(
                 f"entry point {point.name} of {self._group} cannot be loaded: {error!r}"
             ) from error
-        if not isinstance(found, self._kind):
+        if not isinstance(thing, self._kind):
             raise ContractError(
                 f"entry point {point.name} of {self._group}: got a "
-                f"{type(found).__name__}, expected a {self._kind.__name__}"
+                f"{type(thing).__name__}, expected a {self._kind.__name__}"
             )
-        return cast(T, found)
+        return cast(T, thing)

@@ -6,7 +6,7 @@ import math
 def share(fraction: float, count: int) -> int:
     """Round a fraction of a count up to a whole number.
 
-    The product may be a little above the whole number that it is.
+    In floating point the product may lie a little above its true whole number.
 
     >>> 0.28 * 25 > 7, share(0.28, 25)
     (True, 7)

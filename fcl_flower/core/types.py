@@ -1,4 +1,4 @@
-"""The nouns of the system: plain, frozen, NumPy only."""
+"""The nouns of the system: plain, frozen classes that need NumPy only."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from fcl_flower.core.errors import WireError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseArray:
-    """Some entries of a dense tensor, by flat index.
+    """A sparse array: some entries of a dense tensor, by flat index.
 
-    An entry that is absent carries no information: an adapter reads it as zero, a
-    receiver of base parameters leaves its own value alone. The constructor trusts its
-    caller; code that decodes received bytes calls `validate`.
+    An absent entry carries no information. An adapter reads it as zero; a receiver of
+    base parameters keeps its own value. The constructor trusts its caller; code that
+    decodes received bytes calls `validate`.
 
     Attributes:
         shape: shape of the dense tensor.
@@ -32,22 +32,22 @@ class SparseArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property
     def size(self) -> int:
-        """Number of entries of the dense tensor."""
+        """The number of entries of the dense tensor."""
         return math.prod(self.shape)
 
     @property
     def nnz(self) -> int:
-        """Number of entries present."""
+        """The number of present entries."""
         return len(self.indices)
 
     @property
     def density(self) -> float:
-        """Share of entries present, in [0, 1]; 0 for an empty tensor."""
+        """The share of present entries, in [0, 1]; 0 for an empty tensor."""
         return self.nnz / self.size if self.size else 0.0
 
     @classmethod
@@ -64,8 +64,8 @@ class SparseArray:
     ) -> "SparseArray":
         """Keep the entries of ``dense`` with magnitude above ``threshold``.
 
-        A NaN is an entry too: dropping it would hide a diverged client from the
-        receiver's check for non-finite values.
+        NaN entries are kept, too: without them the receiver's check for non-finite
+        values would miss a diverged client.
 
         >>> SparseArray.of_nonzero(np.array([[0.0, 2.0], [3.0, 0.0]])).indices.tolist()
         [1, 2]
@@ -77,19 +77,23 @@ class SparseArray:
     def of_channels(
         cls, dense: npt.NDArray[Any], channels: npt.NDArray[np.int64]
     ) -> "SparseArray":
-        """Keep whole rows of ``dense``, by strictly increasing channels of axis 0."""
+        """Keep the rows of ``dense`` that ``channels`` lists, strictly increasing."""
         width = math.prod(dense.shape[1:])
         indices = (channels[:, None] * width + np.arange(width)).reshape(-1)
         return cls(dense.shape, indices, dense[channels].reshape(-1))
 
     def to_dense(self) -> npt.NDArray[Any]:
-        """Make a dense tensor with zero where no entry is present."""
+        """Make a dense tensor with zeros in place of absent entries."""
         flat = np.zeros(self.size, self.values.dtype)
         flat[self.indices] = self.values
         return flat.reshape(self.shape)
 
     def overwrite(self, dense: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Copy ``dense``, of the same shape, with the present entries replaced."""
+        """Copy ``dense``, of the same shape, and replace the present entries.
+
+        Raises:
+            WireError: the shapes differ.
+        """
         if dense.shape != self.shape:
             raise WireError(
                 f"a sparse tensor of shape {self.shape} cannot overwrite"
@@ -127,20 +131,19 @@ class SparseArray:
 Array: TypeAlias = npt.NDArray[Any]
 AnyArray: TypeAlias = Array | SparseArray
 Arrays: TypeAlias = Mapping[str, AnyArray]
-"""Tensors by name. Read-only once received."""
+"""A mapping of tensors by name; received tensors are read-only."""
 
 Payload: TypeAlias = Mapping[str, Arrays]
-"""Named groups of tensors: server state, requests, updates, client state.
+"""A mapping of groups of tensors: server state, requests, updates, client state.
 
-The first segment of a group's name (up to the first ``/``) says what kind of
-knowledge it carries: ``base``, ``adapters``, ``heads``, ``masks``. Bytes are counted
-by that kind.
+The first segment of a group's name (up to the first ``/``) is the group's kind:
+``base``, ``adapters``, ``heads``, ``masks``. Bytes are counted by kind.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape (of the dense form), dtype and storage of a tensor, without its values."""
+    """A tensor's shape (of its dense form), dtype and storage, without its values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -148,10 +151,10 @@ class TensorSpec:
 
 
 class ReceivedArrays(Mapping[str, AnyArray]):
-    """Tensors from a peer, each decoded when it is read first.
+    """A mapping of a peer's tensors, each of which is decoded when it is first read.
 
-    A few bytes may claim a tensor of gigabytes: whoever checks names, shapes and dtypes
-    by `specs` before reading a tensor never makes one that does not fit.
+    A few bytes may claim a tensor of gigabytes. A receiver that checks `specs` before
+    it reads a tensor never allocates a tensor that does not fit.
     """
 
     def __init__(
@@ -195,14 +198,14 @@ def specs(arrays: Arrays) -> Mapping[str, TensorSpec]:
 
 @dataclass(frozen=True, slots=True)
 class TaskStage:
-    """Where one client stands in its stream of tasks.
+    """The stage of a client (or of a round) in its stream of tasks.
 
     Attributes:
         round: communication round, counted from 1 over the whole run.
         task: index of the client's current task, counted from 0.
         starts_task: the client trains on this task for the first time.
-        ends_task: the client trains on this task for the last time, or until it meets
-            it again; the server gets what it has learned of it.
+        ends_task: the client trains on this task for the last time, or for the last
+            time until the task returns; it uploads what it has learned of the task.
     """
 
     round: int
@@ -213,14 +216,14 @@ class TaskStage:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one client sends back after local training.
+    """The update that a client sends back after local training.
 
     Attributes:
-        payload: the tensors that travel.
+        payload: tensors for the server.
         num_examples: number of training examples seen in one epoch, at least 0.
         metrics: scalars for the progress display, such as ``loss``.
-        stage: the client's stage at the request, set by the server, never by the
-            client; None for the stage of the round.
+        stage: client's stage at the time of the request; None for the stage of the
+            round. The server sets it, never the client.
     """
 
     payload: Payload
@@ -231,13 +234,13 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the server wants of one client.
+    """The server's assignment to one client for a round.
 
     Attributes:
-        stage: where the client stands.
-        since: the round of the client's last update that was aggregated, 0 for none:
-            its memory must not be older.
-        evaluate: it shall be tested after training, in the same reply.
+        stage: client's stage.
+        since: round of the client's last update that was aggregated, 0 for none. The
+            client's private state must not be older.
+        evaluate: whether the client also evaluates after training, in the same reply.
     """
 
     stage: TaskStage
@@ -247,23 +250,21 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One client's scores after learning a task.
+    """A client's scores on the test set of each task so far, or each hidden concept.
 
     Attributes:
-        accuracy: fraction of right answers on the test set of each task so far, or of
-            each hidden concept.
-        model_bytes: what the client must keep from its finished tasks, to predict and
-            to go on learning.
-        by_class: of each of these test sets how many samples of each class were
-            answered rightly, are there, and were given as an answer; shape (tasks, 3,
-            classes). Empty where nobody has asked for it.
-        inferred: fraction of the samples of each of these test sets whose class is
-            right, and whose task, where the most confident head answers. Empty but
-            after a client's last task, and where there is one head.
-        balanced: mean over the classes of each of these test sets of the fraction of
-            right answers. Empty where it is known that no test set of the run is
-            unbalanced.
-        unbalanced: classes of one of these test sets differ in size by three or more.
+        accuracy: fraction of right answers on each test set.
+        model_bytes: bytes that the client must keep from its finished tasks to predict
+            and to go on learning.
+        by_class: counts for each test set and class, shape (tasks, 3, classes): right
+            answers, samples, and answers that name the class. Empty unless requested.
+        inferred: fraction of each test set for which the most confident head gives both
+            the right task and the right class. Empty except after a client's last task,
+            and empty if there is one head.
+        balanced: mean over the classes of the fraction of right answers, for each test
+            set. Empty if no test set of the run is known to be unbalanced.
+        unbalanced: whether, in one of the test sets, the largest class has three times
+            the samples of the smallest or more.
     """
 
     accuracy: Sequence[float]
@@ -280,7 +281,7 @@ def group_kind(group: str) -> str:
 
 
 class ClientTask(NamedTuple):
-    """A client, and one of its tasks, both counted from 0."""
+    """A client and one of its tasks, both counted from 0."""
 
     client: int
     task: int
@@ -293,11 +294,11 @@ class ClientTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Text ``c/t``."""
+        """The text ``c/t``."""
         return f"{self.client}/{self.task}"
 
     def group(self, kind: str) -> str:
-        """Name the group of a payload that carries this kind of its tensors."""
+        """Name the group of a payload that carries the task's tensors of a kind."""
         return f"{kind}/{self.name}"
 
 

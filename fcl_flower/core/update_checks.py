@@ -1,4 +1,4 @@
-"""What an update must fulfil before any algorithm may aggregate it."""
+"""Checks of an update before any algorithm may aggregate it."""
 
 import numpy as np
 
@@ -6,18 +6,18 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, specs
 
 _BLOCK = 2**15
-"""Values whose double precision fits into a processor's cache."""
+"""The number of double-precision values that fit into a processor's cache."""
 
 
 def finite(payload: Payload) -> None:
-    """Refuse NaN and infinite values by a `WireError` that names the tensor."""
+    """Refuse NaN and infinite values with a `WireError` that names the tensor."""
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
             if values.dtype.kind != "f":
                 continue
             flat = values.reshape(-1)
-            # A finite sum of squares has finite summands, and is found in one pass.
+            # A finite sum of squares, which takes one pass, has finite summands.
             with np.errstate(over="ignore", invalid="ignore"):
                 total = np.dot(flat, flat)
             if not (np.isfinite(total) or np.isfinite(flat).all()):
@@ -25,7 +25,7 @@ def finite(payload: Payload) -> None:
 
 
 def no_nan(payload: Payload) -> None:
-    """Refuse NaN; infinity may stand for nothing known yet."""
+    """Refuse NaN, but not infinity, which may stand for an unknown value."""
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
@@ -35,18 +35,18 @@ def no_nan(payload: Payload) -> None:
 
 def norm(payload: Payload, base_norm: float, limit: float) -> None:
     """Refuse a finite update whose norm is over ``limit`` times ``base_norm``."""
-    allowed, found = limit * base_norm, _norm(payload)
-    if not found <= allowed:
+    allowed, actual = limit * base_norm, _norm(payload)
+    if not actual <= allowed:
         raise WireError(
             f"norm: expected at most {allowed:.3g} by federation.max_update_norm, got "
-            f"{found:.3g}; a lower training.learning_rate makes it smaller"
+            f"{actual:.3g}; a lower training.learning_rate makes it smaller"
         )
 
 
 def base_norm(state: Payload) -> float:
     """Compute the Euclidean norm of a state's groups of kind ``base``, at least 1."""
-    own = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
-    return max(1.0, _norm(own))
+    base = {group: a for group, a in state.items() if group.split("/")[0] == "base"}
+    return max(1.0, _norm(base))
 
 
 def _norm(payload: Payload) -> float:
@@ -55,9 +55,9 @@ def _norm(payload: Payload) -> float:
         for tensor in arrays.values():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
             if values.dtype.kind == "f":
-                # In double precision: squares of float32 values are finite there, and
-                # those of float64 at worst infinite, which no limit allows. Block by
-                # block, since a copy of it all costs ten times as much.
+                # In double precision squares of float32 values are finite; those of
+                # float64 values may be infinite, which no limit allows. A copy of the
+                # whole tensor would take ten times as long as blocks.
                 flat = values.reshape(-1)
                 with np.errstate(over="ignore"):
                     for start in range(0, flat.size, _BLOCK):
@@ -78,7 +78,11 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
 
 
 def head_places(group: str, arrays: Arrays, count: int) -> Array:
-    """Read a group's ``classes``: ascending places of a head of ``count`` classes."""
+    """Read ``classes`` of a group: ascending places in a head of ``count`` classes.
+
+    Raises:
+        WireError: the tensor is missing, or holds anything else.
+    """
     spec = specs(arrays).get("classes")
     if (
         spec is None
@@ -99,19 +103,19 @@ def head_places(group: str, arrays: Arrays, count: int) -> Array:
 def fits(group: str, arrays: Arrays, expected: Arrays, *, sparse: bool) -> None:
     """Refuse tensors that are unknown or of another shape, dtype or storage.
 
-    Some of ``expected``, which are dense, may be missing. Decodes none of
-    `ReceivedArrays`: call it before any of them is read.
+    Tensors of ``expected``, which are dense, may be missing in ``arrays``. The check
+    decodes no tensor of `ReceivedArrays`; call it before any tensor is read.
     """
     for name, spec in specs(arrays).items():
         if name not in expected:
             raise WireError(f"{group}/{name}: unknown tensor")
-        want = expected[name]
+        template = expected[name]
         if spec.sparse != sparse:
             raise WireError(
                 f"{group}/{name}: expected a {'sparse' if sparse else 'dense'} tensor"
             )
-        if spec.shape != tuple(want.shape) or spec.dtype != want.dtype:
+        if spec.shape != tuple(template.shape) or spec.dtype != template.dtype:
             raise WireError(
-                f"{group}/{name}: expected {want.dtype} of shape {tuple(want.shape)}, "
-                f"got {spec.dtype} of shape {spec.shape}"
+                f"{group}/{name}: expected {template.dtype} of shape "
+                f"{tuple(template.shape)}, got {spec.dtype} of shape {spec.shape}"
             )

@@ -1,4 +1,4 @@
-"""Data sets, and who learns what in which order."""
+"""Data sets, and scenarios that deal their classes to clients and tasks."""
 
 from typing import TYPE_CHECKING
 

@@ -13,30 +13,30 @@ from fcl_flower.data.tables import read_arrays
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Images: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
-"""Shape (N, H, W) for grey or (N, H, W, 3) for RGB: uint8, or float32 in [0, 1]."""
+"""An array of grey (N, H, W) or RGB (N, H, W, 3) images, uint8 or float32 in [0, 1]."""
 Floats: TypeAlias = npt.NDArray[np.float32]
-"""Shape (N, channels, steps) of series, (N, columns) of tables; in any unit."""
+"""An array of time series (N, channels, steps) or rows (N, columns), in any unit."""
 
 D = TypeVar("D", bound=Dataset)
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-"""The arrays that make a data set, by the names that errors call them."""
+"""The names of the four arrays that make a data set."""
 
 
 class ImageDataset(Dataset[Images]):
-    """Images of one shape, at least one of each class in each split."""
+    """A data set of images of one shape, with each class in each split."""
 
     modality = "images"
 
 
 class TimeSeriesDataset(Dataset[Floats]):
-    """Series of one shape, at least one of each class in each split."""
+    """A data set of time series of one shape, with each class in each split."""
 
     modality = "time-series"
 
 
 class TabularDataset(Dataset[Floats]):
-    """Rows of equally many columns, at least one of each class in each split."""
+    """A data set of rows with equally many columns, with each class in each split."""
 
     modality = "tabular"
 
@@ -51,20 +51,23 @@ def from_arrays(
 ) -> Dataset:
     """Make a data set of copies of the arrays.
 
-    Two axes make a table. Three axes of floating point make series if some value lies
-    outside [0, 1]. All else are images.
+    Arrays of two axes are a table. Arrays of three axes and floating point are time
+    series if some value lies outside [0, 1]. All other arrays are images.
 
     Args:
-        x_train: (N, H, W) or (N, H, W, 3) of images, 8 or 16 bits or in [0, 1];
-            (N, channels, steps) of series; (N, columns) of tables.
-        y_train: whole numbers from 0, shape (N,).
-        x_test: likewise, of the same shape but for N.
-        y_test: likewise.
-        class_names: name of each label; empty to number them.
-        name: what the set is called.
+        x_train: training samples: images (N, H, W) or (N, H, W, 3), of 8 or 16 bits or
+            in [0, 1]; time series (N, channels, steps); or a table (N, columns).
+        y_train: training labels, whole numbers from 0, shape (N,).
+        x_test: test samples, of the same shape except for N.
+        y_test: test labels.
+        class_names: name of each label; empty names the labels by their numbers.
+        name: name of the data set.
+
+    Raises:
+        ConfigError: the arrays do not fit together, or have other shapes or values.
     """
-    given = (x_train, y_train, x_test, y_test)
-    arrays = dict(zip(ARRAYS, map(np.array, given), strict=True))
+    inputs = (x_train, y_train, x_test, y_test)
+    arrays = dict(zip(ARRAYS, map(np.array, inputs), strict=True))
     return checked_dataset(name, name, arrays, tuple(class_names))
 
 
@@ -73,7 +76,7 @@ def checked_dataset(
 ) -> Dataset:
     """Make a data set of arrays, as `from_arrays` does, without copies.
 
-    The arrays become read-only. ``where`` is what an error calls the set, such as its
+    The arrays become read-only. ``where`` names the data set in errors, such as by its
     file.
     """
     form = _form_of(arrays["x_train"], arrays["x_test"])
@@ -87,10 +90,14 @@ def checked_dataset(
 def array_split(
     form: type[Dataset], x: AnyArray, y: AnyArray, x_key: str, y_key: str
 ) -> Split[AnyArray]:
-    """Check the raw arrays of a split, which become read-only.
+    """Make a split of raw arrays, which are checked and become read-only.
 
-    ``x`` has the shape and the range that the form takes, and ``y`` a whole number for
-    each sample; the keys are what errors call them, such as ``data/mine.npz: x_train``.
+    Args:
+        form: kind of the data set.
+        x: samples of the shape and range that ``form`` takes.
+        y: a whole number for each sample.
+        x_key: name of ``x`` in errors, such as ``data/mine.npz: x_train``.
+        y_key: name of ``y`` in errors.
     """
     x = array_samples(form, x, x_key)
     if not np.issubdtype(y.dtype, np.integer):
@@ -104,7 +111,7 @@ def array_split(
 
 
 def array_samples(form: type[Dataset], x: AnyArray, key: str) -> AnyArray:
-    """Check raw samples without labels; ``key`` is what errors call them."""
+    """Check and convert raw samples without labels; errors call them ``key``."""
     shape, fits, convert = _CHECKS[form]
     if not fits(x.shape) or 0 in x.shape:
         raise _wrong(key, f"shape {x.shape}", f"{shape}, none of them 0")
@@ -125,11 +132,11 @@ def array_dataset(
         raise _wrong(where, f"test samples of shape {tested}", f"{shape} as in train")
     number = len(class_names) or int(train.y.max()) + 1
     for key, y in (("y_train", train.y), ("y_test", test.y)):
-        # Nothing here may allocate as much as the largest label says.
+        # A wrong label may be huge, so no array here has a place for each label.
         present = np.unique(y)
         if present[0] < 0 or present[-1] >= number:
-            found = f"labels {present[0]}..{present[-1]}"
-            raise _wrong(f"{where}: {key}", found, f"0..{number - 1}")
+            labels = f"labels {present[0]}..{present[-1]}"
+            raise _wrong(f"{where}: {key}", labels, f"0..{number - 1}")
         if len(present) < number:
             gaps = np.flatnonzero(present != np.arange(len(present)))
             missing = int(gaps[0]) if len(gaps) else len(present)
@@ -149,14 +156,14 @@ def _form_of(*x: AnyArray) -> type[Dataset]:
 
 
 _WHITE = {"uint16": 65535, "int16": 32767}
-"""Largest number of images with 16 bits."""
+"""The value of white in images of 16 bits, by dtype."""
 
 
 def to_pixels(x: AnyArray, key: str) -> Images:
-    """Convert images to uint8 or, where they have more than 8 bits, to [0, 1].
+    """Return images of uint8 as they are; convert images of more bits to [0, 1].
 
-    White is 255 of uint8, 65535 of uint16, 32767 of int16, and 1 of floating point;
-    black is 0. ``key`` is what errors call them.
+    Black is 0. White is 255 in uint8, 65535 in uint16, 32767 in int16, and 1 in
+    floating point. Errors call the images ``key``.
     """
     if x.dtype == np.uint8:
         return x
@@ -164,20 +171,20 @@ def to_pixels(x: AnyArray, key: str) -> Images:
     if white == 1 and not np.issubdtype(x.dtype, np.floating):
         expected = "uint8, uint16, int16 or floating point in [0, 1]"
         raise _wrong(key, f"dtype {x.dtype}", expected)
-    # Written so that NaN fails the comparison too.
+    # Written so that NaN fails the comparison, too.
     if not (x.min() >= 0 and x.max() <= white):
-        found = f"values from {x.min():g} to {x.max():g}"
+        values = f"values from {x.min():g} to {x.max():g}"
         expected = "floating point values in [0, 1]"
         if white > 1:
             expected = f"0 to {white}: scale them to [0, 1] alike at all clients"
-        raise _wrong(key, found, expected)
+        raise _wrong(key, values, expected)
     return x.astype(np.float32) / np.float32(white)
 
 
 def _to_float32(x: AnyArray, key: str) -> Floats:
     if x.dtype.kind not in "fiu":
         raise _wrong(key, f"dtype {x.dtype}", "numbers")
-    # What is too large for float32 becomes infinite here and is refused below.
+    # A value too large for float32 becomes infinite here and is refused below.
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     if not np.isfinite(single).all():
@@ -185,8 +192,8 @@ def _to_float32(x: AnyArray, key: str) -> Floats:
     return single
 
 
-def _wrong(key: str, found: str, expected: str) -> ConfigError:
-    return ConfigError(f"{key}: got {found}, expected {expected}")
+def _wrong(key: str, got: str, expected: str) -> ConfigError:
+    return ConfigError(f"{key}: got {got}, expected {expected}")
 
 
 _Fits: TypeAlias = Callable[[tuple[int, ...]], bool]
@@ -206,10 +213,10 @@ _CHECKS: Mapping[type[Dataset], tuple[str, _Fits, _Convert]] = {
     ),
     TabularDataset: ("(N, columns)", lambda shape: len(shape) == 2, _to_float32),
 }
-"""Of each form the shape in words, whether one fits, and what converts the values."""
+"""The shape in words, the check of a shape, and the conversion, by form."""
 
 
 def load_npz(name: str, path: Path) -> Dataset:
-    """Read `ARRAYS`, and ``class_names`` if there are any, from a file."""
+    """Read a data set from an ``.npz`` file of `ARRAYS` and maybe ``class_names``."""
     arrays, names = read_arrays(path, ARRAYS)
     return checked_dataset(name, str(path), arrays, names)

@@ -1,7 +1,7 @@
-"""Data sets in memory: samples of one modality with labels, their names and variants.
+"""Data sets in memory: labelled samples of one modality, and variants of data sets.
 
-A variant takes its samples from other data sets: with test samples held out of the
-training samples, with turned images or permuted labels, or several sets in one.
+A variant takes its samples from other data sets. It holds test samples out of the
+training samples, turns images, permutes labels, or joins several data sets.
 """
 
 import re
@@ -18,18 +18,21 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.partition import Indices, train_valid_split
 
 X_co = TypeVar("X_co", covariant=True, default=Any)
-"""Samples, one after the other: an array, or a tuple of texts."""
+"""The type of the samples of a split: an array, or a tuple of texts."""
 
 HELD_OUT = "held-out:"
-"""In front of a name: test samples are taken from the training samples."""
+"""The prefix of a name whose test samples are taken from the training samples."""
 
 HELD_OUT_FRACTION = 0.2
-"""Of each class's training samples: few, to learn from nearly as many as later."""
+"""The fraction of each class's training samples that is held out for testing.
+
+It is small, so that training has nearly as many samples as without it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split(Generic[X_co]):
-    """Samples and labels; read-only.
+    """A split of a data set: samples and labels, both read-only.
 
     Attributes:
         x: N samples.
@@ -42,16 +45,16 @@ class Split(Generic[X_co]):
     def take(self, indices: Indices) -> "Split[X_co]":
         """Select samples by index."""
         x: Any = self.x
-        taken = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
-        return _split_of(taken, self.y[indices])
+        selected = tuple(x[i] for i in indices) if isinstance(x, tuple) else x[indices]
+        return _split_of(selected, self.y[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset(Generic[X_co]):
     """A data set with its own split into training and test samples.
 
-    There are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and `TextDataset`,
-    told apart with ``isinstance``. The training split has each class.
+    Its subclasses are `ImageDataset`, `TimeSeriesDataset`, `TabularDataset` and
+    `TextDataset`. The training split has each class.
     """
 
     modality: ClassVar[str]
@@ -63,11 +66,11 @@ class Dataset(Generic[X_co]):
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
+        """The number of classes."""
         return len(self.class_names)
 
     def split(self, name: str) -> Split[X_co]:
-        """Look up ``test``, or else the training split."""
+        """Return the test split for ``test``, the training split for any other name."""
         return self.test if name == "test" else self.train
 
 
@@ -75,13 +78,16 @@ _VARIANT = re.compile(r"(?:held-out|(?:rotated|relabelled)-(?:0|[1-9]\d{0,8})):(
 
 
 def variant_of(name: str) -> str | None:
-    """Parse what a variant is made of: NAME of ``rotated-90:NAME``."""
-    found = _VARIANT.fullmatch(name)
-    return found[1] if found else None
+    """Find the data set that a variant is made of: NAME for ``rotated-90:NAME``.
+
+    Returns None if the name is no variant's.
+    """
+    match = _VARIANT.fullmatch(name)
+    return match[1] if match else None
 
 
 def check_source(name: str) -> None:
-    """Refuse what is neither ``NAME`` nor ``NAME:FIELD``."""
+    """Refuse a name that is neither ``NAME`` nor ``NAME:FIELD``."""
     if not re.fullmatch(r"\w[\w.-]*(:\w+)?", name):
         raise ConfigError(
             f"dataset: got {name!r}, expected digits, stdlib-docs, a file's name "
@@ -100,8 +106,8 @@ def derive_dataset(name: str, whole: Dataset) -> Dataset:
 def _hold_out(name: str, whole: Dataset) -> Dataset:
     """Take a fifth of each class's training samples for testing.
 
-    They are the same whatever the run's seed. So settings are chosen without a look at
-    what a table shows.
+    They are the same for every seed of a run. They serve to choose settings without
+    the test samples that results are reported on.
     """
     y = whole.train.y
     counts = np.bincount(y, minlength=whole.num_classes)
@@ -117,10 +123,10 @@ def _hold_out(name: str, whole: Dataset) -> Dataset:
 
 
 def _relabel(name: str, places: int, whole: Dataset) -> Dataset:
-    """Call each class as the one ``places`` behind it, in a circle.
+    """Give each class the name of the class ``places`` behind it, cyclically.
 
-    Where classes of one name are one class (``scenario.merge_labels``), what is right
-    for the one set is wrong for the other: concept shift by permuted labels, as in
+    With ``scenario.merge_labels`` classes of one name are one class. Then the right
+    answer for one set is wrong for the other: concept shift by permuted labels, as in
     clustered federated learning (Sattler et al., TNNLS 2020).
     """
     if not 0 < places < whole.num_classes:
@@ -135,10 +141,10 @@ def _relabel(name: str, places: int, whole: Dataset) -> Dataset:
 
 
 def _rotate(name: str, degrees: int, whole: Dataset) -> Dataset:
-    """Turn images anticlockwise.
+    """Rotate images anticlockwise by 90, 180 or 270 degrees.
 
-    Clusters of clients differ so in IFCA's experiments (Ghosh et al., NeurIPS 2020),
-    by 0, 90, 180 and 270 degrees.
+    In IFCA's experiments (Ghosh et al., NeurIPS 2020) clusters of clients differ by
+    these rotations.
     """
     if whole.modality != "images":
         expected = f"images, not {whole.modality}"
@@ -157,20 +163,20 @@ def _rotate(name: str, degrees: int, whole: Dataset) -> Dataset:
 def unite(name: str, members: Sequence[Dataset]) -> Dataset:
     """Join data sets of one modality into one with the classes of all.
 
-    The labels of a member follow those of the member before. A class is called by
-    member and class, such as ``mnist:0``. Images get the largest height and width,
-    by bilinear interpolation, and are RGB where one member is.
+    The labels of a member follow the labels of the member before. A class is named by
+    member and class, such as ``mnist:0``. Images are scaled bilinearly to the largest
+    height and width, and become RGB if one member is.
     """
     if len({member.name for member in members}) < len(members):
         raise ConfigError(f"dataset: got {name!r}, expected different names")
-    alike = [member.modality for member in members]
-    if {*alike} in ({"time-series"}, {"tabular"}):
-        alike = [f"shape {member.train.x.shape[1:]}" for member in members]
-    if len({*alike}) > 1:
-        pairs = zip(alike, members, strict=True)
-        said = " and ".join(f"{what} in {member.name!r}" for what, member in pairs)
+    forms = [member.modality for member in members]
+    if {*forms} in ({"time-series"}, {"tabular"}):
+        forms = [f"shape {member.train.x.shape[1:]}" for member in members]
+    if len({*forms}) > 1:
+        pairs = zip(forms, members, strict=True)
+        different = " and ".join(f"{form} in {member.name!r}" for form, member in pairs)
         raise ConfigError(
-            f"dataset: got {name!r} with {said}, expected the same in all of them"
+            f"dataset: got {name!r} with {different}, expected the same in all of them"
         )
     return type(members[0])(
         name,
@@ -187,7 +193,7 @@ def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
     if members[0].modality == "text":
         return _split_of(tuple(chain.from_iterable(parts)), y)
     if members[0].modality == "images":
-        # Imported here since it loads torch, and most data sets are one.
+        # Imported late, since it loads torch and is needed by united images alone.
         from fcl_flower.data.images import resized
 
         height, width = (max(x.shape[axis] for x in parts) for axis in (1, 2))
@@ -200,7 +206,7 @@ def _join(splits: Sequence[Split], members: Sequence[Dataset]) -> Split:
 
 
 def fractions(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Convert pixels to float32 in [0, 1], which those of uint8 are 255ths of."""
+    """Convert pixels to float32 in [0, 1]; pixels of uint8 are divided by 255."""
     return x.astype(np.float32) / np.float32(255 if x.dtype == np.uint8 else 1)
 
 

@@ -1,4 +1,4 @@
-"""A task's samples as tensors, ready for a model."""
+"""The samples of a task as tensors that a model takes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +25,13 @@ SplitName: TypeAlias = Literal["train", "valid", "test"]
 
 
 class Examples(NamedTuple):
-    """Inputs and labels; may be shared with a cache, so not to be changed in place.
+    """A set of inputs and labels, which a cache may share: do not change it in place.
 
-    ``x`` are images, series or features, float32, shape ``(N, *input_shape)``; or token
-    ids, int64, shape (N, tokens of the longest), padded with 0 at the end. ``y`` is
-    int64, shape (N,).
+    Attributes:
+        x: images, time series or features, float32, shape ``(N, *input_shape)``; or
+            token ids, int64, shape (N, tokens of the longest), padded with 0 at the
+            end.
+        y: labels, int64, shape (N,).
     """
 
     x: torch.Tensor
@@ -37,11 +39,14 @@ class Examples(NamedTuple):
 
 
 class PublicExamples(NamedTuple):
-    """The server's public samples; not to be changed in place.
+    """The server's public samples, which a cache may share.
 
-    ``x`` is as in `Examples`. ``y`` are indices in the single head, -1 for classes that
-    are none of its. ``classes`` are counted over all classes of all public data sets by
-    themselves, shared or not. Both are int64, shape (N,).
+    Attributes:
+        x: inputs as in `Examples`.
+        y: indices in the single head, int64, shape (N,); -1 for classes that the head
+            does not have.
+        classes: numbers of the classes, int64, shape (N,). They count the classes of
+            all public data sets, one after the other, whether the head has them or not.
     """
 
     x: torch.Tensor
@@ -51,10 +56,10 @@ class PublicExamples(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskData:
-    """All that a learner sees of one task, with labels 0..classes-1.
+    """The data of one task for a learner, with labels 0..classes-1.
 
-    Learning rate and stopping are decided by ``valid``, which may be empty where every
-    class has a single sample. ``test`` is never seen in training.
+    The loss on ``valid`` decides learning rate and stopping; ``valid`` may be empty if
+    every class has a single sample. Training never sees ``test``.
     """
 
     train: Examples
@@ -65,13 +70,13 @@ class TaskData:
 
 @dataclass(frozen=True, slots=True)
 class TaskClasses:
-    """What the logits of a task stand for.
+    """The classes that the logits of a task stand for.
 
     Attributes:
-        name: of the task.
-        labels: indices in its head of the classes that its training samples have.
-        names: of these classes, in the same order.
-        columns: names of a sample's numbers; empty where they have none.
+        name: name of the task.
+        labels: indices in the task's head of the classes of its training samples.
+        names: names of these classes, in the same order.
+        columns: names of a sample's numbers; empty if they have no names.
     """
 
     name: str
@@ -81,10 +86,14 @@ class TaskClasses:
 
 
 class InputSpec(NamedTuple):
-    """How a model takes samples: texts by its tokenizer, images by a normalisation.
+    """The form in which a model takes samples and labels.
 
-    With a single head labels are positions in ``scenario.labels`` instead of positions
-    among the task's own classes; always so where concepts are hidden.
+    Attributes:
+        input_shape: shape of a sample.
+        single_head: whether labels are positions in ``scenario.labels`` instead of
+            positions among the task's own classes; always true for hidden concepts.
+        tokenizer: tokenizer of texts; None for other samples.
+        normalisation: normalisation of images.
     """
 
     input_shape: tuple[int, ...]
@@ -117,7 +126,7 @@ def to_inputs(
 def check_shape(
     source: TimeSeriesDataset | TabularDataset, input_shape: tuple[int, ...]
 ) -> None:
-    """Refuse a model for another shape: unlike images, samples are not resized."""
+    """Refuse samples of another shape than the model takes: only images are resized."""
     shape = source.train.x.shape[1:]
     if shape != input_shape:
         raise ConfigError(
@@ -127,7 +136,7 @@ def check_shape(
 
 
 def task_data(scenario: Scenario, client: int, task: int, spec: InputSpec) -> TaskData:
-    """Collect the three splits of a client's task, both counted from 0."""
+    """Collect the three splits of a client's task; client and task count from 0."""
     train, valid, test = (
         task_examples(scenario, client, task, split, spec)
         for split in get_args(SplitName)
@@ -136,12 +145,12 @@ def task_data(scenario: Scenario, client: int, task: int, spec: InputSpec) -> Ta
     return TaskData(train, valid, test, classes)
 
 
-# A few entries only: enough for a client that stays at one task over many rounds.
+# A few entries suffice for a client that stays at one task over many rounds.
 @lru_cache(maxsize=8)
 def task_examples(
     scenario: Scenario, client: int, task: int, split: SplitName, spec: InputSpec
 ) -> Examples:
-    """Collect one split alone: an evaluation needs no training images."""
+    """Collect one split of a client's task."""
     plan = scenario.clients[client][task]
     return _examples(scenario, plan, split, getattr(plan, split), spec)
 
@@ -149,7 +158,7 @@ def task_examples(
 def concept_data(
     scenario: Scenario, client: int, server_round: int, spec: InputSpec
 ) -> TaskData:
-    """Collect a client's samples in a round (from 1) where concepts are hidden."""
+    """Collect a client's samples of a round, counted from 1, under hidden concepts."""
     stream = scenario.stream
     if stream is None:
         raise ValueError(f"scenario {scenario.name} hides no concepts")
@@ -167,19 +176,22 @@ def concept_data(
     return TaskData(concat(train), concat(valid), concat(test), scenario.num_labels)
 
 
-# A server has one scenario, and comes back to its samples every round.
+# A server has one scenario and uses its public samples every round.
 @lru_cache(maxsize=2)
 def public_examples(scenario: Scenario, spec: InputSpec) -> PublicExamples:
-    """Collect the server's public training samples; ``x`` of none has shape (0, 0)."""
+    """Collect the server's public training samples.
+
+    Without public data sets ``x`` has shape (0, 0).
+    """
     if not scenario.public:
         none = torch.empty(0, dtype=torch.int64)
         return PublicExamples(torch.empty(0, 0), none, none)
-    parts, classes, before = [], [], 0
+    parts, classes, offset = [], [], 0
     for plan in scenario.public:
         parts.append(_examples(scenario, plan, "train", plan.train, spec))
         labels = scenario.sources[plan.dataset].train.y[plan.train]
-        classes.append(before + np.searchsorted(plan.classes, labels))
-        before += len(plan.classes)
+        classes.append(offset + np.searchsorted(plan.classes, labels))
+        offset += len(plan.classes)
     return PublicExamples(*concat(parts), torch.from_numpy(np.concatenate(classes)))
 
 
@@ -194,13 +206,13 @@ def _examples(
     samples = source.split(split)
     labels = samples.y[indices]
     if spec.single_head:
-        # Of any class: a client may be tested on some that it never had.
+        # All classes, since a client may be tested on classes that it never trained on.
         classes = range(source.num_classes)
         indices_in_head = [scenario.label_index(plan.dataset, n) for n in classes]
-        found = np.array(indices_in_head, np.int64)[labels]
+        targets = np.array(indices_in_head, np.int64)[labels]
     else:
-        found = np.searchsorted(plan.classes, labels)
-    y = torch.from_numpy(found)
+        targets = np.searchsorted(plan.classes, labels)
+    y = torch.from_numpy(targets)
     x = to_inputs(
         source,
         samples,
@@ -213,7 +225,7 @@ def _examples(
 
 
 def concat(parts: list[Examples]) -> Examples:
-    """Concatenate examples, at least one part, documents padded to the same width."""
+    """Concatenate one or more parts of examples; texts are padded to one width."""
     parts = [part for part in parts if len(part.y)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
@@ -229,7 +241,7 @@ def batches(
     seed: int | None = None,
     smallest: int = 1,
 ) -> Iterator[Examples]:
-    """Yield all examples once in batches; a seed shuffles them."""
+    """Yield all examples once in batches as `in_batches`; a seed shuffles them."""
     count = len(examples.y)
     if seed is None:
         order = torch.arange(count)
@@ -244,8 +256,8 @@ def in_batches(
 ) -> Iterator[torch.Tensor]:
     """Yield rows in batches; the last may be smaller.
 
-    A last batch of fewer than ``smallest`` rows joins the one before, and is left out
-    where there is none.
+    A last batch of fewer than ``smallest`` rows joins the batch before, and is left out
+    if there is no batch before.
     """
     starts = [*range(0, len(order), batch_size)]
     if starts and len(order) - starts[-1] < smallest:
@@ -259,10 +271,10 @@ class ClientData(Protocol):
 
     @property
     def vectors(self) -> WordVectors | None:
-        """Vectors of the client's own words; None where the run's will do."""
+        """The vectors of the client's own words; None if the run's vectors suffice."""
 
     def training(self, stage: TaskStage) -> TaskData:
-        """Collect the data that the client trains on in a round."""
+        """Collect the data on which the client trains in a round."""
 
     def examples(self, task: int, split: SplitName) -> Examples:
         """Collect one split of a task, or of a hidden concept."""
@@ -272,10 +284,10 @@ class ClientData(Protocol):
 
 
 class ScenarioData(ClientData):
-    """What a scenario deals to a client."""
+    """The samples that a scenario deals to a client."""
 
     def __init__(self, scenario: Scenario, client: int, spec: InputSpec) -> None:
-        """Take the scenario, the client's number and how its model takes samples."""
+        """Take the scenario, the client's number and its model's form of samples."""
         self._scenario, self._client, self._spec = scenario, client, spec
 
     @property
@@ -303,7 +315,7 @@ class ScenarioData(ClientData):
             else (place, name)
             for place, (label, name) in enumerate(names)
         ]
-        found = sorted(labels)
+        labels.sort()
         return TaskClasses(
-            plan.name, tuple(n for n, _ in found), tuple(name for _, name in found)
+            plan.name, tuple(n for n, _ in labels), tuple(name for _, name in labels)
         )

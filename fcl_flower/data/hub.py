@@ -1,6 +1,6 @@
-"""Images or texts of the Hugging Face Hub, or a local folder, by Flower Datasets.
+"""Data sets of images or texts from the Hugging Face Hub, or from a local folder.
 
-Needs the extra ``hub``; the other data sets do without.
+Flower Datasets loads them, so this module needs the extra ``hub``.
 """
 
 from collections.abc import Sequence
@@ -27,22 +27,27 @@ if TYPE_CHECKING:
 
 _TEST_SPLITS = ("test", "validation", "valid")
 LARGEST = 256
-"""Pixels of a side to which images of different sizes are scaled at most."""
+"""The largest side, in pixels, to which images of different sizes are scaled."""
 _LABEL = "label"
-"""Name of a column of labels that is not one of class labels."""
+"""The name of a column of labels that has no declared classes."""
 
 
 def load_hub(name: str, path: str) -> Dataset:
-    """Load a set of images, or of texts, with one label each.
+    """Load a data set of images, or of texts, with one label each.
 
     ``path`` is a name on the Hub, or a local folder such as ``SPLIT/CLASS/*.png`` or
-    ``SPLIT.jsonl``. A set with a column of images is one of images; otherwise the texts
-    are the column called ``text`` or the only column of texts. The test split is the
-    first found of ``test``, ``validation`` and ``valid``. Of several columns of class
-    labels the one with the most classes is taken (the fine labels of CIFAR-100); texts
-    may also have a column called ``label`` of texts or whole numbers, whose sorted
-    values are then the classes. Images of different sizes are scaled to the median
-    height and width of the training images, each at most `LARGEST`.
+    ``SPLIT.jsonl``.
+
+    - Samples: the only column of images; else the column ``text``, or the only column
+      of texts. Images of different sizes are scaled to the median height and width of
+      the training images, each at most `LARGEST`.
+    - Labels: the column of class labels with the most classes, such as the fine labels
+      of CIFAR-100. Texts may instead have a column ``label`` of texts or whole numbers,
+      whose sorted values are the classes.
+    - Test split: the first of ``test``, ``validation`` and ``valid`` that exists.
+
+    Raises:
+        ConfigError: the data set cannot be reached, or lacks such columns or splits.
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -50,16 +55,16 @@ def load_hub(name: str, path: str) -> Dataset:
         raise config_error(
             "dataset", name, 'Flower Datasets: pip install "fcl-flower[hub]"'
         ) from error
-    # The order stays as published: shuffling is the scenario's business.
+    # The published order stays, since the scenario shuffles.
     federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
     train = _split(federated, name, ("train",))
     test = _split(federated, name, _TEST_SPLITS)
     images, classes = _columns(train, "Image"), _columns(train, "ClassLabel")
     classes.sort(key=lambda key: -train.features[key].num_classes)
     if len(images) == 1 and classes:
-        both = (list(train[images[0]]), list(test[images[0]]))
-        mode, size = _common(both)
-        found, tested = (
+        pictures_of_splits = (list(train[images[0]]), list(test[images[0]]))
+        mode, size = _common(pictures_of_splits)
+        train_split, test_split = (
             array_split(
                 ImageDataset,
                 _pixels(pictures, mode, size, f"{name}: {key} image"),
@@ -68,11 +73,11 @@ def load_hub(name: str, path: str) -> Dataset:
                 f"{name}: {key} labels",
             )
             for key, pictures, rows in zip(
-                ("train", "test"), both, (train, test), strict=True
+                ("train", "test"), pictures_of_splits, (train, test), strict=True
             )
         )
         names = tuple(train.features[classes[0]].names)
-        return array_dataset(ImageDataset, name, name, found, tested, names)
+        return array_dataset(ImageDataset, name, name, train_split, test_split, names)
     texts = [key for key in _columns(train, "Value", "string") if key != _LABEL]
     texts = ["text"] if "text" in texts else texts
     plain = _columns(train, "Value", "string", "int")
@@ -109,19 +114,19 @@ def _columns(rows: "HubDataset", feature: str, *dtypes: str) -> list[str]:
     kind = getattr(datasets, feature)
     return [
         key
-        for key, found in rows.features.items()
-        if isinstance(found, kind)
-        and (not dtypes or any(dtype in found.dtype for dtype in dtypes))
+        for key, column in rows.features.items()
+        if isinstance(column, kind)
+        and (not dtypes or any(dtype in column.dtype for dtype in dtypes))
     ]
 
 
 def _common(
     splits: Sequence[Sequence["Image"]],
 ) -> tuple[Mode, tuple[int, int] | None]:
-    """Find the mode of all pictures, and the size to scale to; None for their own."""
-    every = [picture for pictures in splits for picture in pictures]
-    grey = all(one.mode in ("1", "L", "F") or one.mode[0] == "I" for one in every)
-    sizes = {upright(picture) for picture in every}
+    """Find the mode of all pictures and the size to scale to; None keeps their size."""
+    pictures = [picture for split in splits for picture in split]
+    grey = all(p.mode in ("1", "L", "F") or p.mode[0] == "I" for p in pictures)
+    sizes = {upright(picture) for picture in pictures}
     if len(sizes) == 1:
         return "L" if grey else "RGB", None
     middle = np.median([upright(picture) for picture in splits[0]], 0)
@@ -132,19 +137,19 @@ def _common(
 def _pixels(
     pictures: Sequence["Image"], mode: Mode, size: tuple[int, int] | None, where: str
 ) -> Images:
-    found: list[Images] = []
+    images: list[Images] = []
     for row, picture in enumerate(pictures):
         try:
-            found.append(pixels(picture, mode, size))
+            images.append(pixels(picture, mode, size))
         # A damaged file makes Pillow raise many unrelated types.
         except Exception as error:
             raise ConfigError(
                 f"{where} {row} cannot be read ({error}), expected a single picture"
             ) from error
-    if len({one.dtype for one in found}) > 1:
-        found = [fractions(one) for one in found]
-    # Of one type by now, which the checker cannot see.
-    return cast(Images, np.stack(found))
+    if len({image.dtype for image in images}) > 1:
+        images = [fractions(image) for image in images]
+    # All images have one dtype by now, which the type checker cannot see.
+    return cast(Images, np.stack(images))
 
 
 def _text_set(

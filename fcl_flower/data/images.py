@@ -1,4 +1,4 @@
-"""Images of any size and colour, brought to the shape that a model takes."""
+"""Conversion of images of any size and colour to the shape that a model takes."""
 
 from typing import Any
 
@@ -16,12 +16,19 @@ def to_tensor(
     input_shape: tuple[int, ...],
     normalisation: Normalisation = FIXED,
 ) -> torch.Tensor:
-    """Resize images to a model's channels and size, and standardize their pixels.
+    """Convert images to a model's channels and size, and standardize their pixels.
 
-    Takes uint8, shape (N, H, W) or (N, H, W, 3), to (N, C, H, W); of floating point in
-    [0, 1], x / 255 is the number itself. Grey becomes any
-    number of channels by repetition, RGB becomes grey by its mean. Resizing is
-    bilinear; when an image shrinks, neighbours are averaged first.
+    Grey images are repeated for each channel; RGB becomes grey by its mean. Resizing is
+    bilinear, and averages neighbours when an image shrinks.
+
+    Args:
+        x: uint8, divided by 255, or floating point in [0, 1]; shape (N, H, W) or
+            (N, H, W, 3).
+        input_shape: channels, height and width of the model's images.
+        normalisation: standardization of the pixels in [0, 1].
+
+    Returns:
+        float32, shape ``(N, *input_shape)``.
     """
     if len(input_shape) != 3:
         raise ConfigError(
@@ -44,11 +51,11 @@ def to_tensor(
 
 
 def resized(x: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
-    """Resize images of shape (N, H, W) or (N, H, W, 3); whole numbers stay whole."""
+    """Resize images of shape (N, H, W) or (N, H, W, 3); uint8 stays uint8."""
     if x.shape[1:3] == (height, width):
         return x
     result = np.empty((len(x), height, width, *x.shape[3:]), x.dtype)
-    # In parts, since floating point takes four times the space.
+    # The images are resized in parts, since float32 takes four times the space.
     for start in range(0, len(x), 1000):
         part = _bilinear(_channels_first(x[start : start + 1000]), height, width)
         part = part.permute(0, 2, 3, 1)

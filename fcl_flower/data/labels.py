@@ -1,4 +1,4 @@
-"""Class names that look alike, such as ``Cat`` and ``cat``: one class, or two."""
+"""Class names that look alike, such as ``Cat`` and ``cat``."""
 
 import re
 import unicodedata
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def plain(name: str) -> str:
-    """Reduce a class name to what it has in common with those that look alike.
+    """Reduce a class name to a form that all names that look like it share.
 
-    Letters are composed (NFC) and lower case, blanks single, and ``1.0`` is ``1``.
+    Letters become composed (NFC) and lower case, blanks single, and ``1.0`` becomes
+    ``1``.
 
     >>> plain(" Big  CAT") == plain("big cat"), plain("2.00"), plain("2.5")
     (True, '2', '2.5')
@@ -21,12 +22,12 @@ def plain(name: str) -> str:
 
 
 def tidy(name: str) -> str:
-    """Compose letters (NFC), and leave out blanks around a name or second in a row."""
+    """Compose letters (NFC), strip blanks around a name, and make inner ones single."""
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
 def look_alikes(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Group the different names that look alike, sorted.
+    """List the groups of different names that look alike, sorted.
 
     >>> look_alikes(["cat", "dog", "Cat", "1", "1.0"])
     [('1', '1.0'), ('Cat', 'cat')]
@@ -38,10 +39,10 @@ def look_alikes(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def spellings(counts: Mapping[str, int], known: Sequence[str]) -> dict[str, str]:
-    """Choose how each name is spelled, where some look alike.
+    """Choose one spelling for names that look alike.
 
-    As one of ``known``, which themselves stay; else as the most frequent of those that
-    look alike, by ``counts``.
+    A name of ``known`` stays, and names like it take its spelling. Other names take the
+    spelling that is most frequent by ``counts``.
 
     >>> spellings({"Cat": 1, "cat": 5, "DOG": 2, "emu": 1}, known=["Dog"])
     {'Cat': 'cat', 'cat': 'cat', 'DOG': 'Dog', 'emu': 'emu'}
@@ -53,11 +54,11 @@ def spellings(counts: Mapping[str, int], known: Sequence[str]) -> dict[str, str]
 
 
 def refusal(name: str, other: str) -> str:
-    """Say of a class name that it looks like another one, and what to do."""
-    # Composed and decomposed letters differ in nothing that can be seen.
+    """Write that a class name looks like another one, and how to choose."""
+    # People cannot see the difference of composed and decomposed letters.
     alike = unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", other)
-    this, that = (ascii(n) if alike else repr(n) for n in (name, other))
+    first, second = (ascii(n) if alike else repr(n) for n in (name, other))
     return (
-        f"{this:.60}, which looks like {that:.60}, expected one spelling of each class;"
-        " --set data.labels=merge takes them as one class, keep as two"
+        f"{first:.60}, which looks like {second:.60}, expected one spelling of each "
+        "class; --set data.labels=merge takes them as one class, keep as two"
     )

@@ -1,4 +1,4 @@
-"""Cuts of samples into disjoint parts, class by class: balanced or skewed."""
+"""Partitions of samples into disjoint parts, class by class: balanced or skewed."""
 
 from typing import TypeAlias
 
@@ -13,8 +13,8 @@ def split_stratified(
 ) -> list[Indices]:
     """Cut samples into disjoint, sorted parts, balanced class by class.
 
-    Within a class two parts differ by at most one sample. What does not divide
-    evenly goes to another part for each class, so that totals stay nearly equal.
+    Within a class two parts differ by at most one sample. The remainder of each class
+    goes to other parts, so that the parts' sizes stay nearly equal.
     """
     shares: list[list[Indices]] = [[] for _ in range(parts)]
     for shift, label in enumerate(np.unique(labels)):
@@ -29,8 +29,8 @@ def split_in_turn(
 ) -> list[Indices]:
     """Deal samples to disjoint, sorted parts like cards, class after class.
 
-    A class may not suffice for every part: in all, and within a class, two parts differ
-    by at most one sample.
+    Two parts differ by at most one sample, in all and within a class. A class may have
+    fewer samples than there are parts.
     """
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -43,20 +43,25 @@ def split_dirichlet(
     """Cut samples into disjoint, sorted parts, skewed by class.
 
     Each class is cut in proportions of a symmetric Dirichlet distribution (Yurochkin et
-    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4) of concentration
-    ``beta`` in (0, 1e6]: near 0 a class goes to one part, far above 1 all parts are
-    alike. A part that has its even share of all samples gets none of the classes that
-    follow, as in the released code of TARGET and LANDER: that bounds how far the sizes
-    differ. Parts may stay empty. ``labels`` has shape (N,), N at least 1.
+    al., ICML 2019, https://arxiv.org/abs/1905.12022, section 4). A part that has its
+    even share of all samples gets no more, as in the released code of TARGET and
+    LANDER. This bounds how far the sizes differ. Parts may stay empty.
+
+    Args:
+        labels: labels of the samples, shape (N,), N at least 1.
+        parts: number of parts.
+        beta: concentration in (0, 1e6]: near 0 a class goes to one part, far above 1
+            all parts are alike.
+        rng: source of random numbers.
     """
     shares: list[list[Indices]] = [[] for _ in range(parts)]
     sizes = np.zeros(parts, np.int64)
     for label in np.unique(labels):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
-        # Never none: together they have fewer than all samples as long as one is left.
-        # In any order, since what rounding gives or takes goes by the place.
+        # Some part is always short, since the parts lack at least this class's samples.
+        # The order is random, since rounding favours some places.
         short = rng.permutation(np.flatnonzero(sizes * parts < len(labels)))
-        # Proportions of some parts of a Dirichlet distribution are Dirichlet again.
+        # A subset of Dirichlet proportions, scaled to sum to 1, is Dirichlet again.
         ends = np.cumsum(rng.dirichlet(np.full(len(short), beta))) * len(shuffled)
         cuts = np.rint(ends[:-1]).astype(np.int64)
         for part, piece in zip(short, np.split(shuffled, cuts), strict=True):
@@ -66,7 +71,7 @@ def split_dirichlet(
 
 
 def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
-    """Draw ``most`` samples of each class, or all there are; sorted."""
+    """Draw up to ``most`` samples of each class; the indices are sorted."""
     chosen = [
         rng.permutation(np.flatnonzero(labels == label))[:most]
         for label in np.unique(labels)
@@ -77,10 +82,10 @@ def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
 def train_valid_split(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Hold samples out of each class: sorted indices (kept, held out).
+    """Hold out a fraction of each class; return sorted indices (kept, held out).
 
-    The nearest whole number to ``fraction`` of a class is held out, at least one and
-    never all; a class with a single sample keeps it. With 0 none is.
+    The number of held-out samples of a class is rounded, at least one and never all. A
+    class with a single sample keeps it. A fraction of 0 holds out no sample.
     """
     if not fraction:
         return np.arange(len(labels)), np.arange(0)

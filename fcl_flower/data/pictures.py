@@ -1,4 +1,4 @@
-"""Files of pictures, decoded to pixels as people see them."""
+"""Files of pictures, which are decoded to pixels as people see them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
-"""Endings of files of pictures."""
+"""The endings of files of pictures."""
 
 Mode: TypeAlias = Literal["L", "RGB"]
-"""Grey or colour, as Pillow calls them."""
+"""Pillow's modes of grey and of colour pictures."""
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Eight bits a channel."""
+"""Pillow's modes with at most eight bits a channel."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -30,17 +30,17 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""How a picture is put upright, by its EXIF orientation."""
+"""The transposition that puts a picture upright, by its EXIF orientation."""
 
 _BITS = 258
-"""Tag of a TIFF file: bits of each channel."""
+"""The tag of a TIFF file that holds the bits of each channel."""
 
 
 def read_picture(file: Path, mode: Mode, size: tuple[int, int] | None) -> Images:
-    """Read a picture; see `pixels`.
+    """Read a picture from a file, and decode it as `pixels` does.
 
     Raises:
-        ConfigError: it cannot be read as a single picture.
+        ConfigError: the file cannot be read as a single picture.
     """
     with require_extra("images", str(file)):
         from PIL import Image
@@ -56,27 +56,27 @@ def read_picture(file: Path, mode: Mode, size: tuple[int, int] | None) -> Images
 
 
 def pixels(image: "Image", mode: Mode, size: tuple[int, int] | None) -> Images:
-    """Decode a picture, put upright, with what is transparent on white.
+    """Decode a picture: put it upright, on a white background where transparent.
 
     Args:
-        image: as Pillow has opened it.
-        mode: what the pixels become.
-        size: width and height, to which it is scaled bilinearly; None for its own.
+        image: picture that Pillow has opened.
+        mode: mode of the result, grey or colour.
+        size: width and height for bilinear scaling; None keeps the picture's size.
 
     Returns:
-        Shape (H, W) or (H, W, 3): uint8, or float32 in [0, 1] where the picture has
+        pixels of shape (H, W) or (H, W, 3), uint8; float32 in [0, 1] if the picture has
         more than 8 bits a channel.
 
     Raises:
-        ValueError: it has several pages, or pixels of another kind.
-        ConfigError: its numbers have no known black or white.
+        ValueError: the picture has several pages, or pixels of another kind.
+        ConfigError: the picture's numbers have no known black or white.
     """
     from PIL import Image
 
-    # A phone's picture has pages too: smaller ones of the same, and maps of depth.
+    # The pages of a phone's picture are smaller copies and maps of depth.
     if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:
         raise ValueError(f"it has {pages} pages")
-    # First of all, since a TIFF file is turned as it is loaded.
+    # Pillow turns a TIFF file when it loads it, so the orientation is read later.
     image.load()
     turn, deep = _TURNS.get(_orientation(image)), _deep_pixels(image)
     if deep is not None:
@@ -92,31 +92,32 @@ def pixels(image: "Image", mode: Mode, size: tuple[int, int] | None) -> Images:
         image = image.transpose(Image.Transpose[turn])
     if size is not None:
         image = image.resize(size, Image.Resampling.BILINEAR)
-    found = np.asarray(image)
-    grey = mode == "RGB" and found.ndim == 2
-    return found[..., None].repeat(3, -1) if grey else found
+    array = np.asarray(image)
+    grey = mode == "RGB" and array.ndim == 2
+    return array[..., None].repeat(3, -1) if grey else array
 
 
 def upright(image: "Image") -> tuple[int, int]:
-    """Find width and height of a picture as `pixels` decodes it."""
+    """Find width and height of a picture after `pixels` has put it upright."""
     width, height = image.size
     return (height, width) if _orientation(image) > 4 else (width, height)
 
 
 def _orientation(image: "Image") -> int:
-    found = image.getexif().get(_ORIENTATION, 1)
-    return found if found in _TURNS else 1
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    return orientation if orientation in _TURNS else 1
 
 
 def _deep_pixels(image: "Image") -> Any:  # noqa: ANN401 - an array, or None
-    """Take the grey values of a picture with more than 8 bits; None of any other."""
+    """Return the grey values of a picture with more than 8 bits, None for others."""
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
     if image.mode == "F":
         return np.asarray(image)
     if image.mode != "I":
         return None
-    # So Pillow opens 16 bits of a PNG file, in some versions, and signed ones of TIFF.
+    # Mode I holds 16 bits of PNG files (in some versions of Pillow), or signed 16 bits
+    # of TIFF files.
     if image.format == "PNG":
         return np.asarray(image).astype(np.uint16)
     if getattr(image, "tag_v2", {}).get(_BITS) == (16,):

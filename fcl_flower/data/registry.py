@@ -1,4 +1,4 @@
-"""Data sets by name: built in, of installed packages, of files, and of the Hub."""
+"""The registry of data sets: built-in ones, those of packages, files and the Hub."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -39,13 +39,13 @@ _DIGITS_FILE = "sklearn/datasets/data/digits.csv.gz"
 
 
 def _digits() -> ImageDataset:
-    # Its file, since its loader imports all of scikit-learn: a second and more, in
-    # every process that a SuperNode starts, which is one for each message.
+    # This reads scikit-learn's file, since importing scikit-learn takes over a second
+    # in each process of a SuperNode, which starts one for each message.
     path = distribution("scikit-learn").locate_file(_DIGITS_FILE)
     rows = np.loadtxt(str(path), delimiter=",", dtype=np.int64)
     x = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     y = rows[:, -1]
-    # The split is part of the data set: the same whatever the run's seed.
+    # The split belongs to the data set, so the run's seed does not change it.
     train, test = (
         array_split(ImageDataset, x[chosen], y[chosen], "x", "y")
         for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
@@ -65,13 +65,16 @@ _ABOUT = {
 DATASETS = Registry[Callable[[], Dataset]](
     "dataset", "fcl_flower.datasets", cast(type[Any], Callable), _BUILT_IN
 )
-"""The data sets that are no files. Another package declares a callable that returns a
-`Dataset` under the entry point group ``fcl_flower.datasets``."""
+"""The registry of data sets that are no files.
+
+Another package declares a callable that returns a `Dataset` under the entry point group
+``fcl_flower.datasets``.
+"""
 
 
 @contextmanager
 def registered(dataset: Dataset) -> Iterator[None]:
-    """Let this process load a data set in memory by its name, for a while."""
+    """Let this process load a data set in memory by its name within the context."""
     name = dataset.name
     if variant_of(name) is not None or "+" in name or name.startswith("hub:"):
         raise config_error("dataset", name, "letters, digits, '_', '-' and dots")
@@ -93,23 +96,26 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
 
             - ``digits``: 1,797 real 8x8 images, no download;
             - ``stdlib-docs``: docstrings of Python's own modules, no download;
-            - the name of a data set of an installed package, or one that is
+            - the name of a data set of an installed package, or a data set that is
               `registered` in this process;
             - ``NAME``: arrays in a file ``NAME.npz``, or texts in a folder ``NAME``
-              (see `load_jsonl`), in ``data_root`` or a folder directly in it; arrays
-              are told apart as by `from_arrays`;
+              (see `load_jsonl`), in ``data_root`` or a folder directly in it;
+              `from_arrays` says which arrays are images, time series or tables;
             - ``NAME:FIELD``: texts with the label called ``FIELD`` instead of
               ``label``, such as ``trec:fine``;
-            - ``hub:NAME``: the Hugging Face Hub or a local folder;
-            - several of these with ``+`` between them, such as ``mnist+notmnist``:
-              the classes of all side by side;
-            - ``held-out:NAME``, of any of these: a fifth of the training samples are
-              the test samples, and the set's own are left alone;
-            - ``rotated-90:NAME``, or 180 or 270: the images turned;
-            - ``relabelled-N:NAME``: its classes with the names of those N places behind
-              them.
-        data_root: where files are looked for; need not exist for the sets without
-            a download.
+            - ``hub:NAME``: a data set of the Hugging Face Hub or a local folder;
+            - several of these names joined by ``+``, such as ``mnist+notmnist``: the
+              classes of all of them side by side;
+            - ``held-out:NAME``, for any of these: a fifth of the training samples are
+              the test samples, and the original test samples are not used;
+            - ``rotated-90:NAME``, or 180 or 270: the images rotated by these degrees;
+            - ``relabelled-N:NAME``: each class has the name of the class N places
+              behind it.
+        data_root: folder of the files; it need not exist for data sets that are no
+            files.
+
+    Raises:
+        ConfigError: there is no such data set, or it cannot be read.
     """
     if (whole := variant_of(name)) is not None:
         return derive_dataset(name, load_dataset(whole, data_root))
@@ -124,25 +130,25 @@ def _load_source(name: str, data_root: Path) -> Dataset:
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
     stem, _, field = name.partition(":")
-    found = _stored(data_root)
-    # Images have no second label that a field could mean.
-    paths = [path for path in found.get(stem, []) if path.is_dir() or not field]
-    known = name in DATASETS
-    if len(paths) + known > 1:
-        here = ["a data set of that name that is no file"] * known
+    stored = _stored(data_root)
+    # A field names a label of texts; arrays have a single label.
+    paths = [path for path in stored.get(stem, []) if path.is_dir() or not field]
+    registered_name = name in DATASETS
+    if len(paths) + registered_name > 1:
+        others = ["a data set of that name that is no file"] * registered_name
         raise ConfigError(
             f"dataset: got {name!r}, expected one of that name, but there are "
-            f"{' and '.join([*here, *map(str, paths)])}"
+            f"{' and '.join([*others, *map(str, paths)])}"
         )
-    if known:
-        made = DATASETS[name]()
-        if not isinstance(made, Dataset):
+    if registered_name:
+        dataset = DATASETS[name]()
+        if not isinstance(dataset, Dataset):
             raise ContractError(
-                f"data set {name}: got a {type(made).__name__}, expected a Dataset"
+                f"data set {name}: got a {type(dataset).__name__}, expected a Dataset"
             )
-        return made
+        return dataset
     if not paths:
-        hint = unknown_name("dataset", name, sorted({*DATASETS, *found}))
+        hint = unknown_name("dataset", name, sorted({*DATASETS, *stored}))
         raise ConfigError(
             f"{hint}; or hub:NAME, or a file {stem}.npz with the arrays "
             f"{', '.join(ARRAYS)}, or a folder {stem} with {TRAIN}, in {data_root} or "
@@ -154,14 +160,14 @@ def _load_source(name: str, data_root: Path) -> Dataset:
 
 
 def known_datasets(data_root: Path) -> dict[str, str]:
-    """List what `load_dataset` takes, by name, with one line about each."""
-    found = {
+    """List the names that `load_dataset` takes, with one line about each."""
+    stored = {
         name: " and ".join(map(str, paths))
         for name, paths in sorted(_stored(data_root).items())
     }
     return {
         **{name: _ABOUT.get(name, "of an installed package") for name in DATASETS},
-        **found,
+        **stored,
         "NAME": f"{', '.join(ARRAYS)} of NAME.npz in {data_root} or a folder in it; or "
         f"text and label of NAME/{TRAIN} and NAME/test.jsonl.gz there",
         "NAME:FIELD": "the same text, with another field for a label",
@@ -174,10 +180,10 @@ def known_datasets(data_root: Path) -> dict[str, str]:
 
 
 def _stored(data_root: Path) -> dict[str, list[Path]]:
-    found = defaultdict(list)
+    paths = defaultdict(list)
     for folder in ("", "*/"):
         for path in sorted(data_root.glob(f"{folder}*.npz")):
-            found[path.stem].append(path)
+            paths[path.stem].append(path)
         for path in sorted(data_root.glob(f"{folder}*/{TRAIN}")):
-            found[path.parent.name].append(path.parent)
-    return found
+            paths[path.parent.name].append(path.parent)
+    return paths

@@ -1,4 +1,4 @@
-"""Columns of files that may be broken: CSV, JSON lines, and NumPy archives."""
+"""Readers of files that may be broken: CSV, JSON lines, and NumPy archives."""
 
 import csv
 import gzip
@@ -18,18 +18,21 @@ LABEL = "label"
 TEXT = "text"
 
 Row: TypeAlias = Mapping[str, Any]
-"""Cells by column: texts in CSV, any value in JSON."""
+"""A row's cells by column: texts in CSV, any value in JSON."""
 
 
 def read_rows(
     path: Path, keys: Sequence[str], form: str = ""
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the number of the line and the cells of each row, at least one.
+    """Yield the number of the line and the cells of each row.
 
     The first line of a ``.csv`` file names the columns, which have to include ``keys``.
     Other files have a JSON object on each line, and gzip if the name ends in ``.gz``.
     Empty lines do not count. All are UTF-8, with or without a byte order mark. ``form``
-    is the ending of a file without.
+    stands for the ending of a file that has none.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no row.
     """
     if (form or path.suffix) == ".csv":
         rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"
@@ -53,15 +56,15 @@ def read_rows(
 
 
 def _encoding(error: UnicodeDecodeError) -> str:
-    """Say how bytes that are no UTF-8 are mended."""
-    found = "UTF-16" if error.object[:2] in _UTF_16 else "Windows-1252 or Latin-1"
-    code = found.partition(" ")[0].upper()
-    return f"; if it is {found}, convert it: iconv -f {code} -t UTF-8"
+    """Write how to convert bytes that are no UTF-8."""
+    guess = "UTF-16" if error.object[:2] in _UTF_16 else "Windows-1252 or Latin-1"
+    code = guess.partition(" ")[0].upper()
+    return f"; if it is {guess}, convert it: iconv -f {code} -t UTF-8"
 
 
 def _lines_before_error(path: Path) -> int:
-    """Count the lines before the first byte that is no UTF-8; 0 of standard input."""
-    # What reads rows decodes far ahead of the row that it is at.
+    """Count the lines before the first byte that is no UTF-8; 0 for standard input."""
+    # The reader decodes far ahead of its current row, so its line number is too small.
     try:
         (path.read_bytes() if path.is_file() else b"").decode()
     except UnicodeDecodeError as error:
@@ -71,13 +74,13 @@ def _lines_before_error(path: Path) -> int:
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_CELL = 2**31 - 1
-"""Characters: the largest limit that every machine can count to."""
+"""The largest number of characters of a cell that the csv module takes everywhere."""
 
 
 def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    # A text may be longer than the 131,072 characters that the module allows at first.
+    # The csv module's default limit is 131,072 characters, too few for some texts.
     csv.field_size_limit(_LONGEST_CELL)
-    # Spreadsheets write a byte order mark, which is no part of the first name.
+    # Spreadsheets write a byte order mark, which does not belong to the first name.
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
@@ -100,7 +103,7 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
                 )
             if cells:
                 yield line, dict(zip(header, cells, strict=True))
-            # A quoted cell may go over several lines.
+            # A quoted cell may span several lines.
             line = reader.line_num + 1
 
 
@@ -126,7 +129,8 @@ def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
                 if not text.strip():
                     continue
                 row = json.loads(text)
-            # Bad UTF-8, bad JSON or an endless number; then brackets in brackets.
+            # ValueError: bad UTF-8, bad JSON or too long a number. RecursionError:
+            # deeply nested brackets.
             except (ValueError, RecursionError) as error:
                 hint = _encoding(error) if isinstance(error, UnicodeDecodeError) else ""
                 raise ConfigError(
@@ -143,8 +147,8 @@ def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file to read, through gzip where its name ends in ``.gz``."""
-    # Either is a stream of bytes, of different types.
+    """Open a file to read, through gzip if its name ends in ``.gz``."""
+    # Both are streams of bytes, but of different types.
     return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
@@ -156,10 +160,10 @@ def read_texts(path: Path, field: str = LABEL) -> Iterator[tuple[int, str, str]]
 
 
 def checked_text(value: object, where: str) -> str:
-    """Check that a value is a text of whole characters."""
+    """Return a value if it is a text of whole characters; refuse it otherwise."""
     if not isinstance(value, str):
         raise ConfigError(f"{where} is {value!r:.60}, expected a text")
-    # JSON can escape one, and no tokenizer takes it.
+    # JSON can escape half a character, which no tokenizer takes.
     if half := _HALF.search(value):
         raise ConfigError(
             f"{where} has {half[0]!r}, half a character (a surrogate), at place "
@@ -172,13 +176,13 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def number(value: Any) -> float:  # noqa: ANN401 - a cell of JSON may be anything
-    """Convert the cell of a number, in the digits 0 to 9 with a decimal point.
+    """Convert a cell to a number, written in the digits 0 to 9 with a decimal point.
 
     Raises:
-        ValueError: it is none; says what was expected.
-        TypeError: it is none that JSON has.
+        ValueError: the text is no number; the message says what was expected.
+        TypeError: the cell is another value of JSON.
     """
-    # Python takes 1_000 too, and digits of all scripts.
+    # float() also takes 1_000 and the digits of all scripts.
     if not isinstance(value, str) or (value.isascii() and "_" not in value):
         try:
             return float(value)
@@ -198,8 +202,8 @@ _OTHER_DIGITS = re.compile(r"[+-]?[\d_]+(\.[\d_]*)?")
 
 
 def label_name(value: object, where: str) -> str:
-    """Convert a label to its name."""
-    # True is a whole number to Python, and class names have to be printed.
+    """Convert a label, a printable text or a whole number, to the name of a class."""
+    # Python takes True for a whole number, so the exact type is compared.
     name = str(value) if type(value) in (str, int) else ""
     if not name or not name.isprintable():
         raise ConfigError(
@@ -211,9 +215,9 @@ def label_name(value: object, where: str) -> str:
 def read_arrays(
     path: Path, keys: Sequence[str]
 ) -> tuple[dict[str, npt.NDArray[Any]], tuple[str, ...]]:
-    """Read arrays and ``class_names`` of an ``.npz`` file, without unpickling any."""
+    """Read arrays and ``class_names`` of an ``.npz`` file without unpickling."""
     try:
-        # Opened here, because np.load leaves a damaged file open.
+        # The file is opened here, because np.load leaves a damaged file open.
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             names = {*keys, "class_names"} & {*file.files}
             arrays = {key: file[key] for key in names}

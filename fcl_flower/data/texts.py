@@ -1,4 +1,4 @@
-"""Sets of labelled texts, and how texts become words or tokens."""
+"""Data sets of labelled texts, and the words and tokens of texts."""
 
 import ast
 import re
@@ -19,19 +19,19 @@ from fcl_flower.data.tables import read_texts
 from fcl_flower.models.pretrained import load_tokenizer
 
 EMPTY = "<empty>"
-"""The only word of a document without words; `words` never finds it in a text."""
+"""The only word of a document without words; no text contains it."""
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[?!]")
 
 Documents: TypeAlias = tuple[str, ...]
-"""Texts as read; a tokenizer splits them, into `words` or otherwise."""
+"""The texts of a split as read; a tokenizer splits them, into `words` or otherwise."""
 
 
 class TextDataset(Dataset[Documents]):
-    """Documents, at least one of each class for training.
+    """A data set of documents, with each class in the training split.
 
-    A class may lack test documents, as 8 of the 50 fine classes of TREC do in its
-    official split.
+    A class may lack test documents, as 8 of TREC's 50 fine classes do in its official
+    split.
     """
 
     modality = "text"
@@ -40,17 +40,17 @@ class TextDataset(Dataset[Documents]):
 def words(text: str) -> tuple[str, ...]:
     """Split a text into lower-cased words, at least one.
 
-    A word is a run of letters and digits of any script, with apostrophes inside;
-    ``?`` and ``!`` are words too, because they tell questions and moods apart. All
-    else separates words. A text without any gives `EMPTY`, so that no document has
-    length 0: convolutions and means over the words need one.
+    A word is a run of letters and digits of any script, with apostrophes inside. ``?``
+    and ``!`` are words, too, because they tell questions and moods apart. All other
+    characters separate words. A text without words gives `EMPTY`, since convolutions
+    and means over the words need at least one.
     """
     plain = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lower()
     return tuple(WORD.findall(plain)) or (EMPTY,)
 
 
 def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
-    """Make a split of texts and their labels, one a text."""
+    """Make a split of texts with one label each."""
     y = np.asarray(labels, np.int64)
     y.setflags(write=False)
     return Split(tuple(texts), y)
@@ -59,7 +59,16 @@ def text_split(texts: Iterable[str], labels: Sequence[int]) -> Split[Documents]:
 def label_numbers(
     labels: Iterable[tuple[int, str]], class_names: Sequence[str], where: str
 ) -> list[int]:
-    """Index labels in ``class_names``; an error begins with ``where`` and its place."""
+    """Convert labels to indices in ``class_names``.
+
+    Args:
+        labels: each label with its place, such as its line.
+        class_names: names of the classes.
+        where: beginning of an error, before the place.
+
+    Raises:
+        ConfigError: a label is no class name.
+    """
     indices = {name: index for index, name in enumerate(class_names)}
     numbers = []
     for at, label in labels:
@@ -79,7 +88,7 @@ def text_dataset(
     test: Split[Documents],
     class_names: tuple[str, ...],
 ) -> TextDataset:
-    """Make a data set of two splits that fit together."""
+    """Make a data set of two splits, and check that they fit together."""
     for key, split in (("train", train), ("test", test)):
         if not split.x:
             raise ConfigError(f"{where}: {key} is empty, expected documents")
@@ -106,8 +115,8 @@ _TEST = "test.jsonl.gz"
 def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
     """Read ``train.jsonl.gz`` and ``test.jsonl.gz``; training labels are the classes.
 
-    On each line is a JSON object with ``text`` and a label, called ``field``: a text or
-    a whole number.
+    Each line holds a JSON object with ``text`` and a label under ``field``, which is a
+    text or a whole number.
     """
     train, test = (list(read_texts(folder / file, field)) for file in (TRAIN, _TEST))
     class_names = tuple(sorted({label for _, _, label in train}))
@@ -125,8 +134,8 @@ def load_jsonl(name: str, folder: Path, field: str) -> TextDataset:
     return text_dataset(name, str(folder), train_split, test_split, class_names)
 
 
-# In every CPython from 3.11 on, also where the interpreter was packaged in parts:
-# nothing that needs a display, is deprecated, or is a file only in some versions.
+# Every CPython from 3.11 on has these modules, even if it is packaged in parts. None
+# needs a display, is deprecated, or is a file only in some versions.
 _MODULES = (
     "_pydecimal",
     "asyncio",
@@ -152,29 +161,29 @@ _FEWEST_TEXTS = 40
 
 
 def load_stdlib_docs() -> TextDataset:
-    """Collect docstrings labelled by the module or package they stand in.
+    """Collect the standard library's docstrings, labelled by module or package.
 
-    16 classes of about 70 to 330 docstrings of at least 4 words, a quarter of each
-    class as test documents. No two documents have the same words, and words that
-    occur under two labels are in none. The numbers differ a little from one version
-    of Python to the next, so a result belongs to a version.
+    There are 16 classes of about 70 to 330 docstrings of at least 4 words. A quarter of
+    each class are test documents. No two documents have the same words; documents with
+    the same words under two labels are left out. The counts depend a little on the
+    version of Python, so a result belongs to a version.
     """
     return _documents(Path(sysconfig.get_path("stdlib")))
 
 
-# To parse all these files takes seconds, and nothing that a caller sets changes them.
+# Parsing all these files takes seconds, and always has the same result.
 @lru_cache(maxsize=1)
 def _documents(folder: Path) -> TextDataset:
     homes: dict[tuple[str, ...], set[int]] = {}
     texts: dict[tuple[str, ...], str] = {}
     for label, module in enumerate(_MODULES):
         for text in _docstrings(folder, module):
-            found = words(text)
-            if len(found) >= _FEWEST_WORDS:
-                homes.setdefault(found, set()).add(label)
-                texts.setdefault(found, text)
-    kept = [found for found, labels in homes.items() if len(labels) == 1]
-    y = np.array([label for found in kept for label in homes[found]], np.int64)
+            document = words(text)
+            if len(document) >= _FEWEST_WORDS:
+                homes.setdefault(document, set()).add(label)
+                texts.setdefault(document, text)
+    unique = [document for document, labels in homes.items() if len(labels) == 1]
+    y = np.array([label for document in unique for label in homes[document]], np.int64)
     counts = np.bincount(y, minlength=len(_MODULES))
     if counts.min() < _FEWEST_TEXTS:
         raise ConfigError(
@@ -183,9 +192,9 @@ def _documents(folder: Path) -> TextDataset:
             f"{_FEWEST_TEXTS}: a standard library with its .py files, not zipped or "
             "stripped"
         )
-    # The split is part of the data set: the same whatever the run's seed.
+    # The split belongs to the data set, so the run's seed does not change it.
     train, test = (
-        text_split((texts[kept[at]] for at in chosen), y[chosen].tolist())
+        text_split((texts[unique[at]] for at in chosen), y[chosen].tolist())
         for chosen in train_valid_split(y, 0.25, np.random.default_rng(0))
     )
     return text_dataset("stdlib-docs", "stdlib-docs", train, test, _MODULES)
@@ -203,40 +212,39 @@ def _docstrings(folder: Path, module: str) -> Iterator[str]:
 
 
 class Tokenizer(Protocol):
-    """Turn texts into token ids, in the way that a model expects."""
+    """A tokenizer, which converts texts to the token ids that a model expects."""
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Convert texts to token ids, int64, shape (N, tokens of the longest).
 
-        Shorter ones are padded with 0 at the end.
+        Shorter texts are padded with 0 at the end.
         """
 
     @override
     def __hash__(self) -> int:
-        """Tell two tokenizers apart in a cache."""
+        """Hash the tokenizer, which is part of a cache's key."""
 
 
 class EncoderTokenizer:
     """The tokenizer of a pre-trained encoder.
 
-    A token id is one more than the encoder's own, so that 0 is padding whatever the
-    encoder pads with.
+    A token id is one more than the encoder's own id, so that 0 is always padding.
     """
 
     def __init__(self, tokenizer: Any, max_tokens: int) -> None:  # noqa: ANN401 - theirs
-        """Take the encoder's tokenizer, and how many tokens a text may have."""
+        """Take the encoder's tokenizer and the largest number of tokens of a text."""
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Cut texts that are too long; the encoder's special tokens are around them."""
+        """Convert texts to token ids between special tokens; long texts are cut."""
         if not texts:
             return np.zeros((0, 0), np.int64)
-        found = self._tokenizer(
+        token_ids = self._tokenizer(
             list(texts), truncation=True, max_length=self._max_tokens
         )["input_ids"]
-        padded = np.zeros((len(found), max(map(len, found))), np.int64)
-        for row, ids in zip(padded, found, strict=True):
+        padded = np.zeros((len(token_ids), max(map(len, token_ids))), np.int64)
+        for row, ids in zip(padded, token_ids, strict=True):
             row[: len(ids)] = np.asarray(ids) + 1
         return padded
 
@@ -245,7 +253,7 @@ class EncoderTokenizer:
 def encoder_tokenizer(encoder: str, max_tokens: int) -> EncoderTokenizer:
     """Load the tokenizer of an encoder; later calls return the same object.
 
-    A text has at most ``max_tokens``, special ones included, at least 3.
+    ``max_tokens``, at least 3, limits a text with its special tokens.
     """
     tokenizer = load_tokenizer(encoder)
     if max_tokens > tokenizer.model_max_length:

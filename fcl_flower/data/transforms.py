@@ -1,6 +1,6 @@
-"""Augmentation: what is done anew, and at random, to each batch of training samples.
+"""Augmentation: random transforms of each batch of training samples.
 
-Only training sees it. What is built in is for images, and changes each image by itself.
+The built-in transforms are for images, and change each image independently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,36 +17,37 @@ from fcl_flower.models.build import seeded
 from fcl_flower.models.normalisation import Normalisation
 
 Transform: TypeAlias = Callable[[Tensor, Generator], Tensor]
-"""From samples (N, ...) and what draws random numbers to samples of the same shape.
+"""A function of samples (N, ...) and a generator of random numbers to such samples.
 
-Of images these are pixels between 0 and 1, shape (N, C, H, W)."""
+The result has the same shape. Images have pixels in [0, 1], shape (N, C, H, W).
+"""
 
 JITTER: Final = 0.4
-"""How far brightness, contrast and saturation go from 1."""
+"""The largest distance from 1 of the factors of brightness, contrast, saturation."""
 _GREY = 0.5
 _LUMINANCE = (0.299, 0.587, 0.114)
-"""Of red, green and blue (ITU-R BT.601)."""
+"""The weights of red, green and blue (ITU-R BT.601)."""
 
 
 def flip(images: Tensor, generator: Generator) -> Tensor:
-    """Mirror every second image, from left to right."""
+    """Mirror each image from left to right with probability one half."""
     mirrored = _uniform(images, generator) < 1 / 2
     return torch.where(mirrored, images.flip(3), images)
 
 
 def crop(images: Tensor, generator: Generator) -> Tensor:
-    """Shift each image by up to an eighth of its sides: 4 pixels of 32.
+    """Shift each image by up to an eighth of its sides, such as 4 of 32 pixels.
 
-    What comes in at the borders is black (He et al., CVPR 2016,
+    The borders are filled with black (He et al., CVPR 2016,
     https://arxiv.org/abs/1512.03385, section 4.2).
     """
     count, channels, *sides = images.shape
     height, width = (max(1, round(side / 8)) for side in sides)
     padded = pad(images, (width, width, height, height))
     rows, columns = (
-        torch.randint(2 * most + 1, (count, 1), generator=generator)
+        torch.randint(2 * shift + 1, (count, 1), generator=generator)
         + torch.arange(side)
-        for most, side in zip((height, width), sides, strict=True)
+        for shift, side in zip((height, width), sides, strict=True)
     )
     return padded[
         torch.arange(count)[:, None, None, None],
@@ -71,7 +72,7 @@ def colour(images: Tensor, generator: Generator) -> Tensor:
 def cutout(images: Tensor, generator: Generator) -> Tensor:
     """Cover a part of each image with grey: half as high and half as wide.
 
-    Its centre is anywhere in the image (DeVries and Taylor, 2017,
+    The centre of this part is anywhere in the image (DeVries and Taylor, 2017,
     https://arxiv.org/abs/1708.04552, section 3.2).
     """
     height, width = images.shape[2:]
@@ -91,24 +92,28 @@ IMAGES: Final[Mapping[str, Transform]] = {
     "colour": colour,
     "cutout": cutout,
 }
-"""What is built in."""
+"""The built-in transforms by name."""
 
 TRANSFORMS: Final[Registry[Callable[..., Any]]] = Registry(
     "training.augment", "fcl_flower.transforms", cast(type[Any], Callable), IMAGES
 )
-"""All transforms by name. Another package declares a callable under
-``fcl_flower.transforms``: a `Transform`, or one of samples alone that draws from
-torch's global generator, as those of torchvision do."""
+"""The registry of transforms.
+
+Another package declares a callable under ``fcl_flower.transforms``. It is a
+`Transform`, or takes samples alone and draws from torch's global generator, as
+torchvision's transforms do.
+"""
 
 
 def augmentation(
     names: Sequence[str], normalisation: Normalisation | None
 ) -> Transform:
-    """Make one transform, of what a network takes, of some names, in their order.
+    """Compose the named transforms, in their order, to one of a network's inputs.
 
     Args:
-        names: of `TRANSFORMS`.
-        normalisation: of images; None where the samples are none.
+        names: names in `TRANSFORMS`.
+        normalisation: normalisation of images, undone before the transforms and redone
+            after them; None for other samples.
     """
     steps = [IMAGES[n] if n in IMAGES else own(n, TRANSFORMS[n]) for n in names]
 
@@ -124,38 +129,38 @@ def augmentation(
 
 
 def own(name: str, transform: Callable[..., Any]) -> Transform:
-    """Make a transform of a callable of a user's own.
+    """Make a transform of a user's callable.
 
-    It is given the generator where it has two positional parameters without a default.
-    Torch's global generator is seeded before each call, and restored behind it.
+    The callable gets the generator if it has two positional parameters without a
+    default. Torch's global generator is seeded before each call and restored after it.
 
     Raises:
-        ConfigError: it takes neither samples alone nor samples and a generator.
-        ContractError: when it is called, and returns something else than samples of the
-            same shape and type.
+        ConfigError: the callable takes neither samples alone nor samples and a
+            generator.
+        ContractError: a call returns anything but samples of the same shape and dtype.
     """
-    # A module says in ``forward`` what it takes.
+    # A module's parameters are those of its ``forward``.
     called = transform.forward if isinstance(transform, nn.Module) else transform
-    given = _needed(called)
-    if given > 2:
+    parameters = _needed(called)
+    if parameters > 2:
         expected = "a callable of samples, or of samples and a torch.Generator"
         raise config_error("training.augment", name, expected)
 
     def changed(x: Tensor, generator: Generator) -> Tensor:
         seed = int(torch.randint(2**62, (), generator=generator))
         with seeded(seed):
-            found = transform(x, generator) if given == 2 else transform(x)
-        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (
+            result = transform(x, generator) if parameters == 2 else transform(x)
+        if not isinstance(result, Tensor) or (result.shape, result.dtype) != (
             x.shape,
             x.dtype,
         ):
-            kind = type(found).__name__
-            got = f"{found.dtype} {tuple(found.shape)}" if kind == "Tensor" else kind
+            kind = type(result).__name__
+            got = f"{result.dtype} {tuple(result.shape)}" if kind == "Tensor" else kind
             raise ContractError(
                 f"training.augment {name}: got {got}, expected {x.dtype} "
                 f"{tuple(x.shape)}, samples as they were given"
             )
-        return found
+        return result
 
     return changed
 
@@ -163,17 +168,20 @@ def own(name: str, transform: Callable[..., Any]) -> Transform:
 def _needed(called: Callable[..., Any]) -> int:
     """Count positional parameters that have no default."""
     try:
-        known = signature(called).parameters.values()
-    except ValueError:  # of a function in C
+        parameters = signature(called).parameters.values()
+    except ValueError:  # a function in C
         return 1
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is Parameter.empty for p in known)
+    return sum(
+        parameter.kind in positional and parameter.default is Parameter.empty
+        for parameter in parameters
+    )
 
 
 def _uniform(images: Tensor, generator: Generator) -> Tensor:
-    """Draw a number of [0, 1) for each image, shape (N, 1, 1, 1).
+    """Draw a number in [0, 1) for each image, shape (N, 1, 1, 1).
 
-    Drawn on the processor, so that they are the same for every device.
+    The CPU draws, so that the numbers are the same for every device.
     """
     drawn = torch.rand(len(images), 1, 1, 1, generator=generator)
     return drawn.to(images.device)

@@ -1,4 +1,4 @@
-"""The table of word vectors that a text model starts from."""
+"""The table of word vectors from which a text model starts."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,16 @@ from fcl_flower.data.tables import open_binary
 from fcl_flower.data.texts import words
 
 Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
-"""Of each word, shape (D,), all of the same D."""
+"""The vector of each word, shape (D,) with one D for all."""
 
 
 def find_vectors(file: str, data_root: Path) -> Path:
-    """Find the file as given, in ``data_root``, or in its folder ``wordvectors``."""
-    # An absolute path is itself in every folder.
+    """Find a file at its path, in ``data_root``, or in its folder ``wordvectors``.
+
+    Raises:
+        ConfigError: none of these files exists.
+    """
+    # Joining a folder and an absolute path gives the absolute path.
     paths = [
         folder / Path(file).expanduser()
         for folder in (Path(), data_root, data_root / "wordvectors")
@@ -39,33 +43,36 @@ def find_vectors(file: str, data_root: Path) -> Path:
 
 
 def read_vectors(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    """Read the vectors that a file has of the vocabulary, at least one.
+    """Read the vectors of the vocabulary's words that a file has.
 
-    Three formats, told apart by the name:
+    The file's name tells its format:
 
-    - ``.kv``: gensim's own, the one for large tables, because it is mapped into
-      memory instead of read. It is made once with
+    - ``.kv``: gensim's own format, best for large tables, because it is mapped into
+      memory instead of read. Make it once with
       ``KeyedVectors.load_word2vec_format(...).save("mine.kv")``. It is a pickle,
       which can run any code: open only your own.
-    - ``.bin`` and ``.bin.gz``: word2vec's binary format, read whole.
-    - all else, also with ``.gz``: a word and its numbers on each line, with a first
-      line of two counts (word2vec's text format) or without (GloVe's).
+    - ``.bin`` and ``.bin.gz``: word2vec's binary format, which is read whole.
+    - any other name, also with ``.gz``: a word and its numbers on each line, with a
+      first line of two counts (word2vec's text format) or without (GloVe's).
 
-    Words are compared as they are: those of the file should be in lower case, too.
+    The vocabulary is in lower case, so the file's words should be, too.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no word of the vocabulary.
     """
-    known = _read(path, vocabulary)
-    if not known:
+    vectors = _read(path, vocabulary)
+    if not vectors:
         raise ConfigError(
             f"word-vectors: {path} has none of the {len(vocabulary)} words of the "
             "data sets, expected vectors of words in lower case"
         )
-    return known
+    return vectors
 
 
 def _read(path: Path, vocabulary: Sequence[str]) -> Vectors:
     try:
         gensims = path.name.endswith((".kv", ".bin", ".bin.gz"))
-        known = (_from_gensim if gensims else _from_text)(path, vocabulary)
+        vectors = (_from_gensim if gensims else _from_text)(path, vocabulary)
     except ConfigError:
         raise
     # A damaged file makes gensim, zlib, pickle and NumPy raise many unrelated types.
@@ -75,15 +82,15 @@ def _read(path: Path, vocabulary: Sequence[str]) -> Vectors:
             "gensim, a .bin file of word2vec, or a text with a word and its numbers "
             "on each line"
         ) from error
-    if not all(np.isfinite(vector).all() for vector in known.values()):
+    if not all(np.isfinite(vector).all() for vector in vectors.values()):
         raise ConfigError(
             f"word-vectors: {path} has values that are not finite, expected numbers"
         )
-    return known
+    return vectors
 
 
 def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    # Imported here since it takes a second, and the other formats do without.
+    # Imported late, since it takes a second and other formats do not need it.
     with require_extra("text", f"word vectors of {path.name}"):
         from gensim.models import KeyedVectors
 
@@ -99,11 +106,11 @@ def _from_gensim(path: Path, vocabulary: Sequence[str]) -> Vectors:
     }
 
 
-# Not left to gensim, which reads every number of every word, and GloVe's files twice
-# without closing them.
+# Gensim would read every number of every word, and GloVe's files twice without closing
+# them.
 def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
-    wanted = {word.encode(): word for word in vocabulary}
-    known: dict[str, npt.NDArray[np.float32]] = {}
+    words_by_bytes = {word.encode(): word for word in vocabulary}
+    vectors: dict[str, npt.NDArray[np.float32]] = {}
     with open_binary(path) as lines:
         first = lines.readline()
         counts = first.split()
@@ -115,26 +122,26 @@ def _from_text(path: Path, vocabulary: Sequence[str]) -> Vectors:
             body = chain([first], lines)
         number = 0
         for number, line in enumerate(body, 1):
-            word = wanted.get(line.partition(b" ")[0])
-            # The first of two rows of a word counts, as in gensim.
-            if word is not None and word not in known:
-                # From the right: some words of GloVe have spaces inside.
+            word = words_by_bytes.get(line.partition(b" ")[0])
+            # The first row of a word counts, as in gensim.
+            if word is not None and word not in vectors:
+                # The line is split from the right: some words of GloVe have spaces.
                 key, *values = line.rsplit(maxsplit=dimensions)
                 if len(values) != dimensions:
                     raise ValueError(f"row {number} has not {dimensions} numbers")
                 if key.decode() == word:
-                    known[word] = np.array([float(value) for value in values], "f4")
+                    vectors[word] = np.array([float(value) for value in values], "f4")
     if number != (expected or number) or dimensions < 1:
         raise ValueError(f"{number} rows of {dimensions} numbers after {first[:40]!r}")
-    return known
+    return vectors
 
 
 Documents = Sequence[Sequence[str]]
-"""Documents as words, each of at least one word."""
+"""A sequence of documents, each of which is a sequence of at least one word."""
 
 _DIMENSIONS = 100
-# Word2Vec needs to see about this many running words, however small the corpus is.
-# Skip-gram on stdlib-docs, right answers of the nearest class mean: 0.22 after 5
+# Word2Vec needs about this many running words, even from a small corpus. The nearest
+# class mean of skip-gram vectors has these accuracies on stdlib-docs: 0.22 after 5
 # epochs (300,000 words), 0.62 after 20, 0.68 after 50.
 _RUNNING_WORDS = 2_000_000
 _EPOCHS = (5, 50)
@@ -142,14 +149,13 @@ _EPOCHS = (5, 50)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordVectors:
-    """One vector for each word of a vocabulary; read-only.
+    """A table with one vector for each word of a vocabulary; read-only.
 
     Attributes:
         numbers: number of each word, from 1; 0 is padding.
-        table: float32, shape (words + 1, D), the vector of each number; row 0 is
-            zeros.
-        origin: one line for people: where the vectors are from and what they cover.
-        bound: of the entries of words without a vector, in either direction.
+        table: vector of each number, float32, shape (words + 1, D); row 0 is zeros.
+        origin: one line for people on the vectors' source and coverage.
+        bound: largest magnitude of the entries drawn for words without a vector.
     """
 
     numbers: Mapping[str, int]
@@ -158,7 +164,11 @@ class WordVectors:
     bound: float = 0.0
 
     def token_ids(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Number words, all of the vocabulary; texts are padded with 0 at the end."""
+        """Convert texts of the vocabulary's words to numbers, padded with 0 at the end.
+
+        Returns:
+            int64, shape (N, words of the longest text).
+        """
         documents = [words(text) for text in texts]
         longest = max(map(len, documents), default=0)
         padded = np.zeros((len(documents), longest), np.int64)
@@ -167,21 +177,22 @@ class WordVectors:
         return padded
 
 
-# A table is tens of megabytes: kept for the few combinations that one run uses. By the
-# data sets themselves, as two may have one name.
+# A table takes tens of megabytes, so the cache holds only the few that one run uses.
+# The data sets themselves are the key, since two may have one name.
 @lru_cache(maxsize=4)
 def word_vectors(
     sets: tuple[Dataset, ...], file: Path | None, seed: int
 ) -> WordVectors:
     """Collect vectors for all words of the data sets; later calls return the same.
 
-    Words without a vector get one whose entries are uniform and have the variance of
-    the known ones (Kim, "Convolutional Neural Networks for Sentence Classification",
-    EMNLP 2014, section 4.2). But for that scale it depends on the seed and the word
-    alone, so that clients with other data agree on it. Without a file Word2Vec (Mikolov
-    et al., 2013) is trained on the training documents: skip-gram, 100 dimensions, the
-    same for the same seed in every process; another machine may differ in the last
-    digits.
+    Without a file Word2Vec (Mikolov et al., 2013) is trained on the training documents:
+    skip-gram, 100 dimensions. The result is the same for the same seed in every
+    process; another machine may differ in the last digits.
+
+    A word without a vector gets uniform random entries with the variance of the known
+    vectors (Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP
+    2014, section 4.2). Except for that scale they depend on the seed and the word
+    alone, so that clients with different data agree on them.
     """
     for source in sets:
         if source.modality != "text":
@@ -194,39 +205,39 @@ def word_vectors(
     vocabulary = sorted(set(chain.from_iterable(chain(train, test))))
     if file:
         return vectors_from(file, vocabulary, train, seed)
-    known = _trained(train, derive(seed, "word2vec"))
+    vectors = _trained(train, derive(seed, "word2vec"))
     origin = (
         f"Word2Vec trained here on the {len(train)} training documents of "
         f"{', '.join(text_set.name for text_set in sets)}, {_DIMENSIONS} dimensions"
     )
-    return _numbered(known, vocabulary, seed, origin)
+    return _numbered(vectors, vocabulary, seed, origin)
 
 
 def vectors_from(
     path: Path, vocabulary: Sequence[str], train: Documents, seed: int
 ) -> WordVectors:
-    """Read the vectors of a vocabulary; words without one get one as in `word_vectors`.
+    """Read a vocabulary's vectors, and draw missing ones as `word_vectors` does.
 
-    The training documents say how much the file covers of them.
+    The training documents serve to report how many running words the file covers.
     """
-    known = read_vectors(path, vocabulary)
-    running = [word in known for document in train for word in document]
+    vectors = read_vectors(path, vocabulary)
+    running = [word in vectors for document in train for word in document]
     origin = (
-        f"{path.name}, {len(next(iter(known.values())))} dimensions, known are "
-        f"{len(known)} of {len(vocabulary)} words, {np.mean(running):.1%} of the "
+        f"{path.name}, {len(next(iter(vectors.values())))} dimensions, known are "
+        f"{len(vectors)} of {len(vocabulary)} words, {np.mean(running):.1%} of the "
         "running words of the training documents"
     )
-    return _numbered(known, vocabulary, seed, origin)
+    return _numbered(vectors, vocabulary, seed, origin)
 
 
 def _numbered(
-    known: Vectors, vocabulary: Sequence[str], seed: int, origin: str
+    vectors: Vectors, vocabulary: Sequence[str], seed: int, origin: str
 ) -> WordVectors:
-    vectors = np.stack(list(known.values()))
-    # Uniform in [-bound, bound] has the variance bound ** 2 / 3.
-    bound = np.sqrt(3 * np.var(vectors, dtype=np.float64))
-    table = np.zeros((len(vocabulary) + 1, vectors.shape[1]), np.float32)
-    _fill(table[1:], known, vocabulary, seed, float(bound))
+    rows = np.stack(list(vectors.values()))
+    # A uniform distribution on [-bound, bound] has the variance bound ** 2 / 3.
+    bound = np.sqrt(3 * np.var(rows, dtype=np.float64))
+    table = np.zeros((len(vocabulary) + 1, rows.shape[1]), np.float32)
+    _fill(table[1:], vectors, vocabulary, seed, float(bound))
     table.setflags(write=False)
     numbers = {word: number for number, word in enumerate(vocabulary, 1)}
     return WordVectors(MappingProxyType(numbers), table, origin, float(bound))
@@ -234,14 +245,14 @@ def _numbered(
 
 def _fill(
     rows: npt.NDArray[np.float32],
-    known: Vectors,
+    vectors: Vectors,
     vocabulary: Sequence[str],
     seed: int,
     bound: float,
 ) -> None:
     for row, word in zip(rows, vocabulary, strict=True):
-        if word in known:
-            row[:] = known[word]
+        if word in vectors:
+            row[:] = vectors[word]
         else:
             digest = hashlib.sha256(word.encode()).digest()
             number = int.from_bytes(digest[:8], "big")
@@ -252,16 +263,16 @@ def _fill(
 def with_words(
     vectors: WordVectors, new: Sequence[str], path: Path | None, seed: int
 ) -> WordVectors:
-    """Add words behind those that are known, each once, whose rows stay as they are.
+    """Append new words, each once, to a table; the rows of other words stay.
 
-    A word that is not in the file ``path``, or all if there is none, gets one as in
-    `word_vectors`.
+    The vector of a new word is read from the file ``path``. It is drawn as in
+    `word_vectors` if there is no file, or if the file lacks the word.
     """
-    known: Vectors = {}
+    read: Vectors = {}
     if path is not None:
-        known = _read(path, new)
+        read = _read(path, new)
     rows = np.zeros((len(new), vectors.table.shape[1]), np.float32)
-    _fill(rows, known, new, seed, vectors.bound)
+    _fill(rows, read, new, seed, vectors.bound)
     table = np.concatenate([vectors.table, rows])
     table.setflags(write=False)
     start = len(vectors.table)
@@ -270,11 +281,11 @@ def with_words(
 
 
 def _trained(train: Documents, seed: int) -> Vectors:
-    # Imported here since it takes a second, and sets of images do without.
+    # Imported late, since it takes a second and images do not need it.
     with require_extra("text", "word vectors"):
         from gensim.models import Word2Vec
 
-    fewest, most = _EPOCHS
+    least_epochs, most_epochs = _EPOCHS
     epochs = round(_RUNNING_WORDS / sum(map(len, train)))
     model = Word2Vec(
         train,
@@ -282,8 +293,8 @@ def _trained(train: Documents, seed: int) -> Vectors:
         window=5,
         min_count=1,
         sg=1,
-        epochs=min(max(epochs, fewest), most),
-        # With more than one, the threads race and no two runs are alike.
+        epochs=min(max(epochs, least_epochs), most_epochs),
+        # Several threads would race, so that no two runs would be alike.
         workers=1,
         # NumPy's older generator takes 32 bits.
         seed=seed % 2**32,

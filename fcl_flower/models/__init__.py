@@ -1,4 +1,4 @@
-"""Networks, with a head for each task or a single one."""
+"""Networks with a head for each task or a single head."""
 
 from typing import TYPE_CHECKING
 

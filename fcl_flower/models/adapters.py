@@ -1,7 +1,8 @@
-"""Frozen transformers of which small modules learn instead: Enhancers, or LoRA.
+"""Frozen transformers with small modules that are trained: Enhancers, or LoRA.
 
-Enhancers: Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et al., ICML
-2019. LoRA: Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685, section 4.1.
+Enhancers are those of Liu et al., "FedET", IJCAI 2023, section 3.1, after Houlsby et
+al., ICML 2019. LoRA is by Hu et al., ICLR 2022, https://arxiv.org/abs/2106.09685,
+section 4.1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,34 +38,34 @@ _LAYERS = {
     "attention": (" of queries and values", (*_QUERIES, *_VALUES, "qkv")),
     "keys-values": (" of keys and values", _KEYS + _VALUES),
 }
-"""By ``model.layers`` what they are, and how their names end."""
+"""The layers' words in an error, and their names' endings, by ``model.layers``."""
 
 
 class Adapter(nn.Module):
-    """What learns behind a linear layer that stays as it is.
+    """A trained module behind a frozen linear layer.
 
     Attributes:
-        idle: the layer acts alone.
+        idle: whether the adapter is off, so that the layer acts alone.
     """
 
     idle = False
 
     def adapt(self, x: Tensor, output: Tensor) -> Tensor:
-        """Compute what takes the place of the layer's output for ``x``."""
+        """Compute the adapted output from a layer's input ``x`` and its output."""
         raise NotImplementedError
 
     def behind(
         self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor:
-        """Act behind a layer (a forward hook)."""
+        """Replace a layer's output by the adapted one, as a forward hook."""
         return output if self.idle else self.adapt(inputs[0], output)
 
 
 class AdaptedTransformer(Transformer):
-    """A transformer whose own parameters are frozen; adapters are all that learns.
+    """A transformer whose parameters are frozen, so that only adapters are trained.
 
-    The encoder stays in evaluation mode, so that what comes before the first adapter is
-    a fixed function of the input, which is computed once a sample.
+    The encoder stays in evaluation mode. So the input of the first block with adapters
+    is a fixed function of the sample, and is computed once.
     """
 
     def __init__(self, params: EncoderParams | LoraParams) -> None:
@@ -72,14 +73,14 @@ class AdaptedTransformer(Transformer):
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
 
     def attach(self, layers: Sequence[nn.Linear], adapters: Sequence[Adapter]) -> None:
-        """Let adapters act behind layers of the encoder."""
+        """Attach an adapter behind each of the encoder's ``layers``."""
         for layer, adapter in zip(layers, adapters, strict=True):
-            # A hook leaves the encoder's own names as they are, and short ones to us.
+            # A hook keeps the encoder's names, and gives adapters short ones.
             layer.register_forward_hook(adapter.behind)
 
     @override
     def embed(self, x: Tensor) -> Tensor:
-        """Embed inputs by the encoder alone, shape (N, D), without what was learned."""
+        """Embed inputs by the encoder without adapters, shape (N, D)."""
         adapters = [part for part in self.modules() if isinstance(part, Adapter)]
         for adapter in adapters:
             adapter.idle = True
@@ -94,10 +95,11 @@ class AdaptedTransformer(Transformer):
 
 
 class Enhancer(Adapter):
-    """A bottleneck beside the identity: ``x + W_up f(W_down x + b) + c``.
+    """An Enhancer, a bottleneck beside the identity: ``x + W_up f(W_down x + b) + c``.
 
-    It has 2 n m + n + m parameters (equation 9) and starts as the identity, since W_up
-    and c start as zeros. f is GELU, n the width and m that of the bottleneck.
+    It has 2 n m + n + m parameters (equation 9), where n is the width, m the
+    bottleneck's width, and f is GELU. It starts as the identity, since W_up and c start
+    as zeros.
     """
 
     def __init__(self, width: int, bottleneck: int) -> None:
@@ -120,8 +122,8 @@ class Enhancer(Adapter):
 class EnhancedTransformer(AdaptedTransformer):
     """A frozen transformer with Enhancers.
 
-    An Enhancer acts on what a block's attention, or its feed-forward network, returns,
-    before it is added to what entered.
+    An Enhancer acts on the output of a block's attention, or of its feed-forward
+    network, before the shortcut is added.
     """
 
     def __init__(self, params: EncoderParams) -> None:
@@ -130,15 +132,15 @@ class EnhancedTransformer(AdaptedTransformer):
         for block in self.blocks[self.first :]:
             parts = dict(block.named_modules())
             for names in _PLACES[params.placement]:
-                found = [parts[name] for name in names if name in parts]
-                if not found or not isinstance(found[0], nn.Linear):
+                candidates = [parts[name] for name in names if name in parts]
+                if not candidates or not isinstance(candidates[0], nn.Linear):
                     raise config_error(
                         "encoder",
                         params.encoder,
                         "one whose blocks have a linear layer called "
                         f"{' or '.join(names)}, behind which an Enhancer acts",
                     )
-                layers.append(found[0])
+                layers.append(candidates[0])
         enhancers = [
             Enhancer(layer.out_features, params.bottleneck) for layer in layers
         ]
@@ -150,15 +152,15 @@ class EnhancedTransformer(AdaptedTransformer):
 
 
 class Lora(Adapter):
-    """A change of a linear layer's weights of low rank: ``dW = B A``.
+    """A low-rank change of a linear layer's weights: ``dW = B A``, without a scale.
 
-    It is 0 at the start, since B is. Nothing scales it.
+    The change starts as 0, since B does.
 
     Attributes:
-        down: A, shape (rank, inputs), uniform within one over the root of the inputs.
-        up: B, shape (outputs, rank).
-        fixed: matrices that act one after the other on what enters, beside ``B A``: one
-            (outputs, inputs), or (k, inputs) and (outputs, k) of any k; () for none.
+        down: A, shape (rank, inputs), drawn uniformly within ``inputs ** -0.5`` of 0.
+        up: B, shape (outputs, rank), 0 at the start.
+        fixed: matrices whose product is added to ``B A``: one (outputs, inputs), or
+            first (k, inputs) and then (outputs, k) of any k; () for none.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
@@ -170,11 +172,11 @@ class Lora(Adapter):
 
     @property
     def weight(self) -> Tensor:
-        """The change dW itself, shape (outputs, inputs)."""
+        """The change dW, shape (outputs, inputs)."""
         change = self.up @ self.down
         if not self.fixed:
             return change
-        return change + reduce(lambda found, matrix: matrix @ found, self.fixed)
+        return change + reduce(lambda product, matrix: matrix @ product, self.fixed)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -189,7 +191,7 @@ class Lora(Adapter):
 
 
 def squares(rows: Tensor) -> Tensor:
-    """Sum the squares of inputs, shape (tokens, inputs): the diagonal of `gram`."""
+    """Sum the squares of inputs (tokens, inputs); the result is `gram`'s diagonal."""
     return rows.square().sum(0)
 
 
@@ -199,11 +201,11 @@ def gram(rows: Tensor) -> Tensor:
 
 
 class LayerInputs:
-    """What has entered some layers while it was looked at.
+    """A record of the inputs of some layers.
 
     Attributes:
-        tokens: how many; all layers have seen the same.
-        sums: float64, for each layer what `squares` or `gram` makes of all of them.
+        tokens: number of recorded tokens, which is the same for all layers.
+        sums: sum of `squares` or `gram` over all inputs of each layer, float64.
     """
 
     def __init__(
@@ -217,14 +219,14 @@ class LayerInputs:
         self._kept: Tensor | None = None
 
     def at_block(self, block: nn.Module, inputs: tuple[Tensor | None, ...]) -> None:
-        """Note which of a block's tokens are none: those that attention leaves out."""
-        mask = inputs[1] if inputs[1:] else None  # blocks of images take none
+        """Keep a block's mask, since tokens that attention ignores do not count."""
+        mask = inputs[1] if inputs[1:] else None  # blocks of images take no mask
         self._kept = None if mask is None else (mask[:, 0, 0] == 0)
 
     def at_layer(
         self, place: int, layer: nn.Module, inputs: tuple[Tensor, ...]
     ) -> None:
-        """Add what enters a layer, shape (batch, tokens, inputs)."""
+        """Add a layer's inputs, shape (batch, tokens, inputs), to its sum."""
         rows = inputs[0].detach().float()
         rows = rows.flatten(0, -2) if self._kept is None else rows[self._kept]
         self.sums[place] += self._product(rows).double().cpu()
@@ -232,11 +234,11 @@ class LayerInputs:
 
 
 class LoraTransformer(AdaptedTransformer):
-    """A frozen transformer whose linear layers learn a change of low rank."""
+    """A frozen transformer whose linear layers learn low-rank changes."""
 
     def __init__(self, params: LoraParams) -> None:
         super().__init__(params)
-        what, ends = _LAYERS[params.layers]
+        description, ends = _LAYERS[params.layers]
         self._layers = [
             module
             for block in self.blocks[self.first :]
@@ -247,7 +249,7 @@ class LoraTransformer(AdaptedTransformer):
             raise config_error(
                 "encoder",
                 params.encoder,
-                f"one whose blocks have linear layers{what}",
+                f"one whose blocks have linear layers{description}",
             )
         self.adapters = nn.ModuleList(
             Lora(layer.in_features, layer.out_features, params.rank)
@@ -262,7 +264,7 @@ class LoraTransformer(AdaptedTransformer):
 
     @override
     def encoder_state(self) -> dict[str, Tensor]:
-        """Merge the changes into the encoder's weights."""
+        """Collect the encoder's weights with the changes added."""
         state = super().encoder_state()
         names = {module: name for name, module in self.encoder.named_modules()}
         for layer, change in zip(self._layers, self.changes, strict=True):
@@ -270,7 +272,7 @@ class LoraTransformer(AdaptedTransformer):
         return state
 
     def merge(self) -> None:
-        """Add the changes to the encoder's own weights, and let them act no more."""
+        """Add the changes to the encoder's own weights, and switch them off."""
         for layer, change in zip(self._layers, self.changes, strict=True):
             weight = layer.weight + change.weight
             layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
@@ -280,7 +282,7 @@ class LoraTransformer(AdaptedTransformer):
 
     @contextmanager
     def beside(self, fixed: Sequence[tuple[Tensor, ...]]) -> Iterator[None]:
-        """Let fixed changes, one a layer, act as long as the context is open."""
+        """Let the matrices ``fixed``, one tuple a layer, act within the context."""
         for change, matrices in zip(self.changes, fixed, strict=True):
             change.fixed = matrices
         try:
@@ -293,21 +295,21 @@ class LoraTransformer(AdaptedTransformer):
     def observed(
         self, product: Callable[[Tensor], Tensor], step: int = 1
     ) -> Iterator[LayerInputs]:
-        """Look at what enters the changed layers as long as the context is open.
+        """Record the inputs of the changed layers within the context.
 
         Args:
             product: `squares` or `gram`.
-            step: of so many layers the first one is looked at.
+            step: distance of the recorded layers; 1 records all of them.
         """
         layers = self._layers[::step]
-        found = LayerInputs(layers, product)
+        record = LayerInputs(layers, product)
         blocks = self.blocks[self.first :]
-        hooks = [block.register_forward_pre_hook(found.at_block) for block in blocks]
+        hooks = [block.register_forward_pre_hook(record.at_block) for block in blocks]
         for place, layer in enumerate(layers):
-            note = partial(found.at_layer, place)
-            hooks.append(layer.register_forward_pre_hook(note))
+            add = partial(record.at_layer, place)
+            hooks.append(layer.register_forward_pre_hook(add))
         try:
-            yield found
+            yield record
         finally:
             for hook in hooks:
                 hook.remove()

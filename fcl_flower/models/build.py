@@ -1,4 +1,4 @@
-"""A model by name, with a network of a user's own tried before anything is trained."""
+"""Models made by name, with a check of users' networks before any training."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,16 +24,16 @@ from fcl_flower.models.registry import (
 )
 
 _WORDS = 16
-"""Words of the texts on which a network is tried."""
+"""The number of words of the texts on which a network is tried."""
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generators; give the processor's its state back afterwards.
+    """Seed torch's generators within the context; restore the CPU's generator after it.
 
-    Where there is no accelerator the processor's is the only one, and is seeded itself:
-    ``torch.manual_seed`` imports torch's compiler, which takes a second, and notes the
-    stack of every call in case an accelerator appears.
+    Without an accelerator only the CPU's generator is seeded, since
+    ``torch.manual_seed`` is slow: it imports torch's compiler, which takes a second,
+    and keeps the stack of every call in case an accelerator appears.
     """
     with torch.random.fork_rng(devices=[]):
         if torch.accelerator.is_available():
@@ -56,26 +56,26 @@ def create_model(
 ) -> MultiHeadModel:
     """Make a freshly initialised model; the same arguments give the same weights.
 
-    The body's weights depend on ``params`` and ``seed`` alone, so that every client
-    starts from the same body however many heads it has. Torch's global generator stays
-    as it was.
+    The body's weights depend on ``params`` and ``seed`` only. So every client starts
+    from the same body, however many heads it has. Torch's global generator keeps its
+    state.
 
     Args:
-        name: one of `MODELS`.
+        name: name of a model in `MODELS`.
         tasks: number of tasks, at least 1.
-        classes: logits per head: the classes of one task, or all labels of the scenario
-            with a single head.
-        single_head: one head serves every task.
+        classes: logits of a head: the classes of a task, or with a single head all
+            labels of the scenario.
+        single_head: whether one head serves every task.
         seed: the run's seed.
-        table: word vectors, shape (words + 1, D), where the data are text.
-        columns: of tabular data; 0 elsewhere.
+        table: word vectors, shape (words + 1, D), for texts.
+        columns: number of columns of tabular data; 0 for other data.
         params: settings of the model, of its entry's type; None for the defaults.
 
     Raises:
         ConfigError: the name is unknown, the model does not suit the data, or there is
             no such encoder.
-        ContractError: ``params`` are those of another model, or a user's own network
-            cannot be trained (`try_body`).
+        ContractError: ``params`` belong to another model, or a user's network cannot be
+            trained (`try_body`).
     """
     entry = model_entry(name)
     params = entry.params() if params is None else params
@@ -84,17 +84,17 @@ def create_model(
             f"model {name}: got {type(params).__name__}, expected "
             f"{entry.params.__name__}"
         )
-    ours = isinstance(entry.body, str) and entry.body.startswith("fcl_flower.")
+    built_in = isinstance(entry.body, str) and entry.body.startswith("fcl_flower.")
     with seeded(derive(seed, "model")):
         body = _body(name, entry, table, columns, params)
         features = entry.features or body.features
         input_shape = (columns,) if columns else entry.input_shape
         smallest_batch = 1
-        if not (ours or entry.encoder):
-            found, smallest_batch = try_body(body, input_shape)
-            if found != features:
+        if not (built_in or entry.encoder):
+            width, smallest_batch = try_body(body, input_shape)
+            if width != features:
                 raise ContractError(
-                    f"model {name}: got {found} features, expected {features}"
+                    f"model {name}: got {width} features, expected {features}"
                 )
             body.register_forward_pre_hook(_copied)
         return MultiHeadModel(
@@ -109,13 +109,13 @@ def create_model(
 
 
 def _copied(body: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Hand on copies: a network may change its input, which belongs to a cache."""
+    """Copy inputs, since they belong to a cache and a network may change them."""
     return tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
 
 
 def _body(
     name: str, entry: ModelEntry, table: Array | None, columns: int, params: Params
-) -> Any:  # noqa: ANN401 - some have an attribute of their own, ``features``
+) -> Any:  # noqa: ANN401 - some bodies have an attribute ``features``
     arguments: list[Any] = []
     if entry.encoder:
         pass
@@ -138,7 +138,7 @@ def _body(
     return getattr(import_module(module), attribute)(*arguments)
 
 
-# ---- a network of a user's own
+# ---- a user's network
 
 
 def from_module(
@@ -148,19 +148,19 @@ def from_module(
     batch_size: int = 32,
     learning_rate: float = 1e-3,
 ) -> ModelEntry:
-    """Make an entry of a user's own module; its features are counted by a run on zeros.
+    """Make an entry of a user's module; a run on zeros counts its features.
 
     Args:
-        module: from ``(batch, *input_shape)`` to (batch, features); or a callable that
-            makes one, whose initial weights then follow from the run's seed. Of a
-            module itself every client starts from a copy.
+        module: module from ``(batch, *input_shape)`` to (batch, features), of which
+            every client starts from a copy; or a callable that makes such a module,
+            whose initial weights then follow from the run's seed.
         input_shape: (C, H, W) of images, (C, T) of series, (columns,) of tables.
-        batch_size: examples in a training step, where the user gives none.
-        learning_rate: Adam's rate at the start of a task, likewise.
+        batch_size: default number of examples in a training step.
+        learning_rate: default of Adam's rate at the start of a task.
 
     Raises:
-        ConfigError: the shape is no such shape.
-        ContractError: ``module`` made no module, cannot take such inputs, or does not
+        ConfigError: ``input_shape`` has another form.
+        ContractError: ``module`` makes no module, cannot take such inputs, or does not
             return features.
     """
     if not 1 <= len(input_shape) <= 3 or min(input_shape) < 1:
@@ -183,8 +183,11 @@ def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
     """Try a copy of a body on zeros, after its lazy layers have got their shapes.
 
     Returns:
-        the width of its features, and the fewest inputs that it takes in training: 2
-        where it normalises each feature by the statistics of a batch.
+        the number of its features, and the smallest batch that it takes in training: 2
+        if it normalises each feature by the statistics of a batch.
+
+    Raises:
+        ContractError: the body cannot take such inputs, return features, or be trained.
     """
     name = type(body).__name__
     if any(map(is_lazy, body.parameters())):
@@ -195,23 +198,23 @@ def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
             part.training = mode
     _check_parameters(body)
     with torch.random.fork_rng(devices=[]):
-        tried = deepcopy(body)
+        copied = deepcopy(body)
         with torch.no_grad():
-            width = _features(tried.eval(), 2, input_shape).shape[1]
-        if made := tried.state_dict().keys() - body.state_dict().keys():
+            width = _features(copied.eval(), 2, input_shape).shape[1]
+        if late_names := copied.state_dict().keys() - body.state_dict().keys():
             raise ContractError(
-                f"{name}: got {', '.join(sorted(made))} made in forward, expected all "
-                "layers made in __init__"
+                f"{name}: got {', '.join(sorted(late_names))} made in forward, expected"
+                " all layers made in __init__"
             )
-        smallest, tried = 1, tried.train()
+        smallest, copied = 1, copied.train()
         try:
-            found = _features(tried, 1, input_shape)
+            features = _features(copied, 1, input_shape)
         except ContractError:
-            smallest, found = 2, _features(tried, 2, input_shape)
+            smallest, features = 2, _features(copied, 2, input_shape)
         try:
-            if found.requires_grad:
-                found.sum().backward()  # type: ignore[no-untyped-call]
-        except Exception as error:  # of anybody's code
+            if features.requires_grad:
+                features.sum().backward()  # type: ignore[no-untyped-call]
+        except Exception as error:  # a user's module may raise anything
             raise ContractError(
                 f"{name}: got {error!s:.200} for its gradient, expected one"
             ) from error
@@ -220,31 +223,31 @@ def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _features(body: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tensor:
     name, expected = type(body).__name__, f"expected ({count}, features)"
-    asked = f"for {count} inputs of shape {input_shape}"
+    request = f"for {count} inputs of shape {input_shape}"
     if input_shape == TEXT:
         inputs = torch.zeros(count, _WORDS, dtype=torch.int64)
     else:
         inputs = torch.zeros(count, *input_shape)
     try:
-        found: object = body(inputs)
-    except Exception as error:  # of anybody's code
+        features: object = body(inputs)
+    except Exception as error:  # a user's module may raise anything
         raise ContractError(
-            f"{name}: got {error!s:.200} {asked}, {expected}"
+            f"{name}: got {error!s:.200} {request}, {expected}"
         ) from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != count:
-        shape = getattr(found, "shape", type(found).__name__)
-        raise ContractError(f"{name}: got {shape} {asked}, {expected}")
-    if not found.shape[1]:
-        raise ContractError(f"{name}: got no features {asked}, expected at least one")
-    if found.dtype != torch.float32:
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != count:
+        shape = getattr(features, "shape", type(features).__name__)
+        raise ContractError(f"{name}: got {shape} {request}, {expected}")
+    if not features.shape[1]:
+        raise ContractError(f"{name}: got no features {request}, expected at least one")
+    if features.dtype != torch.float32:
         raise ContractError(
-            f"{name}: got features of {found.dtype}, expected torch.float32"
+            f"{name}: got features of {features.dtype}, expected torch.float32"
         )
-    return found
+    return features
 
 
 def _check_parameters(body: nn.Module) -> None:
-    """Refuse parameters that cannot be trained in, or sent as, NumPy's float32."""
+    """Refuse trained parameters but float32, and buffers that NumPy does not have."""
     name = type(body).__name__
     for key, parameter in body.named_parameters():
         if is_lazy(parameter):

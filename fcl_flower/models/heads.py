@@ -1,4 +1,4 @@
-"""A shared body with one linear head per task, or one for all."""
+"""A shared body with a linear head for each task, or with a single head."""
 
 import copy
 from collections.abc import Sequence
@@ -14,12 +14,15 @@ from fcl_flower.models.normalisation import FIXED, Normalisation
 Body = TypeVar("Body", bound=nn.Module)
 
 CLOSED = -1e9
-"""Logit of a class that a growing head does not have yet: its probability and all its
-gradients are 0. Finite, since an infinite one would make 0 times infinity of them."""
+"""The logit of a class that a growing head does not have yet.
+
+The class's probability and all its gradients are 0. The logit is finite, since 0 times
+infinity is NaN.
+"""
 
 
 def mask_logits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Set the logits, shape (batch, classes), of all but some labels to `CLOSED`."""
+    """Set logits, shape (batch, classes), to `CLOSED` except for ``labels``."""
     closed = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     closed[labels] = False
     return logits.masked_fill(closed, CLOSED)
@@ -29,10 +32,10 @@ class GrowingHead(nn.Module):
     """A layer from features to logits, some of which may be closed."""
 
     closed: Tensor | None = None
-    """Which logits are, bool, shape (classes,); None for none."""
+    """The mask of closed classes, bool, shape (classes,); None if none is closed."""
 
     def hide(self, logits: Tensor) -> Tensor:
-        """Set the logits, shape (batch, classes), of closed classes to `CLOSED`."""
+        """Set the logits of closed classes, shape (batch, classes), to `CLOSED`."""
         return (
             logits if self.closed is None else logits.masked_fill(self.closed, CLOSED)
         )
@@ -47,13 +50,10 @@ class Head(GrowingHead, nn.Linear):
 
 
 class Network(nn.Module):
-    """Copies of a body and of one head: what answers for a task, apart from the rest.
-
-    Nothing of it has a gradient.
-    """
+    """The network of one task: frozen copies of a body and of the task's head."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
-        """Copy both as they are now."""
+        """Copy body and head with their present weights."""
         super().__init__()
         self.body, self.head = copy.deepcopy(body), copy.deepcopy(head)
         self.eval().requires_grad_(False)
@@ -65,19 +65,21 @@ class Network(nn.Module):
 
 
 class MultiHeadModel(nn.Module):
-    """A network whose parameters say by name who owns them.
+    """A body with heads, whose parameters' names say whether they are shared.
 
-    ``body.*`` is shared between the clients. ``heads.N.*`` belongs to task N and
-    stays private, unless there is a single head, which is shared as well.
+    Clients share ``body.*``. ``heads.N.*`` belongs to task N and stays private, unless
+    there is a single head, which is shared, too.
 
     Attributes:
-        body: maps ``(batch, *input_shape)`` to (batch, features).
-        heads: `GrowingHead` modules, one per task or exactly one; `Head`, unless the
-            algorithm has others (`ClientLearner.replace_heads`).
+        body: module from ``(batch, *input_shape)`` to (batch, features).
+        heads: `GrowingHead` modules, one for each task or exactly one. They are `Head`,
+            unless the algorithm replaces them (`ClientLearner.replace_heads`).
         input_shape: shape of one input, such as (3, 32, 32); (-1,) for text.
-        single_head: one head serves every task.
+        single_head: whether one head serves every task.
         smallest_batch: fewest inputs that the body takes in training.
-        normalisation: of the pixels of images that it takes.
+        features: number of the body's features.
+        classes: number of logits of a head.
+        normalisation: normalisation of the images that the body takes.
     """
 
     normalisation: Normalisation = FIXED
@@ -103,39 +105,44 @@ class MultiHeadModel(nn.Module):
         self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
 
     def reset(self, initial: Self) -> bool:
-        """Become what an initial network is: its values, modes, flags, closed logits.
+        """Copy the values, modes, flags and closed classes of an initial model.
 
-        False where this one was rebuilt: a module or a tensor is of another kind.
+        Returns:
+            False, without any copy, if a module or a tensor of this model is of another
+            kind than the initial model's.
         """
         if _form(self) != _form(initial):
             return False
         with torch.no_grad():
-            for own, first in zip(_tensors(self), _tensors(initial), strict=True):
-                own.requires_grad_(first.requires_grad)
-                own.grad = None
-                if own is not first:
-                    own.copy_(first)
-        for module, known in zip(self.modules(), initial.modules(), strict=True):
-            module.training = known.training
+            for tensor, source in zip(_tensors(self), _tensors(initial), strict=True):
+                tensor.requires_grad_(source.requires_grad)
+                tensor.grad = None
+                if tensor is not source:
+                    tensor.copy_(source)
+        for module, first in zip(self.modules(), initial.modules(), strict=True):
+            module.training = first.training
             if isinstance(module, GrowingHead):
-                module.closed = cast(GrowingHead, known).closed
+                module.closed = cast(GrowingHead, first).closed
         return True
 
     def body_of(self, kind: type[Body], expected: str) -> Body:
-        """Refuse a body of another kind than a method trains; ``expected`` says why."""
+        """Return the body if it is of the kind that a method trains; refuse others.
+
+        ``expected`` says in the error which models the method takes.
+        """
         if not isinstance(self.body, kind):
             raise config_error("model.name", type(self.body).__name__, expected)
         return self.body
 
     def head_index(self, task: int) -> int:
-        """Find the index in ``heads`` that answers for ``task``."""
+        """Find the index in ``heads`` of the head of ``task``."""
         return 0 if self.single_head else task
 
     def restrict_head(self, labels: Sequence[int]) -> None:
-        """Open only some classes of the single head, by their indices.
+        """Open only ``labels``, which are indices, in the single head.
 
-        The rows of the others have no gradient and stay as they are: a head to which
-        rows are added as classes come, or a softmax restricted to a client's labels.
+        The rows of other classes have no gradient and stay. This makes a head that
+        grows as classes come, or a softmax restricted to a client's labels.
         """
         head = cast(GrowingHead, self.heads[0])
         device = next(head.parameters()).device
@@ -146,8 +153,8 @@ class MultiHeadModel(nn.Module):
     def shared_names(self) -> tuple[str, ...]:
         """List the parameters and buffers that clients share.
 
-        Frozen parameters are not among them: they are the same everywhere. A parameter
-        that has several names, as tied weights have, goes by its first.
+        Frozen parameters are left out, since they are the same everywhere. A parameter
+        with several names, such as a tied weight, is listed by its first name.
         """
         trained = {n for n, p in self.named_parameters() if p.requires_grad}
         left_out = {n for n, _ in self.named_parameters(remove_duplicate=False)}
@@ -160,31 +167,35 @@ class MultiHeadModel(nn.Module):
         )
 
     def head_names(self, task: int) -> tuple[str, ...]:
-        """List the private parameters that answer for ``task``."""
+        """List the private parameters of the head of ``task``."""
         if self.single_head:
             return ()
         return (f"heads.{task}.weight", f"heads.{task}.bias")
 
     def embed(self, x: Tensor) -> Tensor:
-        """Embed inputs before any training, shape (batch, D), where the body can."""
-        known = getattr(self.body, "embed", None)
-        if known is None:
+        """Embed inputs before any training, shape (batch, D).
+
+        Raises:
+            ContractError: the body has no method ``embed``.
+        """
+        embed = getattr(self.body, "embed", None)
+        if embed is None:
             raise ContractError(f"{type(self.body).__name__} embeds no inputs")
-        found: Tensor = known(x)
-        return found
+        embeddings: Tensor = embed(x)
+        return embeddings
 
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Bring inputs as far as frozen parts of the body do.
+        """Compute the output of the frozen parts in front of the body.
 
-        `forward` takes the result in place of ``x``; it does not change in training. Of
-        a body without frozen parts in front it is ``x`` itself.
+        `forward` takes the result in place of ``x``; training does not change it. For a
+        body without such parts it is ``x`` itself.
         """
-        known = getattr(self.body, "frozen_features", None)
-        found: Tensor = x if known is None else known(x)
-        return found
+        compute = getattr(self.body, "frozen_features", None)
+        features: Tensor = x if compute is None else compute(x)
+        return features
 
     def network(self, task: int) -> Network:
-        """Copy what answers for ``task``, with the weights that it has now."""
+        """Copy the body and the head of ``task`` with their present weights."""
         return Network(self.body, self.heads[self.head_index(task)])
 
     @override

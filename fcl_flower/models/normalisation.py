@@ -1,4 +1,4 @@
-"""By what the pixels of images are standardized before a network sees them."""
+"""The standardization of images' pixels before a network sees them."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 
 class Normalisation(NamedTuple):
-    """Standardize pixels between 0 and 1: ``(x - mean) / deviation``.
+    """A standardization of pixels between 0 and 1: ``(x - mean) / deviation``.
 
-    Both have one value for all channels, or one for each; deviations are above 0.
+    Mean and deviation have one value for all channels, or a value for each channel.
+    Deviations are above 0.
     """
 
     mean: tuple[float, ...] = (0.5,)
@@ -20,23 +21,23 @@ class Normalisation(NamedTuple):
         return (pixels - mean) / deviation
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Turn standardized images back to pixels between 0 and 1."""
+        """Convert standardized images back to pixels between 0 and 1."""
         mean, deviation = (_by_channel(values, images) for values in self)
         return images * deviation + mean
 
 
 FIXED = Normalisation()
-"""The same for all data: that of a network which has none of its own."""
+"""The normalisation of networks without a normalisation of their own."""
 
 PIXELS = Normalisation((0.0,), (1.0,))
-"""That which leaves pixels between 0 and 1 as they are."""
+"""The normalisation that leaves pixels between 0 and 1 unchanged."""
 
 
 def own_normalisation(body: nn.Module) -> Normalisation:
-    """Ask a body for the mean and deviation of the pixels that it was trained on.
+    """Return the normalisation of the pixels on which a body was trained.
 
-    They are its ``pixel_mean`` and ``pixel_deviation``, a number for each channel; of
-    one that has none they are `FIXED`.
+    It consists of the body's ``pixel_mean`` and ``pixel_deviation``, with a number for
+    each channel. It is `FIXED` for a body without these attributes.
     """
     mean = getattr(body, "pixel_mean", FIXED.mean)
     deviation = getattr(body, "pixel_deviation", FIXED.deviation)

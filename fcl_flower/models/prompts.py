@@ -1,7 +1,8 @@
-"""Frozen transformers whose attention is shown prompts that each input chooses.
+"""Frozen transformers with prompts in their attention, which depend on the input.
 
-CODA-Prompt: Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4.
-Prefix tuning: Li and Liang, ACL 2021, https://arxiv.org/abs/2101.00190.
+The prompts are those of CODA-Prompt: Smith et al., CVPR 2023,
+https://arxiv.org/abs/2211.13218, section 4. They act by prefix tuning: Li and Liang,
+ACL 2021, https://arxiv.org/abs/2101.00190.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +22,28 @@ _KEYS = ("key", "k_lin", "k_proj")
 _VALUES = ("value", "v_lin", "v_proj")
 _CHUNK = 64
 _TINY: Final = 1e-24
-"""Least squared length that is divided by, so that no query divides by 0."""
+"""The least squared length of a divisor, so that no query divides by 0."""
 
 
 class Components(NamedTuple):
-    """Components of one block: M of them."""
+    """The M prompt components of one block."""
 
     keys: Tensor
-    """K, shape (M, D)."""
+    """The keys K, shape (M, D)."""
     attention: Tensor
-    """A, shape (M, D)."""
+    """The attention vectors A, shape (M, D)."""
     prompts: Tensor
-    """P, shape (M, prompt length, D)."""
+    """The prompt components P, shape (M, prompt length, D)."""
 
 
 class PromptPool(nn.Module):
-    """The components of one block, of which a query makes its prompt.
+    """The components of one block, from which a query makes its prompt.
 
-    Those that are trained start as orthonormal rows, P as rows of all its numbers.
+    The trained components start as orthonormal rows; a row of P has all its numbers.
 
     Attributes:
-        keys, attention, prompts: see `Components`.
-        older: components that take part besides, in front, and are not trained.
+        keys, attention, prompts: trained `Components`.
+        older: frozen components that stand in front of the trained ones, or None.
     """
 
     def __init__(self, count: int, length: int, width: int) -> None:
@@ -54,14 +55,14 @@ class PromptPool(nn.Module):
         self.prompts = nn.Parameter(flat.view(count, length, width))
 
     def components(self) -> Components:
-        """Collect all that take part: ``older`` first."""
-        own = Components(self.keys, self.attention, self.prompts)
+        """Collect the older and the trained components, in this order."""
+        trained = Components(self.keys, self.attention, self.prompts)
         if self.older is None:
-            return own
-        return Components(*map(torch.cat, zip(self.older, own, strict=True)))
+            return trained
+        return Components(*map(torch.cat, zip(self.older, trained, strict=True)))
 
     def join(self) -> None:
-        """Make ``older`` its own; nothing of it is trained any more."""
+        """Join the older and the trained components, and freeze all of them."""
         self.keys, self.attention, self.prompts = (
             nn.Parameter(part.detach(), requires_grad=False)
             for part in self.components()
@@ -78,16 +79,16 @@ class PromptPool(nn.Module):
         Returns:
             shape (batch, prompt length, D).
         """
-        found = self.components()
-        key = normalize(found.keys, dim=1)
-        length = query.square() @ found.attention.square().T  # |q * A_m|^2
-        similar = (query @ (found.attention * key).T) * length.clamp_min(_TINY).rsqrt()
-        return torch.einsum("bm,mld->bld", similar, found.prompts)
+        keys, attention, prompts = self.components()
+        key = normalize(keys, dim=1)
+        length = query.square() @ attention.square().T  # |q * A_m|^2
+        similar = (query @ (attention * key).T) * length.clamp_min(_TINY).rsqrt()
+        return torch.einsum("bm,mld->bld", similar, prompts)
 
     def orthogonality(self) -> Tensor:
-        """Add up ``mean((T T^T - I)^2)`` of K, A and flattened P (equation 8).
+        """Sum ``mean((T T^T - I)^2)`` over T = K, A and flattened P (equation 8).
 
-        The mean is that of the released code; the equation has the sum.
+        The released code has this mean; the equation has a sum in its place.
         """
         total = torch.zeros((), device=self.keys.device)
         for rows in self.components():
@@ -98,29 +99,29 @@ class PromptPool(nn.Module):
 
 
 class Prefix:
-    """Tokens that a linear layer returns in the place of its first ones."""
+    """A forward hook that replaces the first tokens of a linear layer's output."""
 
     tokens: Tensor | None = None
-    """Shape (batch, count, outputs); None for none."""
+    """The tokens, shape (batch, count, outputs); None replaces nothing."""
 
     def __call__(
         self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
     ) -> Tensor:
-        """Act behind a layer (a forward hook)."""
+        """Return a layer's output with the first tokens replaced."""
         if self.tokens is None:
             return output
-        found = self.tokens.to(output.dtype)
-        return torch.cat([found, output[:, found.shape[1] :]], 1)
+        tokens = self.tokens.to(output.dtype)
+        return torch.cat([tokens, output[:, tokens.shape[1] :]], 1)
 
 
 class PromptedTransformer(Transformer):
     """A frozen transformer with prefix tuning in its first blocks.
 
-    The query q is what the encoder makes of an input without any prompt: the class
-    token of an image, the mean over the tokens of a text. The first half of a block's
+    The query q is the encoder's output for an input without any prompt: the class token
+    of an image, or the mean over the tokens of a text. The first half of a block's
     prompt stands in front of the keys of its attention, the second half in front of the
-    values. Both are put there behind the projections, as in the released code; the
-    paper has them before.
+    values. Both halves enter behind the projections, as in the released code; in the
+    paper they enter before them.
     """
 
     def __init__(self, params: PromptParams) -> None:
@@ -144,16 +145,16 @@ class PromptedTransformer(Transformer):
 
     @property
     def prompt_pools(self) -> list[PromptPool]:
-        """The pools, in the order of their blocks."""
+        """The prompt pools in the order of their blocks."""
         return cast(list[PromptPool], list(self.pools))
 
     @contextmanager
     def after(self, older: Sequence[Mapping[str, Tensor]]) -> Iterator[None]:
-        """Let components of earlier tasks take part as long as the context is open.
+        """Let the components of earlier tasks take part within the context.
 
         Args:
-            older: of each task, in order, the tensors of the pools by their names
-                here, such as ``pools.0.keys``.
+            older: tensors of the pools of each task, in order, by their names in this
+                module, such as ``pools.0.keys``.
         """
         for place, pool in enumerate(self.prompt_pools if older else ()):
             pool.older = Components(
@@ -181,7 +182,7 @@ class PromptedTransformer(Transformer):
 
     @torch.no_grad()
     def query(self, entered: Hidden) -> Tensor:
-        """Compute q, shape (batch, D), of the input of the first block."""
+        """Compute the query q, shape (batch, D), from the input of the first block."""
         last = self.run(entered, 0, len(self.blocks))
         values = self.normalized(last)
         return token_mean(values, last.mask) if self.text else values[:, 0]
@@ -189,11 +190,11 @@ class PromptedTransformer(Transformer):
     @override
     @torch.no_grad()
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Compute the query and the input of the first block once.
+        """Compute the query and the input of the first block, which are fixed.
 
         Returns:
-            shape (N, 1 + tokens, D + 1): q and a 0, and behind them what a frozen
-            `Transformer` returns.
+            shape (N, 1 + tokens, D + 1): the query and a 0 as the first token, and then
+            the tokens of `Transformer.frozen_features`.
         """
         entered = super().frozen_features(x)
         if not len(x):
@@ -207,18 +208,18 @@ class PromptedTransformer(Transformer):
     @override
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:
-        """Embed inputs by the encoder alone, shape (N, D), without prompts."""
+        """Embed inputs by the encoder without prompts, shape (N, D)."""
         if not len(x):
             return torch.zeros(0, self.features, device=x.device)
         parts = (self.enter(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK))
         return torch.cat([self.pool(self.run(p, 0, len(self.blocks))) for p in parts])
 
     def _prompted(self, hidden: Hidden, number: int, prompt: Tensor) -> Hidden:
-        """Run one block whose attention sees a prompt, (batch, prompt length, D).
+        """Run one block with a prompt, (batch, prompt length, D), in its attention.
 
-        Tokens of zeros make room for it. Their keys and values are the prompt, and
-        what the block makes of themselves is cut off; all else in a block looks at one
-        token at a time.
+        Tokens of zeros make room for the prompt, which becomes their keys and values.
+        Their outputs are cut off. All other operations of a block see one token at a
+        time.
         """
         half = prompt.shape[1] // 2
         roomy = Hidden(
@@ -229,26 +230,26 @@ class PromptedTransformer(Transformer):
         for prefix, tokens in zip(prefixes, parts, strict=True):
             prefix.tokens = tokens
         try:
-            found = self.run(roomy, number, number + 1)
+            output = self.run(roomy, number, number + 1)
         finally:
             for prefix in prefixes:
                 prefix.tokens = None
-        return Hidden(found.values[:, half:], hidden.mask)
+        return Hidden(output.values[:, half:], hidden.mask)
 
     def _attach(
         self, block: nn.Module, names: tuple[str, ...], params: PromptParams
     ) -> Prefix:
-        found = [
+        layers = [
             module
             for name, module in block.named_modules()
             if isinstance(module, nn.Linear) and name.split(".")[-1] in names
         ]
-        if len(found) != 1 or found[0].out_features != self._width:
+        if len(layers) != 1 or layers[0].out_features != self._width:
             expected = (
                 "one whose blocks have one linear layer of the encoder's width called "
                 f"{' or '.join(names)}, in front of which a prompt stands"
             )
             raise config_error("encoder", params.encoder, expected)
         prefix = Prefix()
-        found[0].register_forward_hook(prefix)
+        layers[0].register_forward_hook(prefix)
         return prefix

@@ -1,4 +1,4 @@
-"""All models by name, and what suits them: known before torch is loaded."""
+"""The registry of models and their defaults, which does not load torch."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
     from torch import nn
 
 TEXT = (-1,)
-"""The input shape of a model for text: token ids, as many as there are."""
+"""The input shape of a model for texts with any number of token ids."""
 
 TABULAR = (0,)
-"""That of a model for tabular data of any number of columns."""
+"""The input shape of a model for tabular data with any number of columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """How a model is made, and what suits it.
+    """The function that makes a model's body, and the model's defaults.
 
     Attributes:
-        body: returns an `nn.Module` from ``(batch, *input_shape)`` to
-            (batch, features); itself or as ``module:name``, imported when it is
-            called. Its arguments are the table of word vectors where ``input_shape``
-            is `TEXT` and there is no encoder, the number of columns where it is
-            `TABULAR`, and after them the ``params`` where these have any field.
-        input_shape: of one input: (C, H, W) of an image, (C, T) of a series of T steps,
-            (columns,) of a row, `TEXT` or `TABULAR`.
-        features: width of what the body returns; 0 where its ``features`` say it.
-        batch_size: examples in a training step, where the user gives none.
-        learning_rate: Adam's rate at the start of a task, likewise.
+        body: callable that returns an `nn.Module` from ``(batch, *input_shape)`` to
+            (batch, features); or its name ``module:name``, imported when it is called.
+            Its arguments are the table of word vectors if ``input_shape`` is `TEXT` and
+            there is no encoder, or the number of columns if it is `TABULAR`; then
+            ``params`` if these have any field.
+        input_shape: shape of one input: (C, H, W) of an image, (C, T) of a series of T
+            steps, (columns,) of a row, `TEXT` or `TABULAR`.
+        features: number of the body's features; 0 if its attribute ``features`` has it.
+        batch_size: default number of examples in a training step.
+        learning_rate: default of Adam's rate at the start of a task.
         summary: one line for people.
-        params: the parameter model of the family.
-        encoder: ``whole``, a pre-trained encoder that is trained on, ``enhanced``, a
-            frozen one with Enhancers, ``lora``, one with LoRA, ``prompted``, one with
-            prompts, or ``frozen``, one alone; empty for a network that is made from
-            nothing.
+        params: parameter model of the family.
+        encoder: kind of pre-trained encoder: ``whole`` is trained as a whole. The
+            others are frozen: ``enhanced`` with Enhancers, ``lora`` with LoRA,
+            ``prompted`` with prompts, ``frozen`` without anything. Empty for a network
+            without a pre-trained encoder.
     """
 
     body: "str | Callable[..., nn.Module]"
@@ -55,81 +55,81 @@ class ModelEntry:
 
     @property
     def modality(self) -> str:
-        """One of ``images``, ``time-series``, ``tabular`` and ``text``."""
+        """The modality: ``images``, ``time-series``, ``tabular`` or ``text``."""
         if self.input_shape == TEXT:
             return "text"
         return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
 
 
 class LeNetParams(Params):
-    """Settings of `LeNet`."""
+    """The settings of `LeNet`."""
 
     width: float = Field(1.0, gt=0)
-    """Factor of the numbers of channels and neurons; 1 for those of the paper."""
+    """Factor of the numbers of channels and neurons; 1 for the paper's numbers."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Fraction of the neurons of each fully connected layer that a training step leaves
     out, at least 0 and below 1."""
 
 
 class PatchFiltersParams(Params):
-    """Settings of the fixed filters."""
+    """The settings of the fixed filters."""
 
     filters: int = Field(100, ge=1)
-    """Filters; each gives two features a part of the image."""
+    """Number of filters; each gives two features for each part of the image."""
     patch: int = Field(6, ge=2, le=16)
     """Pixels a side of a patch."""
     grid: int = Field(2, ge=1, le=8)
-    """Parts a side of the image, over each of which answers are averaged."""
+    """Parts a side of the image; a filter's responses are averaged over each part."""
 
 
 class EfficientNetLiteParams(Params):
-    """Settings of the pre-trained EfficientNet-Lite."""
+    """The settings of the pre-trained EfficientNet-Lite."""
 
     image_size: int = Field(112, ge=32)
-    """Pixels a side to which it enlarges images: with more it is slower and, up to the
-    224 of its training, sees more."""
+    """Pixels a side to which the network scales images. With more pixels it is slower
+    and, up to the 224 of its training, sees more."""
 
 
 class FrozenParams(EncoderParams):
-    """Settings of the models whose encoder is all frozen; Enhancers have none."""
+    """The settings of the models whose encoder is frozen, without added modules."""
 
     pooled_blocks: int = Field(2, ge=1)
-    """From how many of the blocks, the last ones, the features are taken: the mean over
-    tokens of each, side by side."""
+    """Number of the last blocks whose means over tokens, side by side, are the
+    features."""
 
 
 class LoraParams(EncoderParams):
-    """Settings of a frozen encoder with LoRA."""
+    """The settings of a frozen encoder with LoRA."""
 
     num_blocks: int = Field(0, ge=0)
-    """How many of the blocks, the last ones, have layers that learn; 0 for all."""
+    """Number of the encoder's last blocks whose layers learn; 0 for all."""
     rank: int = Field(2, ge=1)
-    """Rank of what a linear layer learns, at least 1."""
+    """Rank of a linear layer's learned change, at least 1."""
     layers: Literal["all", "attention", "keys-values"] = "all"
-    """Which linear layers of a block learn: all, those of queries and values
-    (``attention``; of timm the one that makes both, and keys), or those of keys and
-    values."""
+    """Linear layers of a block that learn: all; those of queries and values
+    (``attention``; timm has one layer for queries, keys and values); or those of keys
+    and values."""
 
 
 class PromptParams(EncoderParams):
-    """Settings of a frozen encoder with prompts."""
+    """The settings of a frozen encoder with prompts."""
 
     num_blocks: int = Field(5, ge=1)
-    """How many of the blocks, the first ones, have prompts: 5 of 12 in the paper. All,
-    where the encoder has fewer."""
+    """Number of the encoder's first blocks that have prompts: 5 of 12 in the paper. An
+    encoder with fewer blocks has prompts in all."""
     components: int = Field(10, ge=1)
     """Components of a block's pool; in `coda-prompt` those that a task adds. The paper
     has 100 for ten tasks."""
     prompt_length: int = Field(8, ge=2, multiple_of=2)
-    """Tokens of a prompt, even: the first half stands in front of the keys, the other
-    in front of the values."""
+    """Tokens of a prompt, an even number. The first half stands in front of the keys,
+    the second half in front of the values."""
 
 
 class DisentangledParams(EncoderParams):
-    """Settings of an encoder of texts with two spaces on top."""
+    """The settings of an encoder of texts with two spaces on top."""
 
     max_tasks: int = Field(50, ge=1)
-    """Tasks that can be told apart by the specific space, at most."""
+    """Largest number of tasks that the task-specific space can tell apart."""
 
 
 _RGB = (3, 32, 32)
@@ -160,7 +160,7 @@ _NETWORKS: dict[str, tuple[str, tuple[int, ...], int, int, float, type[Params]]]
     ),
     "resnet18": ("convolutional:ResNet18", _RGB, 512, 50, 1e-3, Params),
 }
-"""By name the first five fields of a `ModelEntry`, and its ``params``."""
+"""The first five fields of a `ModelEntry`, and its ``params``, by name."""
 
 _SUMMARIES = {
     "small": "two convolutions for 8x8 digits",
@@ -190,7 +190,7 @@ _ENCODERS: dict[str, tuple[str, float, type[Params], str]] = {
     "lora-": ("adapters:LoraTransformer", 3e-3, LoraParams, "lora"),
     "prompted-": ("prompts:PromptedTransformer", 1e-2, PromptParams, "prompted"),
 }
-"""By what a name begins with, of a pre-trained encoder: body, rate, params, kind."""
+"""The body, rate, params and kind of a model with a pre-trained encoder, by prefix."""
 
 _ENCODER_SUMMARIES = {
     "": "a pre-trained encoder of {}, trained as a whole",
@@ -206,8 +206,8 @@ _ENCODER_SUMMARIES = {
 def _built_in() -> Iterator[tuple[str, ModelEntry]]:
     home = "fcl_flower.models"
     for name, (body, shape, width, size, rate, params) in _NETWORKS.items():
-        about = _SUMMARIES[name]
-        entry = ModelEntry(f"{home}.{body}", shape, width, size, rate, about, params)
+        summary = _SUMMARIES[name]
+        entry = ModelEntry(f"{home}.{body}", shape, width, size, rate, summary, params)
         yield name, entry
     for name, shape, size, inputs in (
         ("transformer", TEXT, 16, "texts"),
@@ -215,14 +215,17 @@ def _built_in() -> Iterator[tuple[str, ModelEntry]]:
     ):
         for prefix, (body, rate, params, kind) in _ENCODERS.items():
             if prefix != "disentangled-" or inputs == "texts":
-                about = _ENCODER_SUMMARIES[prefix].format(inputs)
-                fields = f"{home}.{body}", shape, 0, size, rate, about, params, kind
+                summary = _ENCODER_SUMMARIES[prefix].format(inputs)
+                fields = f"{home}.{body}", shape, 0, size, rate, summary, params, kind
                 yield f"{prefix}{name}", ModelEntry(*fields)
 
 
 MODELS = Registry("model", "fcl_flower.models", ModelEntry, dict(_built_in()))
-"""All models. Another package declares a `ModelEntry` under ``fcl_flower.models``;
-``with MODELS.registered(name, from_module(...))`` adds one to this process."""
+"""The registry of models.
+
+Another package declares a `ModelEntry` under ``fcl_flower.models``. The context
+``with MODELS.registered(name, from_module(...))`` adds a model to this process.
+"""
 
 
 def model_entry(name: str) -> ModelEntry:

@@ -1,4 +1,4 @@
-"""Vision transformers of the library timm, in the form of Hugging Face's models."""
+"""Vision transformers of the library timm with the interface of Hugging Face's."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +14,12 @@ from fcl_flower.core.errors import config_error
 
 
 class TimmEncoder(nn.Module):
-    """A vision transformer of timm without its head, with the attributes of the others.
+    """A vision transformer of timm without its head, like an encoder of Hugging Face.
 
     Attributes:
-        network: timm's own, with its own names.
-        config: what is asked of the configuration of the others.
+        network: timm's network, with timm's names.
+        config: attributes that `fcl_flower.models.encoder` reads of Hugging Face's
+            configurations.
     """
 
     def __init__(self, network: VisionTransformer) -> None:
@@ -36,8 +37,8 @@ class TimmEncoder(nn.Module):
         """Compute the input of the first block, shape (batch, tokens, D)."""
         network = self.network
         placed = network._pos_embed(network.patch_embed(images))
-        found: Tensor = network.norm_pre(network.patch_drop(placed))
-        return found
+        entered: Tensor = network.norm_pre(network.patch_drop(placed))
+        return entered
 
     def resize(self, size: int) -> None:
         """Interpolate the table of positions for images of ``size`` pixels a side."""
@@ -46,35 +47,35 @@ class TimmEncoder(nn.Module):
 
     @override
     def forward(self, pixel_values: Tensor) -> SimpleNamespace:
-        found = self.network.forward_features(pixel_values)
-        return SimpleNamespace(last_hidden_state=found)
+        states = self.network.forward_features(pixel_values)
+        return SimpleNamespace(last_hidden_state=states)
 
 
 def load_timm(source: str, *, weights: bool = True) -> TimmEncoder:
-    """Load a vision transformer, without its head.
+    """Load a vision transformer without its head.
 
     Args:
         source: a name of timm, whose weights are on the Hugging Face Hub; such a name
-            and a file of weights, ``NAME:FILE``; or a folder that timm's
+            with a file of weights, ``NAME:FILE``; or a folder that timm's
             ``save_for_hf`` wrote.
-        weights: without them nothing is read or drawn: shapes alone are right.
+        weights: whether to load weights; without them only the shapes are right.
 
     Raises:
-        ConfigError: there is nothing of this kind.
+        ConfigError: there is no such vision transformer.
     """
     name, _, file = source.partition(":")
-    about: dict[str, Any] = {"num_classes": 0}
+    options: dict[str, Any] = {"num_classes": 0}
     if (folder := Path(source).expanduser()).is_dir():
         name = f"local-dir:{folder}"
     elif file:
-        about["pretrained_cfg_overlay"] = {"file": str(Path(file).expanduser())}
+        options["pretrained_cfg_overlay"] = {"file": str(Path(file).expanduser())}
     try:
         with torch.device("meta"):
-            network = timm.create_model(name, **about)
+            network = timm.create_model(name, **options)
         if not isinstance(network, VisionTransformer):
             raise TypeError(f"{type(network).__name__} is no VisionTransformer")
         if weights:
-            network = timm.create_model(name, pretrained=True, **about)
+            network = timm.create_model(name, pretrained=True, **options)
     except (OSError, RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise config_error(

@@ -1,4 +1,4 @@
-"""The network for text of Kim (EMNLP 2014), over word vectors that stay as they are."""
+"""The network for texts of Kim (EMNLP 2014), over fixed word vectors."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -15,18 +15,20 @@ DROPOUT = 0.3
 
 
 class Windows:
-    """The documents of a batch, as all windows of up to ``widest`` words.
+    """The windows of up to ``widest`` words in the documents of a batch.
 
     Attributes:
-        vectors: of the different words, shape (words, D).
-        counts: words of each document, shape (batch,).
+        vectors: vectors of the different words, shape (words, D).
+        counts: number of words of each document, shape (batch,).
     """
 
     def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
-        """Look up the words of documents (batch, words), padded with 0 at the end.
+        """Look up the words of documents.
 
-        A document shorter than ``widest``, the words of the widest filter, is padded to
-        that. ``table`` has the vector of each word number; its row 0 is zeros.
+        Args:
+            x: word numbers, shape (batch, words), padded with 0 at the end.
+            table: vector of each word number; row 0 is zeros.
+            widest: words of the widest filter; shorter documents are padded to it.
         """
         self.counts = (x != 0).sum(1).clamp(min=widest)
         x = pad(x, (0, max(0, widest - x.shape[1])))
@@ -38,35 +40,38 @@ class Windows:
         self.vectors = table[words]
 
     def taps(self, width: int) -> Tensor:
-        """Find, for each window, the rows of (word, tap) that it sums, (N, width)."""
+        """Find the rows of (word, tap) that each window sums, shape (N, width)."""
         starts = torch.nonzero(self._left >= width)
         offsets = torch.arange(width, device=starts.device)
         rows: Tensor = self._words[starts + offsets] * width + offsets
         return rows
 
     def responses(self, weight: Tensor) -> Tensor:
-        """Compute the responses of filters (F, D, width) to all windows, (N, F)."""
+        """Compute the responses (N, F) of filters (F, D, width) to all windows."""
         filters, _, width = weight.shape
         products = self.vectors @ weight.permute(1, 2, 0).flatten(1)
         rows = products.view(-1, filters)
         return embedding_bag(self.taps(width), rows, mode="sum")
 
     def over_time(self, responses: Tensor, width: int, kind: str) -> Tensor:
-        """Reduce by "max", "min" or "sum" over each document's windows, (batch, F)."""
-        if not len(self.counts):  # no documents, which segment_reduce refuses
+        """Reduce responses by ``kind`` over each document's windows, to (batch, F).
+
+        ``kind`` is "max", "min" or "sum".
+        """
+        if not len(self.counts):  # segment_reduce refuses an empty batch
             return responses
         lengths = self.counts - width + 1
         return torch.segment_reduce(responses, kind, lengths=lengths, axis=0)
 
     def largest(self, weight: Tensor) -> Tensor:
         """Take the maximum over time, (batch, F); differentiable in ``weight``."""
-        # Mixed precision would round what is summed, and make windows tie.
+        # Mixed precision would round the summands, so that windows would tie.
         with torch.autocast(weight.device.type, enabled=False):
             return cast(Tensor, _Largest.apply(weight, self))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def extremes(self, weight: Tensor) -> Tensor:
-        """Take maximum and minimum over time, (2, batch, F), without gradient."""
+        """Take maximum and minimum over time, (2, batch, F), without gradients."""
         responses, width = self.responses(weight), weight.shape[2]
         return torch.stack(
             [self.over_time(responses, width, kind) for kind in ("max", "min")]
@@ -74,13 +79,14 @@ class Windows:
 
 
 class _Places:
-    """What `Windows` computes, by tensors whose sizes only those of the batch decide.
+    """The windows of a batch for an exported graph.
 
-    A graph that is exported cannot look how many different words there are.
+    It computes the same as `Windows`. The sizes of its tensors follow from the batch's
+    shape, since an exported graph cannot count the different words.
     """
 
     def __init__(self, x: Tensor, table: Tensor, widest: int) -> None:
-        """Look up the words of all places, with padding behind each document."""
+        """Look up the words of documents, with padding behind each of them."""
         self._counts = (x != 0).sum(1, keepdim=True).clamp(min=widest)
         self._words = table[pad(x, (0, widest - 1))].transpose(1, 2)
 
@@ -90,11 +96,12 @@ class _Places:
 
     def extremes(self, weight: Tensor) -> Tensor:
         """Take maximum and minimum over time, (2, batch, F)."""
-        found = conv1d(self._words, weight)
-        starts = torch.arange(found.shape[2], device=found.device)
+        responses = conv1d(self._words, weight)
+        starts = torch.arange(responses.shape[2], device=responses.device)
         outside = (starts > self._counts - weight.shape[2])[:, None]
-        largest = found.masked_fill(outside, -torch.inf).amax(2)
-        return torch.stack([largest, found.masked_fill(outside, torch.inf).amin(2)])
+        largest = responses.masked_fill(outside, -torch.inf).amax(2)
+        smallest = responses.masked_fill(outside, torch.inf).amin(2)
+        return torch.stack([largest, smallest])
 
 
 class _Largest(torch.autograd.Function):
@@ -114,7 +121,7 @@ class _Largest(torch.autograd.Function):
         windows, (filters, depth, width) = ctx.windows, ctx.shape
         lengths = windows.counts - width + 1
         hits = responses == largest.repeat_interleave(lengths, 0)
-        # Windows of the same words tie; they share what they would all get alike.
+        # Windows of the same words tie, and share the gradient equally.
         share = gradients[0] / windows.over_time(hits.to(responses.dtype), width, "sum")
         window, column = torch.nonzero(hits, as_tuple=True)
         document = torch.arange(len(lengths), device=lengths.device)
@@ -128,15 +135,15 @@ class _Largest(torch.autograd.Function):
 
 
 class KimCnn(nn.Module):
-    """Body from (batch, words) to (batch, 384): filters of 3, 4 and 5 words.
+    """A body from (batch, words) to (batch, 384) with filters of 3, 4 and 5 words.
 
-    A filter slides over whole windows of one document only, so that the result
-    depends neither on padding nor on the other documents of a batch. The word vectors
-    are no parameter: they neither train nor travel.
+    A filter sees only whole windows of one document. So the result depends neither on
+    padding nor on other documents of the batch. The word vectors are no parameter: they
+    are neither trained nor sent.
     """
 
     def __init__(self, table: npt.NDArray[Any]) -> None:
-        """Take word vectors: float32, (words + 1, D); row 0 is padding, zeros."""
+        """Take word vectors, float32, shape (words + 1, D), with zeros in row 0."""
         super().__init__()
         self.register_buffer("table", torch.tensor(table), persistent=False)
         self.table: Tensor
@@ -158,10 +165,14 @@ class KimCnn(nn.Module):
         return features
 
     def extremes(self, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Compute the largest and smallest response of filters without bias.
+        """Compute the largest and smallest responses of filters without bias.
 
-        ``x`` is (batch, words), padded with 0; each of ``weights`` is (F, D, width) and
-        gets its maximum and minimum over time, shape (2, batch, F).
+        Args:
+            x: word numbers, shape (batch, words), padded with 0 at the end.
+            weights: filters of each width, shape (F, D, width).
+
+        Returns:
+            maximum and minimum over time for each of ``weights``, shape (2, batch, F).
         """
         kind = _Places if torch.compiler.is_compiling() else Windows
         windows = kind(x, self.table, max(WIDTHS))

@@ -1,1 +1,1 @@
-"""Differential privacy: what hides a client's data, and what it has cost."""
+"""Differential privacy: mechanisms that hide a client's data, and their cost."""

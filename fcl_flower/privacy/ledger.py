@@ -1,13 +1,13 @@
-"""What every client's data have cost so far, kept in a file, and the budget for it.
+"""The ledger of the privacy spent on each client's data, kept in a file, with a budget.
 
-Two observers see different things. The server, and whoever reads its connections, sees
-each update of a client, and one more each time that it asks for it. Other clients see
-means of updates: the noise of all who answered is in them but that of the observer, who
-knows its own. An update with a group that is no mean, such as an adapter that is handed
-on, is seen alone by them too.
+Two observers see different releases. The server, and anybody who reads its connections,
+sees each update of a client, and another one each time that it asks again. Other
+clients see means of updates. These contain the noise of all clients that answered,
+except for the observer, who knows its own noise. If an update has a group that is not
+averaged, such as an adapter for other clients, they see this update by itself, too.
 
-Nothing is gained by drawing clients for a round: the draw follows from the run's seed,
-which all know. A client pays for the rounds that it is asked in, no others.
+Drawing clients for a round does not amplify privacy, since the draw follows from the
+run's seed, which all know. A client pays only for the rounds in which it is asked.
 """
 
 import json
@@ -24,20 +24,20 @@ from fcl_flower.privacy.accounting import client_release, gaussian_epsilon
 Observer: TypeAlias = Literal["server", "clients"]
 OBSERVERS: Final[tuple[Observer, ...]] = ("server", "clients")
 Costs: TypeAlias = dict[str, dict[str, float]]
-"""mu^2 by client and round; text, as JSON has keys."""
+"""The costs mu^2 by client and round, which are texts, as keys of JSON."""
 
 FILE: Final = "privacy.json"
 
 
 class Ledger:
-    """Adds up what releases of clients' updates cost; used by the server.
+    """The server's ledger, which adds up the costs of releases of clients' updates.
 
-    The file is written before anything is asked for and before anything is given out,
-    so that nothing is forgotten when the server is killed. In a simulation a round that
-    is repeated brings the same noise again and costs nothing; elsewhere it costs anew.
+    The file is written before updates are asked for, and before they are given out. So
+    no cost is lost when the server is killed. In a simulation a repeated round has the
+    same noise and costs nothing; elsewhere it costs again.
 
     Attributes:
-        stopped: why the run ends early; empty while it does not.
+        stopped: reason why the run ends early; empty if it does not.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Ledger:
         plain_mean: bool = True,
         simulated: bool = False,
     ) -> None:
-        """Begin with nothing spent, in the folder of a run.
+        """Begin without costs.
 
         Args:
-            section: the settings of privacy.
-            folder: of the run.
-            plain_mean: updates are averaged. A median, or a choice among updates, may
-                be one client's alone, so that its own noise is all there is.
-            simulated: noise follows from the run's seed.
+            section: settings of privacy.
+            folder: folder of the run.
+            plain_mean: whether updates are averaged. A median, or a choice among
+                updates, may be a single client's and contain only its noise.
+            simulated: whether noise follows from the run's seed.
         """
         self._simulated = simulated
         self._plain_mean = plain_mean
@@ -65,33 +65,37 @@ class Ledger:
         self._spent: dict[Observer, Costs] = {observer: {} for observer in OBSERVERS}
 
     def restore(self) -> None:
-        """Continue with the costs in the file."""
+        """Continue with the costs in the file.
+
+        Raises:
+            WireError: the file is missing or damaged.
+        """
         try:
-            found = json.loads(self._path.read_text())
-            self._spent = {observer: _costs(found[observer]) for observer in OBSERVERS}
+            stored = json.loads(self._path.read_text())
+            self._spent = {observer: _costs(stored[observer]) for observer in OBSERVERS}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WireError(
-                f"{self._path}: expected what each client's data have cost, without "
+                f"{self._path}: expected the costs of each client's data, without "
                 f"which no budget can be kept ({type(error).__name__}: {error})"
             ) from error
 
     def ask(self, server_round: int, clients: Iterable[int]) -> None:
-        """Charge clients for the updates that they are about to be asked for.
+        """Charge clients for the updates for which the server is about to ask.
 
         Raises:
-            BudgetError: the round would exceed the budget, if all of them answer.
+            BudgetError: the round would exceed the budget, even if all clients answer.
         """
-        asked = list(clients)
+        numbers = list(clients)
         noise = self._section.noise_multiplier
-        mean = client_release(noise, self._noises(len(asked)))
-        self._check("clients", server_round, dict.fromkeys(asked, mean))
-        self._add("server", server_round, dict.fromkeys(asked, client_release(noise)))
+        mean = client_release(noise, self._noises(len(numbers)))
+        self._check("clients", server_round, dict.fromkeys(numbers, mean))
+        self._add("server", server_round, dict.fromkeys(numbers, client_release(noise)))
 
     def aggregate(self, server_round: int, updates: Mapping[int, Update]) -> None:
         """Charge clients for updates that are about to be aggregated and given out.
 
         Raises:
-            BudgetError: it would exceed the budget, as too few answered.
+            BudgetError: the round would exceed the budget, since too few answered.
         """
         noise = self._section.noise_multiplier
         mean = client_release(noise, self._noises(len(updates)))
@@ -105,7 +109,7 @@ class Ledger:
         self._add("clients", server_round, costs)
 
     def epsilons(self, observer: Observer) -> dict[int, float]:
-        """Compute epsilon by client that has cost anything, ascending."""
+        """Compute the epsilon of each client with costs, in the order of clients."""
         return {
             int(client): gaussian_epsilon(sum(rounds.values()), self._section.delta)
             for client, rounds in sorted(
@@ -152,8 +156,8 @@ class Ledger:
         return max(1, clients - 1) if self._plain_mean else 1
 
 
-def _costs(found: Mapping[str, Mapping[str, float]]) -> Costs:
+def _costs(stored: Mapping[str, Mapping[str, float]]) -> Costs:
     return {
         str(int(client)): {str(int(number)): float(mu) for number, mu in rounds.items()}
-        for client, rounds in found.items()
+        for client, rounds in stored.items()
     }

@@ -1,7 +1,7 @@
 """The Gaussian mechanism on a whole update: clip the difference, then add noise.
 
-McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963, algorithm 1, with all noise
-added by the client, before anything leaves it.
+It is algorithm 1 of McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963, except
+that the client adds all noise before anything leaves it.
 """
 
 import math
@@ -30,24 +30,24 @@ def privatize(
 ) -> Update:
     """Hide the data of the client that made an update.
 
-    All floating-point tensors are one vector: the difference from what was received,
-    from zero where nothing was. It is brought to the norm ``clip`` at most, and every
-    entry gets noise of the standard deviation ``noise_multiplier * clip``. What else
-    depends on data does not travel: an entry that was not sent counts as not changed,
-    whole numbers (BatchNorm counts its batches) stay as received, every client claims
-    one example, and there are no metrics.
+    The differences of all floating-point tensors from the received ones, or from zero
+    for tensors that were not received, are one vector. Its norm is clipped to ``clip``,
+    and every entry gets noise of the standard deviation ``noise_multiplier * clip``.
+    Nothing else that depends on data is sent. An absent entry counts as unchanged,
+    integers (BatchNorm's counts of batches) stay as received, the number of examples
+    is 1, and there are no metrics.
 
-    A group of sparse tensors of which nothing was received is made sparse again, which
-    is post-processing: entries within ``sqrt(2 ln D)`` standard deviations of zero, D
-    of them in the tensor, do not stand out of the noise (Donoho and Johnstone,
-    Biometrika 1994, the universal threshold) and are left out.
+    A sparse tensor that was not received becomes sparse again, which is
+    post-processing. Entries are left out within ``sqrt(2 ln D)`` standard deviations of
+    zero, for D entries of the tensor: they do not stand out of the noise (the universal
+    threshold, Donoho and Johnstone, Biometrika 1994).
 
     Args:
-        update: of a learner.
-        received: what the learner was given for it.
-        clip: C, above 0.
+        update: update of a learner.
+        received: tensors that the server sent for it.
+        clip: largest norm C, above 0.
         noise_multiplier: z, above 0.
-        rng: of the noise, secret (`secret_generator`).
+        rng: secret generator of the noise (`secret_generator`).
     """
     starts: dict[tuple[str, str], Array] = {}
     differences: dict[tuple[str, str], Values] = {}
@@ -58,8 +58,8 @@ def privatize(
             if tensor.dtype.kind == "f":
                 if isinstance(tensor, SparseArray):
                     tensor = tensor.overwrite(start)
-                moved = np.asarray(tensor, np.float64) - np.asarray(start, np.float64)
-                differences[group, name] = moved
+                change = np.asarray(tensor, np.float64) - np.asarray(start, np.float64)
+                differences[group, name] = change
     scale = _clipping(differences, clip)
     deviation = noise_multiplier * clip
     payload: dict[str, dict[str, AnyArray]] = {group: {} for group in update.payload}
@@ -70,16 +70,17 @@ def privatize(
             continue
         noise = rng.normal(0.0, deviation, tensor.shape)
         whole = start + (scale * differences[group, name] + noise)
-        if name.endswith("running_var"):  # of BatchNorm, which takes its root
+        if name.endswith("running_var"):  # BatchNorm takes its square root
             whole = np.maximum(whole, 0.0)
-        sent = whole.astype(tensor.dtype)
+        noisy = whole.astype(tensor.dtype)
         if not isinstance(tensor, SparseArray):
-            payload[group][name] = sent
+            payload[group][name] = noisy
         elif name in received.get(group, {}):
-            payload[group][name] = SparseArray.of_mask(sent, np.ones(sent.shape, bool))
+            everywhere = np.ones(noisy.shape, bool)
+            payload[group][name] = SparseArray.of_mask(noisy, everywhere)
         else:
-            least = deviation * math.sqrt(2 * math.log(max(tensor.size, 2)))
-            payload[group][name] = SparseArray.of_nonzero(sent, least)
+            threshold = deviation * math.sqrt(2 * math.log(max(tensor.size, 2)))
+            payload[group][name] = SparseArray.of_nonzero(noisy, threshold)
     return Update(payload, num_examples=1, stage=update.stage)
 
 
@@ -90,24 +91,27 @@ def _start(tensor: AnyArray, received: AnyArray | None) -> Array:
 
 
 def _clipping(differences: Mapping[tuple[str, str], Values], clip: float) -> float:
-    """Find the factor that brings the norm of all differences to ``clip`` at most.
+    """Compute the factor that clips the norm of all differences to ``clip``.
 
-    Of a difference that is not finite nothing is kept. That it is not must not be told
-    either, so that noise alone is sent.
+    Differences that are not finite are set to zero, so that noise alone is sent: the
+    server must not learn that they were not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norm = math.sqrt(sum(float(np.square(d).sum()) for d in differences.values()))
     if math.isfinite(norm):
         return min(1.0, clip / norm) if norm else 1.0
-    _LOG.warning("what was learned is not finite: noise is sent in its place")
+    _LOG.warning("the update is not finite: noise is sent in its place")
     for difference in differences.values():
         difference[...] = 0.0
     return 0.0
 
 
 SIMULATION: Final = "FCL_SIMULATION"
-"""Name of what is set in the environment of a simulation's processes. A setting of the
-run would come from the server, which must not choose the noise of its clients."""
+"""The environment variable of a simulation's processes.
+
+It is no setting of the run, since these come from the server, which must not choose the
+noise of its clients.
+"""
 
 
 def is_simulated() -> bool:
@@ -116,9 +120,10 @@ def is_simulated() -> bool:
 
 
 def secret_generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """Make a generator that nobody else can repeat, outside of a simulation.
+    """Make a secret generator, which nobody else can repeat.
 
-    In a simulation it follows from ``seed``, ``purpose`` and ``key`` (`derive`).
+    In a simulation the generator follows from ``seed``, ``purpose`` and ``key``, as in
+    `derive`, and is no secret.
     """
     if is_simulated():
         return np.random.default_rng(derive(seed, purpose, *key))
@@ -127,13 +132,13 @@ def secret_generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """Say for a while that this process is a simulation."""
-    before = os.environ.get(SIMULATION)
+    """Mark this process as a simulation within the context."""
+    previous = os.environ.get(SIMULATION)
     os.environ[SIMULATION] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[SIMULATION]
         else:
-            os.environ[SIMULATION] = before
+            os.environ[SIMULATION] = previous

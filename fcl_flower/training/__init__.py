@@ -1,1 +1,1 @@
-"""The local training loop, distillation, and NumPy <-> torch."""
+"""The local training loop, distillation, and conversion between NumPy and torch."""

@@ -1,7 +1,7 @@
 """Unbalanced classes: weights for the loss, or batches with as many of each class.
 
-Which of the two, says ``training.balance``. Classes are those of the labels that a
-round trains on; where a method replays old samples with them, these count too.
+``training.balance`` chooses between them. Classes are those of the labels that a round
+trains on, including the labels of replayed samples.
 """
 
 import torch
@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
-    """Compute inverse class frequencies, by which a sample weighs 1 on average.
+    """Compute class weights by inverse frequency; a sample's mean weight is 1.
 
     ``w_c = N / (C N_c)`` with N labels, C classes that occur and N_c labels of class c
-    (King and Zeng, Political Analysis 2001; "balanced" in scikit-learn). A sum over
-    samples that are weighted so has as much of each class.
+    (King and Zeng, Political Analysis 2001; "balanced" in scikit-learn). In a sum of
+    weighted samples each class then counts the same.
 
     Args:
         labels: int64, shape (N,), below ``classes``.
-        classes: of the head.
+        classes: number of classes of the head.
 
     Returns:
         float32, shape (classes,); 1 for a class that does not occur.
@@ -31,15 +31,15 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
 def mean_cross_entropy(
     logits: Tensor, labels: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Average the weighted cross-entropies of single samples; None weighs all alike.
+    """Compute the mean cross-entropy of samples, weighted by class.
 
-    It is divided by the number of samples, not by the sum of their weights: those of a
-    batch weigh as they do in the mean over all samples.
+    The divisor is the number of samples, not the sum of their weights. So a sample
+    weighs the same in its batch as in the mean over all samples.
 
     Args:
         logits: shape (batch, classes).
         labels: int64, shape (batch,).
-        weights: of the classes, shape (classes,).
+        weights: class weights, shape (classes,); None for equal weights.
     """
     if weights is None:
         return cross_entropy(logits, labels)
@@ -47,16 +47,17 @@ def mean_cross_entropy(
 
 
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw as many rows as there are, with as many of each class, but for one turn.
+    """Draw N rows so that the classes' counts differ by one at most.
 
-    Class-aware sampling (Shen, Lin and Huang, ECCV 2016,
-    https://arxiv.org/abs/1512.05830): classes take turns, each once in a random order,
-    then again. A class gives its samples in a random order, and begins again when all
-    have been drawn; so rare ones come several times, and of a large class some do not.
+    This is class-aware sampling (Shen, Lin and Huang, ECCV 2016,
+    https://arxiv.org/abs/1512.05830). In each turn every class gives one sample, in a
+    random order of classes. A class gives its samples in a random order, and begins
+    again when all have been drawn. So samples of rare classes recur, and some samples
+    of large classes are left out.
 
     Args:
         labels: int64, shape (N,).
-        generator: of the CPU.
+        generator: generator of random numbers on the CPU.
 
     Returns:
         int64, shape (N,), on the CPU.
@@ -68,10 +69,10 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
     drawn = []
     for rows in by_class:
         times = -(-turns // len(rows))
-        found = [
+        permutations = [
             rows[torch.randperm(len(rows), generator=generator)] for _ in range(times)
         ]
-        drawn.append(torch.cat(found)[:turns])
+        drawn.append(torch.cat(permutations)[:turns])
     if not drawn:
         return labels
     order = torch.rand(turns, len(drawn), generator=generator).argsort(1)

@@ -1,7 +1,8 @@
-"""Teaching a model the logits of others, on a client or on the server.
+"""Distillation of other models' logits into a model, on a client or on the server.
 
-Ba and Caruana, NeurIPS 2014: squared error between logits, without a softmax; or
-Hinton et al., 2015, https://arxiv.org/abs/1503.02531: divergence of softened answers.
+The loss is the squared error between logits, without a softmax (Ba and Caruana, NeurIPS
+2014), or the divergence of softened probabilities (Hinton et al., 2015,
+https://arxiv.org/abs/1503.02531).
 """
 
 from dataclasses import replace
@@ -19,16 +20,16 @@ _CHUNK = 512
 
 
 class DistillationSet(NamedTuple):
-    """Samples with the logits that a model is trained to give.
+    """A set of samples with the target logits that a model learns.
 
     Attributes:
-        x: inputs, or what `MultiHeadModel.frozen_features` makes of them, N of them.
-        targets: logits, shape (N, classes).
-        classes: int64, indices of the logits that count.
-        labels: int64, shape (N,), indices in the head; only used with a weight.
-        weight: of the cross-entropy of the labels beside the squared error. It is over
-            the classes that occur, so that no sample speaks against a class of which
-            there is none.
+        x: N inputs, or their `MultiHeadModel.frozen_features`.
+        targets: target logits, shape (N, classes).
+        classes: indices of the logits that count, int64.
+        labels: indices in the head, int64, shape (N,); only used with a weight.
+        weight: weight of the labels' cross-entropy beside the squared error. The
+            cross-entropy covers only classes that occur, so that no sample lowers the
+            logit of an absent class.
     """
 
     x: Tensor
@@ -39,17 +40,20 @@ class DistillationSet(NamedTuple):
 
 
 def softened_kl(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Compute KL(softmax(targets / T) || softmax(logits / T)) of each sample."""
+    """Compute ``KL(softmax(targets / T) || softmax(logits / T))`` of each sample.
+
+    Both logits have the shape (N, classes), the result (N,).
+    """
     learned = torch.log_softmax(logits / temperature, 1)
     taught = torch.log_softmax(targets / temperature, 1)
     return kl_div(learned, taught, reduction="none", log_target=True).sum(1)
 
 
 def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Compute ``T^2 KL(softmax(targets / T) || softmax(logits / T))``, a batch's mean.
+    """Compute a batch's mean ``T^2 KL(softmax(targets / T) || softmax(logits / T))``.
 
-    Hinton et al., section 2: with T^2 the gradient keeps its size whatever T is. The
-    cross-entropy of both, which others print, differs from it by the entropy of the
+    The factor T^2 keeps the size of the gradient for every T (Hinton et al., section
+    2). The cross-entropy in other papers differs from this loss by the entropy of the
     targets, which has no gradient.
     """
     return temperature**2 * softened_kl(logits, targets, temperature).mean()
@@ -62,10 +66,20 @@ def distill(
     epochs: int,
     seed: int,
 ) -> float:
-    """Train all of a model that is not frozen; return the last epoch's mean loss.
+    """Train all trainable parameters of a model by squared error to target logits.
 
     The squared error is averaged over samples and classes, as in FedET's (4) and (7).
-    The model has a single head, and holds where training starts. The rate is constant.
+    The learning rate is constant.
+
+    Args:
+        model: model with a single head, trained from its present weights.
+        data: samples and target logits.
+        training: batch size, rate and optimizer.
+        epochs: passes over the samples.
+        seed: seed of the order of the samples.
+
+    Returns:
+        the mean loss of the last epoch.
     """
     targets = data.targets[:, data.classes]
     present, labels = torch.unique(data.labels, return_inverse=True)
@@ -95,16 +109,17 @@ def predict_logits(model: MultiHeadModel, x: Tensor, batch_size: int = 64) -> Te
     """Compute the logits of a model in evaluation mode, shape (N, classes)."""
     model.eval()
     numbers = torch.arange(len(x))
-    found = [model(part.x, 0) for part in batches(Examples(x, numbers), batch_size)]
-    nothing = torch.zeros(0, model.classes, device=x.device)
-    return torch.cat(found) if found else nothing
+    logits = [model(batch.x, 0) for batch in batches(Examples(x, numbers), batch_size)]
+    empty = torch.zeros(0, model.classes, device=x.device)
+    return torch.cat(logits) if logits else empty
 
 
 class Outputs(NamedTuple):
-    """What a model makes of N samples, in evaluation mode and without a graph.
+    """A model's outputs for N samples, in evaluation mode and without gradients.
 
-    Logits (N, classes), which are `CLOSED` where a growing head is, and the body's
-    hidden features (N, features).
+    Attributes:
+        logits: logits, (N, classes), which are `CLOSED` for closed classes.
+        hidden: the body's features, (N, features).
     """
 
     logits: Tensor
@@ -113,7 +128,7 @@ class Outputs(NamedTuple):
 
 @torch.no_grad()
 def outputs(model: MultiHeadModel, examples: Examples) -> Outputs:
-    """Compute what the single head and the body make of samples, chunk by chunk."""
+    """Compute the outputs of the single head and of the body, chunk by chunk."""
     hidden = hidden_features(model, examples)
     return Outputs(model.heads[0](hidden), hidden)
 
@@ -122,6 +137,6 @@ def outputs(model: MultiHeadModel, examples: Examples) -> Outputs:
 def hidden_features(model: MultiHeadModel, examples: Examples) -> Tensor:
     """Compute the body's output for samples, (N, features), in evaluation mode."""
     model.eval()
-    found = [model.body(x) for x, _ in batches(examples, _CHUNK)]
-    nothing = torch.zeros(0, model.features, device=examples.x.device)
-    return torch.cat(found) if found else nothing
+    hidden = [model.body(x) for x, _ in batches(examples, _CHUNK)]
+    empty = torch.zeros(0, model.features, device=examples.x.device)
+    return torch.cat(hidden) if hidden else empty

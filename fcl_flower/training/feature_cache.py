@@ -1,7 +1,7 @@
-"""Features of inputs, computed once in a process as long as they fit into memory.
+"""A cache of features, which a process computes once while they fit into memory.
 
-Whoever never trains a body meets the same inputs again: a task's training samples in
-every round, and its test samples in every evaluation.
+A frozen body sees the same inputs again and again: a task's training samples in every
+round, and its test samples in every evaluation.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_numpy
 
 _SAMPLED = 64
-"""Values of every tensor that tell bodies apart."""
+"""The number of values of each tensor that enter a body's key."""
 
 
 class FeatureCache:
-    """Features by the weights and inputs that made them; what is used least leaves."""
+    """A cache of features by weights and inputs; the least recently used leave it."""
 
     def __init__(self, limit: int) -> None:
         """Make an empty cache for ``limit`` bytes of features."""
@@ -38,19 +38,19 @@ class FeatureCache:
         *,
         frozen: bool = False,
     ) -> Tensor:
-        """Compute ``compute(x)``, or find it: it must follow from the body and ``x``.
+        """Return ``compute(x)`` from the cache, or compute and keep it.
 
         Args:
-            body: in evaluation mode.
+            body: body in evaluation mode, which with ``x`` determines the result.
             x: inputs, shape (N, *input_shape).
-            compute: from inputs to features; its result must not be changed in place.
-                Called with one input in any case.
-            frozen: it follows from those weights alone that are not trained.
+            compute: function from inputs to features, whose result must not be changed
+                in place. Each call applies it to one input.
+            frozen: whether the result depends only on weights that are not trained.
         """
-        about = repr((body, x.shape, x.dtype, str(x.device)))
-        digest = hashlib.blake2b(about.encode())
+        description = repr((body, x.shape, x.dtype, str(x.device)))
+        digest = hashlib.blake2b(description.encode())
         digest.update(to_numpy(x).tobytes())
-        # A setting that no weight shows, it shows in what becomes of one input.
+        # The features of one input reveal settings that no weight reveals.
         digest.update(to_numpy(compute(x[:1])).tobytes())
         trained = {n for n, p in body.named_parameters() if frozen and p.requires_grad}
         for name, tensor in body.state_dict().items():
@@ -63,17 +63,17 @@ class FeatureCache:
         if key in self._held:
             self._held.move_to_end(key)
             return self._held[key]
-        found = compute(x)
-        self._held[key] = found
-        self._bytes += found.nbytes
+        features = compute(x)
+        self._held[key] = features
+        self._bytes += features.nbytes
         while self._bytes > self._limit:
-            _, gone = self._held.popitem(last=False)
-            self._bytes -= gone.nbytes
-        return found
+            _, removed = self._held.popitem(last=False)
+            self._bytes -= removed.nbytes
+        return features
 
 
 def memory(file: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Count the bytes of memory of this machine, or of its container where less."""
+    """Return the bytes of memory of this machine, or of its container if less."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(file.read_text()))
@@ -82,19 +82,20 @@ def memory(file: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def share(total: int, processes: int) -> int:
-    """Count the bytes that one of some processes may hold: an eighth is for all.
+    """Return the bytes of features that one of ``processes`` may hold.
 
-    256 MB in any case, which are 2,700 images of 65 tokens of width 384.
+    All processes together may hold an eighth of ``total``. One process may hold at
+    least 256 MB, which are 2,700 images of 65 tokens of width 384.
     """
     return max(2**28, total // (8 * processes))
 
 
 FEATURES: Final = FeatureCache(share(memory(), os.cpu_count() or 1))
-"""That of this process; there may be one for each core."""
+"""The cache of this process; each core may have such a process."""
 
 
 def frozen_features(model: MultiHeadModel, x: Tensor) -> Tensor:
-    """Compute ``model.frozen_features(x)``, once; not to be changed in place."""
+    """Compute ``model.frozen_features(x)`` once; do not change the result in place."""
     if not len(x) or not hasattr(model.body, "frozen_features"):
         return model.frozen_features(x)
     return FEATURES.features(model.body, x, model.frozen_features, frozen=True)

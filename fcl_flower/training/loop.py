@@ -1,6 +1,6 @@
-"""The one local training loop, and what is measured of a network.
+"""The local training loop of all methods, and measurements of a network.
 
-Nothing here knows an algorithm: a `Fit` says what is minimised, over which leaves.
+The loop knows no algorithm: a `Fit` says what is minimised, over which parameters.
 """
 
 import math
@@ -26,38 +26,43 @@ from fcl_flower.training.rates import RateSchedule
 MINIMUM_RATE = 1e-7
 T = TypeVar("T")
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""From inputs and labels to a scalar loss."""
+"""A function of inputs and labels that returns a scalar loss."""
 StepSize: TypeAlias = Callable[[str], Tensor]
-"""From the name of a parameter that has had a gradient to what the optimizer has just
-multiplied its mean gradient with, entry by entry (`Optimizer.step_size`)."""
+"""A function of a parameter's name that returns the size of its last step.
+
+This is the factor of each entry's mean gradient, see `Optimizer.step_size`. The
+parameter must have had a gradient.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a client trains, the same for every algorithm of a comparison.
+    """The settings of local training, which all algorithms of a comparison share.
 
     The rate is divided by ``decay`` after ``lr_patience`` epochs without a new lowest
-    validation loss, and a task's training stops for good below 1e-7 (FedWeIT, appendix
-    A: 3, 5 and 1e-7; the released code has a patience of 3 and never stops). In the
-    paper the client then begins its next task; here it takes part untrained until the
-    others do. A round may end early: after ``early_stopping_patience`` epochs without a
+    validation loss. A task's training stops for good below 1e-7 (FedWeIT, appendix A:
+    3, 5 and 1e-7; the released code has a patience of 3 and never stops). In the paper
+    the client then begins its next task; here it takes part untrained until the others
+    begin theirs. A round ends early after ``early_stopping_patience`` epochs without a
     validation loss below the lowest of the round (FedSeIT, table 4).
 
     Attributes:
         epochs: passes over the task's training data in a round, at least 1.
-        learning_rate: at the start of each task, above 0.
+        batch_size: examples in a training step.
+        learning_rate: rate at the start of each task, above 0.
         lr_patience: stagnating epochs before the rate falls; 0 for a constant rate.
         decay: divisor of the rate, above 1.
-        schedule: by which the rate falls over each task, beside what patience does;
-            None for no other way.
         early_stopping_patience: stagnating epochs that end a round; 0 for never.
-        balance: of classes, by their ``weights`` in the loss or within ``batches``; the
-            validation loss then counts them alike too.
-        precision: ``bfloat16`` for mixed precision: what PyTorch's autocast takes for
-            safe of the objective is computed in it; parameters, gradients, moments and
-            scores are float32 in any case.
-        smallest_batch: fewest examples that a step can take; a last batch of fewer
-            joins the one before. More than 1 for batch normalisation alone.
+        optimizer: choice of the optimizer.
+        balance: balancing of classes by ``weights`` in the loss or within ``batches``;
+            the validation loss then counts classes alike, too.
+        precision: ``bfloat16`` for mixed precision: PyTorch's autocast computes the
+            safe operations of the objective in it. Parameters, gradients, moments and
+            scores are always float32.
+        smallest_batch: fewest examples that a step can take; a smaller last batch joins
+            the batch before. Only batch normalisation needs more than 1.
+        schedule: schedule by which the rate falls over each task, beside the decay;
+            None for no schedule.
     """
 
     epochs: int
@@ -73,48 +78,54 @@ class Training:
     schedule: RateSchedule | None = None
 
     def scheduled(self, rate: float, server_round: int, done: float) -> float:
-        """Compute the rate in a round of which a fraction ``done`` is over."""
+        """Compute the rate in a round when a fraction ``done`` of it is over."""
         if self.schedule is None:
             return rate
         return rate * self.schedule.at(server_round, done)
 
     @property
     def balanced(self) -> bool:
-        """Whether classes count alike, however many samples they have."""
+        """Whether classes count alike, whatever their numbers of samples."""
         return self.balance != "none"
 
     def class_weights(self, labels: Tensor, classes: int) -> Tensor | None:
-        """Compute the weights of the loss where it is to have some; None elsewhere."""
+        """Compute the loss's class weights; None unless ``balance`` asks for them."""
         return class_weights(labels, classes) if self.balance == "weights" else None
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Mean cross-entropy and accuracy (a fraction) over a set of examples."""
+    """The mean cross-entropy and the accuracy, a fraction, over a set of examples."""
 
     loss: float
     accuracy: float
 
 
 UNKNOWN = Score(math.nan, math.nan)
-"""That of no examples."""
+"""The score of an empty set of examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A training: what is minimised, over which leaves, on which examples.
+    """The inputs of one training: parameters, objective, examples and settings.
 
-    Without a task (server sides, second stages) the four last are left out: the rate
-    stays constant, and the optimizer starts anew.
+    Trainings outside of a task (on the server, or in second stages) leave out the last
+    four attributes. Then the rate stays constant, and the optimizer starts anew.
 
     Attributes:
-        parameters: the leaves to train, by name.
-        seed: of the order of the examples, with client and round.
+        parameters: parameters to train, by name.
+        objective: function that is minimised.
+        examples: training examples.
+        training: settings of the training.
+        seed: seed of the order of the examples, together with client and round.
         rates: factors on the learning rate by parameter name; 1 where absent.
-        after_step: called after each step with its `StepSize` (proximal steps).
-        labelled: the labels are classes, which ``training.balance`` may balance.
-        round: of the federation, counted from 1; 0 without a schedule of the rate.
-        validate: the score on the validation examples, by which the rate falls.
+        after_step: function that is called after each step with its `StepSize`, for
+            proximal steps.
+        labelled: whether labels are classes, which ``training.balance`` may balance.
+        client: number of the client.
+        round: round of the run, counted from 1; 0 without a schedule of the rate.
+        validate: function that returns the score on the validation examples, by which
+            the rate falls.
         optimizer_state: `FitResult.optimizer_state` of the last round of the same task;
             empty at its start.
     """
@@ -135,11 +146,13 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """Result of one round of local training.
+    """The result of one round of local training.
 
     Attributes:
         optimizer_state: moments, and the state of the rate, for the next round.
         loss: mean training loss over the last epoch, NaN if nothing was trained.
+        valid: score on the validation examples after training.
+        steps: number of training steps.
     """
 
     optimizer_state: Arrays
@@ -148,13 +161,13 @@ class FitResult:
     steps: int
 
     def metrics(self) -> dict[str, float]:
-        """Collect the scalars for the progress display; a NaN is left out."""
-        found = {
+        """Collect the scalars for the progress display, without NaN."""
+        scores = {
             "loss": self.loss,
             "valid_loss": self.valid.loss,
             "valid_accuracy": self.valid.accuracy,
         }
-        return {name: value for name, value in found.items() if not np.isnan(value)}
+        return {name: value for name, value in scores.items() if not np.isnan(value)}
 
 
 @dataclass(slots=True)
@@ -164,9 +177,10 @@ class _Patience:
     stale: float = 0.0
 
     def runs_out(self, loss: float) -> bool:
-        """Count an epoch without a new lowest validation loss; is it one too many?
+        """Take an epoch's validation loss; return whether patience ends with it.
 
-        Without validation examples the loss is NaN, which says nothing.
+        Patience ends after ``limit`` epochs without a new lowest loss. A NaN, which
+        means that there are no validation examples, does not count.
         """
         if loss < self.best:
             self.best, self.stale = loss, 0.0
@@ -181,12 +195,12 @@ class _Patience:
 def fit(job: Fit) -> FitResult:
     """Minimise an objective over the training examples for one round."""
     training, state = job.training, job.optimizer_state
-    known = {"rate": training.learning_rate, "best": np.inf, "stale": 0.0}
+    defaults = {"rate": training.learning_rate, "best": np.inf, "stale": 0.0}
     rate, best, stale = (
-        float(np.asarray(state.get(name, start))) for name, start in known.items()
+        float(np.asarray(state.get(name, start))) for name, start in defaults.items()
     )
     of_task = _Patience(training.lr_patience, best, stale)
-    # The base has changed since the last round: a round is compared with itself.
+    # Losses of earlier rounds do not count, since the base has changed since then.
     of_round = _Patience(training.early_stopping_patience)
     optimizer = Optimizer(
         training.optimizer, job.parameters, rate, job.rates, fused=True
@@ -196,20 +210,20 @@ def fit(job: Fit) -> FitResult:
     for epoch in range(training.epochs):
         if rate < MINIMUM_RATE:
             break
-        done = epoch / training.epochs
-        optimizer.rate = training.scheduled(rate, job.round, done)
-        loss, taken = _epoch(job, optimizer, epoch)
-        steps += taken
+        optimizer.rate = training.scheduled(rate, job.round, epoch / training.epochs)
+        loss, epoch_steps = _epoch(job, optimizer, epoch)
+        steps += epoch_steps
         valid = job.validate()
         if of_task.runs_out(valid.loss):
             rate /= training.decay
         if of_round.runs_out(valid.loss):
             break
-    after = optimizer.moments()
-    optimizer.zero_grad()  # as many bytes as the model
-    after["rate"] = np.asarray(rate)
-    after["best"], after["stale"] = np.asarray(of_task.best), np.asarray(of_task.stale)
-    return FitResult(after, loss, valid or job.validate(), steps)
+    new_state = optimizer.moments()
+    optimizer.zero_grad()  # gradients take as many bytes as the model
+    new_state["rate"] = np.asarray(rate)
+    new_state["best"] = np.asarray(of_task.best)
+    new_state["stale"] = np.asarray(of_task.stale)
+    return FitResult(new_state, loss, valid or job.validate(), steps)
 
 
 def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
@@ -229,9 +243,9 @@ def _epoch(job: Fit, optimizer: Optimizer, epoch: int) -> tuple[float, int]:
             sizes.append(len(y))
     if not sizes:
         return float("nan"), 0
-    # Read once an epoch: an accelerator is waited for at each reading.
-    found: list[float] = torch.stack(losses).tolist()
-    total = sum(mean * size for mean, size in zip(found, sizes, strict=True))
+    # Losses are read once an epoch, since each read waits for the accelerator.
+    means: list[float] = torch.stack(losses).tolist()
+    total = sum(mean * size for mean, size in zip(means, sizes, strict=True))
     return total / sum(sizes), len(sizes)
 
 
@@ -252,11 +266,11 @@ def _batches(job: Fit, seed: int) -> Iterator[Examples]:
 def score(
     predict: Callable[[Tensor], Tensor], examples: Examples, *, balanced: bool = False
 ) -> Score:
-    """Measure loss and accuracy of a prediction (inputs to logits).
+    """Measure loss and accuracy of a function from inputs to logits.
 
-    With ``balanced`` the loss is the mean over the classes that occur of each one's.
+    With ``balanced`` the loss is the mean of the losses of the classes that occur.
     """
-    loss, hits, seen = 0.0, 0, len(examples.y)
+    loss, hits, count = 0.0, 0, len(examples.y)
     weights: Tensor | None = None
     with torch.no_grad():
         for x, y in batches(examples, 512, seed=None):
@@ -265,54 +279,59 @@ def score(
                 weights = class_weights(examples.y, logits.shape[1])
             loss += float(cross_entropy(logits, y, weights, reduction="sum"))
             hits += int((logits.argmax(1) == y).sum())
-    return Score(loss / seen, hits / seen) if seen else UNKNOWN
+    return Score(loss / count, hits / count) if count else UNKNOWN
 
 
 def most_confident(by_task: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Choose for each sample the head that gives a class the largest probability.
+    """Choose for each sample the task whose head is most confident, and its class.
 
     Args:
-        by_task: the classes' probabilities by each task's head, each of shape
-            (N, classes of the task).
+        by_task: class probabilities by each task's head, shape (N, classes of the
+            task).
 
     Returns:
-        Tasks and places of their classes, each of shape (N,); the first of equals.
+        tasks, and indices of the classes in their heads, each of shape (N,). The first
+        of equally confident heads wins.
     """
-    found = [probabilities.max(1) for probabilities in by_task]
-    best, places = found[0]
+    maxima = [probabilities.max(1) for probabilities in by_task]
+    best, places = maxima[0]
     tasks = torch.zeros_like(places)
-    for task, (values, of_task) in enumerate(found):
+    for task, (values, indices) in enumerate(maxima):
         better = values > best
         best = torch.where(better, values, best)
-        places = torch.where(better, of_task, places)
+        places = torch.where(better, indices, places)
         tasks = torch.where(better, task, tasks)
     return tasks, places
 
 
 class ClassCounts:
-    """A prediction (inputs to logits) that counts its answers by class."""
+    """A function from inputs to logits that counts its predictions by class."""
 
     def __init__(self, predict: Callable[[Tensor], Tensor]) -> None:
         self._predict = predict
-        self._given: list[Tensor] = []
+        self._answers: list[Tensor] = []
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute the logits of a batch, and keep the labels that they stand for."""
+        """Compute the logits of a batch, and keep the predicted classes."""
         logits = self._predict(x)
-        self._given.append(logits.argmax(1))
+        self._answers.append(logits.argmax(1))
         return logits
 
     def by_class(self, labels: Tensor, classes: int) -> list[list[int]]:
-        """Count how many samples of each class were right, there, and answered.
+        """Count right predictions, samples and predictions of each class.
 
-        ``labels`` are those of all samples in the order in which they were shown, of a
-        network with so many ``classes``. The shape is (3, classes).
+        Args:
+            labels: labels of all samples, in the order in which they were predicted.
+            classes: number of the network's classes.
+
+        Returns:
+            counts of shape (3, classes).
         """
-        answers = torch.cat([labels[:0], *self._given])
+        answers = torch.cat([labels[:0], *self._answers])
         right = labels[answers == labels]
         return [
-            torch.bincount(found, minlength=classes).tolist()
-            for found in (right, labels, answers)
+            torch.bincount(numbers, minlength=classes).tolist()
+            for numbers in (right, labels, answers)
         ]
 
 
@@ -323,17 +342,19 @@ _ON_A_CPU = {
         sdpa_backward_flop
     ),
 }
-"""Fused attention on a CPU, which PyTorch's counter does not know."""
+"""The operations of fused attention on a CPU, which PyTorch's counter lacks."""
 
 
 def multiply_adds(call: Callable[[], T]) -> tuple[T, int]:
-    """Make a call, and count the multiply-adds of PyTorch within it.
+    """Call a function, and count PyTorch's multiply-adds within the call.
 
-    Those of matrix products, convolutions and attention, forward and backward, one for
-    a product and its sum; all else that networks do is small beside them. Each
-    operation is looked at, which takes some milliseconds a training step, and changes
-    no result.
+    Matrix products, convolutions and attention count, forward and backward; other
+    operations of networks are small beside them. A product with its sum counts as one.
+    The count takes some milliseconds a training step, and changes no result.
+
+    Returns:
+        the call's result, and the count.
     """
     with FlopCounterMode(display=False, custom_mapping=_ON_A_CPU) as counter:
-        found = call()
-    return found, counter.get_total_flops() // 2
+        result = call()
+    return result, counter.get_total_flops() // 2

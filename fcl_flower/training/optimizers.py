@@ -1,14 +1,14 @@
-"""The optimizers of local training, whose state is a value that outlasts a round.
+"""The optimizers of local training, whose state outlasts a round as a value.
 
-Adam: Kingma and Ba, ICLR 2015, https://arxiv.org/abs/1412.6980. SGD with momentum as
-PyTorch has it: v <- momentum v + g, w <- w - rate v (Sutskever et al., ICML 2013,
+Adam is by Kingma and Ba, ICLR 2015, https://arxiv.org/abs/1412.6980. SGD has momentum
+as in PyTorch: v <- momentum v + g, w <- w - rate v (Sutskever et al., ICML 2013,
 https://proceedings.mlr.press/v28/sutskever13.html, equations 1 and 2, with the rate
 outside of v). With Nesterov's momentum (equations 3 and 4 there) the step is along
 g + momentum v.
 
-The arithmetic is that of ``torch.optim``, bit for bit, by its functional forms: its
-classes cost more than the step of a small network, and their first use in a process
-imports torch's compiler, which takes a second.
+The arithmetic equals that of ``torch.optim``, bit for bit, since this module calls its
+functional forms. The classes of ``torch.optim`` cost more than the step of a small
+network. Their first use in a process imports torch's compiler, which takes a second.
 """
 
 from collections.abc import Mapping
@@ -30,10 +30,13 @@ STATE_NAMES = {"adam": ("step", "mean", "square"), "sgd": ("velocity",)}
 
 @dataclass(frozen=True, slots=True)
 class OptimizerChoice:
-    """Adam with the published constants, or SGD with a momentum in [0, 1).
+    """The choice of Adam with the published constants, or of SGD.
 
-    ``weight_decay`` is the factor of each parameter in its own gradient, at least 0;
-    ``nesterov`` asks for a momentum above 0.
+    Attributes:
+        name: the optimizer.
+        momentum: momentum of SGD, in [0, 1).
+        weight_decay: factor of each parameter in its own gradient, at least 0.
+        nesterov: whether SGD's momentum, then above 0, is Nesterov's.
     """
 
     name: Literal["adam", "sgd"] = "adam"
@@ -43,12 +46,12 @@ class OptimizerChoice:
 
 
 class Optimizer:
-    """Minimise over named leaves, each at the rate times a factor of its own.
+    """An optimizer of named parameters, each at the rate times its own factor.
 
-    A leaf without a gradient is left as it is, and so is its state.
+    A parameter without a gradient keeps its value and its state.
 
     Attributes:
-        rate: of the next steps, above 0.
+        rate: learning rate of the next steps, above 0.
     """
 
     def __init__(
@@ -60,35 +63,41 @@ class Optimizer:
         *,
         fused: bool = False,
     ) -> None:
-        """Begin without any state; ``fused`` makes a step one operation.
+        """Begin without any state.
 
-        ``factors`` are on the rate, by the name of a leaf; 1 where absent.
+        Args:
+            choice: choice of the optimizer.
+            parameters: parameters by name.
+            rate: learning rate.
+            factors: factors on the rate by a parameter's name; 1 where absent.
+            fused: whether a step is a single operation.
         """
         self.rate = rate
         self._choice = choice
         self._parameters = parameters
         self._factors = {name: (factors or {}).get(name, 1.0) for name in parameters}
-        self._fused = fused or None  # None: torch may choose what is not fused
+        self._fused = fused or None  # None lets torch choose an unfused form
         self._state_names = STATE_NAMES[choice.name]
         self._state: dict[str, dict[str, Tensor]] = {}
 
     def restore(self, moments: Arrays) -> None:
-        """Go on where `moments` was taken; a leaf that is not in it begins anew."""
+        """Continue from the state of `moments`; parameters without one begin anew."""
         for name, parameter in self._parameters.items():
-            device = str(parameter.device)  # also of the step: the update is fused
-            found = {
+            device = str(parameter.device)  # a fused update has its step there, too
+            state = {
                 part: to_torch(moments[f"{part}/{name}"], device)
                 for part in self._state_names
                 if f"{part}/{name}" in moments
             }
-            if found:
-                self._state[name] = found
+            if state:
+                self._state[name] = state
 
     def moments(self) -> dict[str, Array]:
-        """Read the state of each leaf that has had a gradient; call it last.
+        """Read the state of each parameter that has had a gradient.
 
-        ``step/NAME``, ``mean/NAME`` and ``square/NAME`` of Adam; ``velocity/NAME`` of
-        SGD with momentum, nothing without. Not copied: another step would change it.
+        Adam has ``step/NAME``, ``mean/NAME`` and ``square/NAME``; SGD with momentum has
+        ``velocity/NAME``, without momentum nothing. Call this method after the last
+        step: the arrays are no copies, so another step would change them.
         """
         return {
             f"{part}/{name}": self._state[name][part].cpu().numpy()
@@ -98,19 +107,20 @@ class Optimizer:
         }
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Remove all gradients."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every leaf that has a gradient: those of one rate together."""
-        alike: dict[tuple[float, bool], list[str]] = {}
+        """Move every parameter that has a gradient; those of one rate move together."""
+        groups: dict[tuple[float, bool], list[str]] = {}
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                begun = name in self._state  # torch wants a state of all or of none
-                alike.setdefault((self._factors[name], begun), []).append(name)
-        for (factor, _), names in alike.items():
+                # All parameters of a call to torch must have a state, or none of them.
+                begun = name in self._state
+                groups.setdefault((self._factors[name], begun), []).append(name)
+        for (factor, _), names in groups.items():
             self._move(names, self.rate * factor)
 
     def _move(self, names: list[str], rate: float) -> None:
@@ -127,12 +137,12 @@ class Optimizer:
             velocities = [self._state.get(name, {}).get("velocity") for name in names]
             sgd(leaves, gradients, velocities, nesterov=self._choice.nesterov, **common)
             for name, velocity in zip(names, velocities, strict=True):
-                if velocity is not None:  # the first step makes them
+                if velocity is not None:  # the first step makes the velocities
                     self._state[name] = {"velocity": velocity}
             return
         for name, leaf in zip(names, leaves, strict=True):
             if name not in self._state:
-                device = leaf.device if self._fused else "cpu"  # as torch wants it
+                device = leaf.device if self._fused else "cpu"  # as torch requires
                 self._state[name] = {
                     "step": torch.zeros((), device=device),
                     "mean": torch.zeros_like(leaf),
@@ -145,11 +155,12 @@ class Optimizer:
         adam(leaves, gradients, means, squares, [], steps, eps=EPSILON, **common)
 
     def step_size(self, name: str) -> Tensor:
-        """Compute what the last step has multiplied a leaf's mean gradient with.
+        """Compute the factor of a parameter's mean gradient in the last step.
 
-        rate / (sqrt(v) + eps) of Adam, where v is unbiased; rate / (1 - momentum) of
-        SGD, whose steps are along that many times the mean of the gradients, also with
-        Nesterov's momentum. The leaf has had a gradient, and the result its shape.
+        Adam's factor is rate / (sqrt(v) + eps) with unbiased v. SGD's factor is
+        rate / (1 - momentum), also with Nesterov's momentum, since its steps are along
+        that many times the mean of the gradients. The parameter must have had a
+        gradient; the result has its shape.
         """
         rate = self.rate * self._factors[name]
         if self._choice.name == "sgd":

@@ -1,9 +1,9 @@
-"""Local training that hides each example: DP-SGD.
+"""DP-SGD, which is local training that hides each example.
 
-Abadi et al., CCS 2016, https://arxiv.org/abs/1607.00133, algorithm 1; the noised mean
-of clipped gradients goes to the optimizer, be it Adam or SGD: that is post-processing.
-Every example is in a step or not by a coin of its own, as the accountant of Poisson
-sampling wants it.
+It is algorithm 1 of Abadi et al., CCS 2016, https://arxiv.org/abs/1607.00133. The
+optimizer, Adam or SGD, gets the noised mean of clipped gradients, which is
+post-processing. An independent draw decides whether an example is in a step, as the
+accountant of Poisson sampling requires.
 """
 
 import math
@@ -24,9 +24,9 @@ from fcl_flower.training.optimizers import Optimizer
 
 
 def planned_steps(examples: int, training: Training, noise: float) -> Steps:
-    """Plan a round's steps, by sampling probability and noise multiplier.
+    """Count a round's steps by sampling probability and noise multiplier.
 
-    The number of ``examples`` is taken as known to all.
+    The number of ``examples`` counts as public.
     """
     if not examples:
         return {}
@@ -35,12 +35,13 @@ def planned_steps(examples: int, training: Training, noise: float) -> Steps:
 
 
 def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, AnyArray]:
-    """Add steps that are about to be taken to what a client has spent.
+    """Add the steps of the next round to those that a client has spent.
 
-    That is the number of steps by text of probability and noise multiplier.
+    ``spent`` and the result hold numbers of steps by a text of probability and noise
+    multiplier.
 
     Raises:
-        BudgetError: they would exceed the budget.
+        BudgetError: the steps would exceed the budget.
     """
     total = dict(spent)
     for (probability, noise), count in steps.items():
@@ -56,7 +57,7 @@ def charge(spent: Arrays, steps: Steps, privacy: PrivacySection) -> dict[str, An
 
 
 def spent_epsilon(spent: Arrays, delta: float) -> float:
-    """Compute epsilon of all steps of a client's state."""
+    """Compute the epsilon of all steps in a client's state."""
     steps = {
         (float(probability), float(noise)): int(np.asarray(count))
         for name, count in spent.items()
@@ -76,21 +77,23 @@ def fit_dp_sgd(
     server_round: int = 0,
     see: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> None:
-    """Minimise a mean over examples plus a penalty, for one round.
+    """Minimise the mean loss of examples plus a penalty, for one round, by DP-SGD.
 
-    The learning rate follows the schedule alone: a validation loss would tell of its
-    examples.
+    The learning rate follows the schedule only, since a validation loss would reveal
+    its examples.
 
     Args:
-        parameters: the leaves to train, by name.
-        loss: of one example, from parameters by name, its input and its label; scalar.
-        penalty: of the parameters alone, which tells nothing of an example.
-        examples: of which a step draws some.
-        training: the batch size is the expected one.
+        parameters: parameters to train, by name.
+        loss: function of parameters by name, one input and its label, that returns a
+            scalar.
+        penalty: function that returns a penalty of the parameters alone, which reveals
+            no example.
+        examples: training examples; each step draws some.
+        training: settings; the batch size is the expected number of drawn examples.
         privacy: clip and noise multiplier.
-        rng: of sampling and noise, secret.
-        server_round: of the schedule of the rate; 0 for none.
-        see: from drawn examples to what ``loss`` takes, each by itself.
+        rng: secret generator for sampling and noise.
+        server_round: round for the schedule of the rate; 0 for no schedule.
+        see: function from drawn inputs to the inputs of ``loss``, each independently.
     """
     optimizer = Optimizer(training.optimizer, parameters, training.learning_rate)
     by_example = torch.func.vmap(
@@ -105,8 +108,8 @@ def fit_dp_sgd(
             drawn = np.flatnonzero(rng.random(len(examples.y)) < probability)
             rows = torch.from_numpy(drawn).to(examples.y.device)
             leaves = {name: p.detach() for name, p in parameters.items()}
-            # An empty batch has no gradients, but its noise all the same.
-            with sdpa_kernel(SDPBackend.MATH):  # `vmap` has rules for its parts alone
+            # An empty batch has no gradients, but gets noise.
+            with sdpa_kernel(SDPBackend.MATH):  # `vmap` has no rules for fused kernels
                 gradients = (
                     by_example(leaves, see(examples.x[rows]), examples.y[rows])
                     if len(drawn)
@@ -129,10 +132,10 @@ def fit_dp_sgd(
 
 
 def clipped_sum(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sum examples' gradients, each of the norm ``clip`` at most.
+    """Clip each example's gradient to the norm ``clip``, and sum over the examples.
 
-    They have the shape (batch, *shape) of each parameter. One that is not finite counts
-    as zero.
+    The gradients of a parameter have the shape (batch, *shape). A gradient that is not
+    finite counts as zero.
     """
     squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
     norms = torch.stack(squares).sum(0).sqrt()

@@ -1,7 +1,7 @@
-"""How the learning rate falls over a task, by how far the task is.
+"""Schedules by which the learning rate falls from the start of a task to its end.
 
-A factor depends on the round and the epoch alone, and so is the same on every backend,
-after a resume, and for a client that has left out a round.
+A factor depends on the round and the epoch only. So it is the same on every backend,
+after a resume, and for a client that has missed a round.
 """
 
 import math
@@ -13,19 +13,23 @@ from fcl_flower.core.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """Cosine annealing to 0, or steps, from the start of each task to its end.
+    """A schedule of cosine annealing to 0, or of steps, over each task.
 
-    With e the epochs of the task that are over, in fractions of all of its epochs in
-    all of its rounds: ``cosine`` has the factor ``(1 + cos(pi e)) / 2`` (Loshchilov and
-    Hutter, ICLR 2017, https://arxiv.org/abs/1608.03983, equation 5, with a minimum of 0
-    and without a restart but for the next task), ``step`` the factor ``factor`` to the
-    power of how many of ``steps`` are at most e (iCaRL, Rebuffi et al., CVPR 2017,
-    section 4: divided by 5 after 49 and 63 of 70 epochs).
+    Let e be the fraction of the task's epochs, in all of its rounds, that are over.
+
+    - ``cosine`` has the factor ``(1 + cos(pi e)) / 2`` (Loshchilov and Hutter, ICLR
+      2017, https://arxiv.org/abs/1608.03983, equation 5). Its minimum is 0, and it
+      restarts only with the next task.
+    - ``step`` has the factor ``factor ** n``, where n counts the ``steps`` that are at
+      most e (iCaRL, Rebuffi et al., CVPR 2017, section 4: divided by 5 after 49 and 63
+      of 70 epochs).
 
     Attributes:
-        plan: says where tasks begin and end; hidden concepts are one task.
+        name: kind of the schedule.
+        plan: schedule of the run, which says where tasks begin and end; hidden concepts
+            are one task.
         steps: fractions of a task's epochs, in (0, 1), ascending.
-        factor: in (0, 1).
+        factor: factor of each step, in (0, 1).
     """
 
     name: Literal["cosine", "step"]
@@ -34,11 +38,11 @@ class RateSchedule:
     factor: float = 0.1
 
     def at(self, server_round: int, done: float) -> float:
-        """Compute what multiplies the rate, in [0, 1].
+        """Compute the factor of the rate, in [0, 1].
 
         Args:
-            server_round: in which a client trains, counted from 1 over the whole run;
-                0 for a training that belongs to no round, whose rate stays.
+            server_round: round of the training, counted from 1 over the whole run; 0
+                for a training outside of rounds, which has the factor 1.
             done: fraction of the round's epochs that are over, in [0, 1).
         """
         if not server_round:
@@ -48,6 +52,6 @@ class RateSchedule:
         over = (server_round - 1 - start + done) / (self.plan.end(task) - start)
         if self.name == "cosine":
             return (1 + math.cos(math.pi * over)) / 2
-        # What divides evenly shall count, whatever is lost in a division.
+        # The tolerance counts steps that only rounding puts above the fraction.
         passed = sum(step <= over + 1e-9 for step in self.steps)
         return self.factor**passed

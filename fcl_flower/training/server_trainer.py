@@ -1,4 +1,4 @@
-"""Training on the server: the run's model, and the public data that the server has."""
+"""Training on the server, with the run's model and the server's public samples."""
 
 from dataclasses import dataclass
 
@@ -16,17 +16,21 @@ from fcl_flower.training.tensors import load, snapshot, to_numpy
 
 @dataclass(eq=False)
 class ServerTrainer:
-    """Public samples, and a model that holds whatever tensors a call is about.
+    """A trainer of the server's model on public samples.
 
-    What the frozen part of the model makes of the samples is computed once. A method
-    that needs more has a subclass beside its strategy, in ``trainer.py``, which makes
-    ready in its ``__post_init__``.
+    Each call loads the tensors that it is about into the model. The features of the
+    model's frozen part are computed once. A method that needs more has a subclass
+    beside its strategy, in ``trainer.py``, which prepares in its ``__post_init__``.
 
     Attributes:
-        model: the run's, freshly initialised, with a single head.
-        labels: int64, shape (N,), each public sample's index in the single head; -1
+        model: the run's model, freshly initialised, with a single head.
+        public: public samples.
+        training: settings of the training.
+        seed: the run's seed.
+        labels: each public sample's index in the single head, int64, shape (N,); -1
             for a class that no client has.
-        classes: int64, shape (N,), its class among those of the public data, from 0.
+        classes: each sample's class among those of the public data, from 0, int64,
+            shape (N,).
     """
 
     model: MultiHeadModel
@@ -57,20 +61,23 @@ class ServerTrainer:
         epochs: int,
         label_weight: float = 0.0,
     ) -> Arrays:
-        """Train shared tensors to give ``targets`` on public samples, and return them.
+        """Train shared tensors to match target logits on public samples.
 
         Args:
-            start: where training starts.
-            chosen: the samples, int64, shape (n,); one may occur several times.
-            targets: shape (n, classes).
-            classes: places of the logits that count.
+            start: tensors from which training starts.
+            chosen: indices of the samples, int64, shape (n,), possibly repeated.
+            targets: target logits, shape (n, classes).
+            classes: indices of the logits that count.
             epochs: passes over the samples.
-            label_weight: of the cross-entropy of their labels beside the squared error,
-                if all of them have one.
+            label_weight: weight of the labels' cross-entropy beside the squared error,
+                used if all samples have a label.
+
+        Returns:
+            the trained tensors of the names in ``start``.
         """
         load(self.model, start)
         x, labels = self._inputs(chosen), self.labels[chosen]
-        lesson = DistillationSet(
+        data = DistillationSet(
             x,
             torch.tensor(targets, dtype=torch.float32, device=x.device),
             torch.tensor(classes, device=x.device),
@@ -78,7 +85,7 @@ class ServerTrainer:
             label_weight if (labels >= 0).all() else 0.0,
         )
         seed = derive(self.seed, "bench")
-        distill(self.model, lesson, self.training, epochs, seed)
+        distill(self.model, data, self.training, epochs, seed)
         return snapshot(self.model, start)
 
     def _inputs(self, chosen: Array) -> torch.Tensor:

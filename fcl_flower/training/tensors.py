@@ -1,4 +1,4 @@
-"""NumPy <-> torch, the only place where the two meet."""
+"""Conversion between NumPy arrays and torch tensors, in this module only."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ from fcl_flower.core.types import AnyArray, Array, Arrays, SparseArray
 
 
 def dense(tensor: AnyArray) -> Array:
-    """Make an array dense; absent entries are zero."""
+    """Convert an array to a dense one; absent entries become zero."""
     return tensor.to_dense() if isinstance(tensor, SparseArray) else tensor
 
 
@@ -21,17 +21,17 @@ def to_torch(tensor: AnyArray, device: str = "cpu") -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """Copy a tensor, so that no later training step changes it."""
+    """Copy a tensor to an array, which no later training step changes."""
     return np.array(tensor.detach().cpu().numpy())
 
 
 def arrays_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Copy named torch tensors."""
+    """Copy named torch tensors to arrays."""
     return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
 
 def snapshot(model: nn.Module, names: Iterable[str]) -> dict[str, Array]:
-    """Copy the named parameters and buffers of ``model``."""
+    """Copy the named parameters and buffers of ``model`` to arrays."""
     state = model.state_dict()
     return {name: to_numpy(state[name]) for name in names}
 
@@ -50,8 +50,9 @@ def load(model: nn.Module, arrays: Arrays) -> None:
                     f"tensor {name!r} of shape {tuple(tensor.shape)} does not fit "
                     f"{type(model).__name__}"
                 )
-            own, values = state[name], dense(tensor)
-            if own.device.type == "cpu":  # received values are read-only: not torch's
-                np.copyto(own.numpy(), values, casting="unsafe")
+            target, values = state[name], dense(tensor)
+            # Received arrays are read-only, which torch does not take.
+            if target.device.type == "cpu":
+                np.copyto(target.numpy(), values, casting="unsafe")
             else:
-                own.copy_(torch.as_tensor(np.array(values)))
+                target.copy_(torch.as_tensor(np.array(values)))

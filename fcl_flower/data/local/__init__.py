@@ -1,1 +1,1 @@
-"""Local data: each client's own files."""
+"""Local data: the files of each client."""

@@ -1,4 +1,4 @@
-"""A client's local data: the tasks in its folder when a message arrives."""
+"""A client's local data, which are the tasks in its folder when a message arrives."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,31 +42,34 @@ from fcl_flower.data.word_vectors import WordVectors, vectors_from
 from fcl_flower.models.normalisation import FIXED, Normalisation
 
 TEST_FRACTION = 0.2
-"""Share of each class that is kept to test where a task brings no test samples."""
+"""The share of each class that is held out if a task brings no test samples."""
 
 Stamp = tuple[str, int, int]
-"""Path, time of the last change in nanoseconds, and bytes: tells a file's versions."""
+"""The version of a file: path, time of the last change in nanoseconds, and bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDataSpec:
-    """What a run expects of local data.
+    """The form of local data that a run expects.
 
     Attributes:
-        dataset_type: what the model takes.
-        input_shape: of the model.
-        width: numbers in a word's vector, where the data are text; 0 elsewhere.
-        classes: the most classes that a task may have.
-        labels: of a single head, in order; empty where each task numbers its own.
-        valid_fraction: share of each class to validate where a task brings none.
+        dataset_type: type of data set that the model takes.
+        input_shape: input shape of the model.
+        width: numbers in a word's vector for texts; 0 for other data.
+        classes: largest number of classes of a task.
+        labels: labels of a single head, in order; empty if each task numbers its own.
+        valid_fraction: share of each class that is held out for validation if a task
+            brings no validation samples.
         seed: the run's seed.
-        max_train_per_class: samples of each class in a task to train and validate on;
-            0 for all.
-        max_test_per_class: likewise to test.
-        places: of a single head that grows as clients name classes; 0 for any other.
-        normalisation: of images.
-        look_alikes: what is done with labels that look alike.
-        columns: names of a table's columns of numbers, sorted; empty for any.
+        max_train_per_class: limit of a task's samples of each class for training and
+            validation; 0 for no limit.
+        max_test_per_class: limit of a task's test samples of each class; 0 for no
+            limit.
+        places: width of a single head that grows as clients name classes; 0 for other
+            heads.
+        normalisation: normalisation of images.
+        look_alikes: rule for labels that look alike.
+        columns: sorted names of a table's columns of numbers; empty for any columns.
     """
 
     dataset_type: type[Dataset]
@@ -85,34 +88,36 @@ class LocalDataSpec:
 
     @property
     def logits(self) -> int:
-        """Width of a head."""
+        """The width of a head."""
         return self.places or len(self.labels) or self.classes
 
     @property
     def single_head(self) -> bool:
-        """Whether all classes have one head."""
+        """Whether all tasks share one head."""
         return bool(self.places or self.labels)
 
     def read(self, path: Path, known: Sequence[str]) -> FileSamples:
-        """Read a file of a client, its labels spelled like those that are known."""
-        found = read_samples(path, self.dataset_type, self.input_shape)
-        return found.spelled(known, self.look_alikes)
+        """Read a client's file; labels that look like a known one take its spelling."""
+        samples = read_samples(path, self.dataset_type, self.input_shape)
+        return samples.spelled(known, self.look_alikes)
 
     def listed(self, files: TaskFiles) -> tuple[str, ...]:
-        """List the labels of a task's manifest, spelled like those of the run."""
+        """List a task's labels in the manifest, in the spelling of the run's labels."""
         if self.look_alikes != "merge":
             return files.labels
-        found = spellings(dict.fromkeys(files.labels, 1), self.labels)
-        return tuple(found.values())
+        chosen = spellings(dict.fromkeys(files.labels, 1), self.labels)
+        return tuple(chosen.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalTask:
-    """A task that is fit for training.
+    """A task of local data that is checked and split for training.
 
-    The class names of ``data`` are the labels of the head, ``classes`` those of the
-    task. ``valid`` has no samples where every class has a single one. ``columns`` are
-    the sorted names of a sample's numbers, where they have names.
+    Attributes:
+        data: training and test samples; its class names are the labels of the head.
+        valid: validation samples; empty if every class has a single sample.
+        classes: labels of the task.
+        columns: sorted names of a sample's numbers; empty if they have no names.
     """
 
     data: Dataset
@@ -122,20 +127,23 @@ class LocalTask:
 
 
 def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
-    """Read a task; later calls return the same object until one of its files changes.
+    """Read a task; later calls return the same object until a file of it changes.
 
-    Which samples are held out depends on the task's number and the seed.
+    The task's number and the seed decide which samples are held out.
+
+    Raises:
+        ConfigError: the task does not fit ``spec``, or cannot be read.
     """
-    given = [path for path in (files.train, files.valid, files.test) if path]
-    stamps = tuple(stamp for path in given for stamp in _stamps(path))
+    paths = [path for path in (files.train, files.valid, files.test) if path]
+    stamps = tuple(stamp for path in paths for stamp in _stamps(path))
     return _loaded(files, number, spec, stamps)
 
 
 def _stamps(path: Path) -> Iterator[Stamp]:
     try:
         for part in sample_files(path):
-            found = part.stat()
-            yield str(part), found.st_mtime_ns, found.st_size
+            status = part.stat()
+            yield str(part), status.st_mtime_ns, status.st_size
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
@@ -146,17 +154,17 @@ def _stamps(path: Path) -> Iterator[Stamp]:
 def finished_tasks(
     folder: Path, *, marked: bool, report: Callable[[ConfigError], None]
 ) -> list[int]:
-    """Count the training samples of each task that is there and whole.
+    """Count the training samples of each complete task.
 
-    A task whose files cannot be read ends the list; what is wrong is reported.
+    The list ends before a task whose files cannot be read, and its error is reported.
     """
-    found = list[int]()
+    counts = list[int]()
     try:
         for files in find_tasks(folder, marked=marked):
-            found.append(_counted(files.train, tuple(_stamps(files.train))))
+            counts.append(_counted(files.train, tuple(_stamps(files.train))))
     except ConfigError as error:
         report(error)
-    return found
+    return counts
 
 
 @lru_cache(maxsize=1024)
@@ -164,7 +172,7 @@ def _counted(path: Path, stamps: tuple[Stamp, ...]) -> int:
     return count_samples(path)
 
 
-# Few, since a task may be large: enough for a client that stays at one.
+# A task may be large, and a few suffice for a client that stays at one task.
 @lru_cache(maxsize=8)
 def _loaded(
     files: TaskFiles, number: int, spec: LocalDataSpec, stamps: tuple[Stamp, ...]
@@ -184,10 +192,10 @@ def _loaded(
     numbers = {label: index for index, label in enumerate(order)}
     rest = train.split(numbers)
 
-    def part(given: FileSamples | None, purpose: str, fraction: float) -> Split:
+    def part(samples: FileSamples | None, purpose: str, fraction: float) -> Split:
         nonlocal rest
-        if given is not None:
-            return given.split(numbers)
+        if samples is not None:
+            return samples.split(numbers)
         rng = np.random.default_rng(derive(spec.seed, purpose, number))
         kept, cut = train_valid_split(rest.y, fraction, rng)
         cut_out, rest = rest.take(cut), rest.take(kept)
@@ -248,10 +256,10 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
                 f"those in {train.where}"
             )
     if bool(other.columns) != bool(train.columns):
-        one, none = (other, train) if other.columns else (train, other)
+        named, unnamed = (other, train) if other.columns else (train, other)
         raise ConfigError(
-            f"{none.where}: the columns have no names, expected those of {one.where}, "
-            "in a file of the same format"
+            f"{unnamed.where}: the columns have no names, expected those of "
+            f"{named.where}, in a file of the same format"
         )
     check_columns(other.columns, other.where, train.columns, train.where)
 
@@ -259,8 +267,8 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
 class LocalData(ClientData):
     """A client's local data.
 
-    What is wrong with them stays here: the errors raised name no more than the task,
-    since they travel to the server. Their cause names file, line and value.
+    Its errors name only the task, since they travel to the server. The cause of an
+    error names file, line and value, and stays with the client.
     """
 
     def __init__(
@@ -272,10 +280,18 @@ class LocalData(ClientData):
         *,
         marked: bool = False,
     ) -> None:
-        """Look for so many tasks in the folder; see `find_tasks`.
+        """Find the first tasks of a folder.
 
-        ``words`` is, for texts, the file of word vectors, or the tokenizer of a model
-        that needs none.
+        Args:
+            folder: the client's folder.
+            spec: form of the data.
+            tasks: number of tasks that must be there.
+            words: for texts the file of word vectors, or the tokenizer of a model that
+                needs no vectors.
+            marked: whether only marked tasks count, as in `find_tasks`.
+
+        Raises:
+            ConfigError: the folder has fewer tasks, or cannot be read.
         """
         self._spec, self._words = spec, words
         with _hide_details("data-path: the client's folder"):
@@ -291,7 +307,7 @@ class LocalData(ClientData):
     def vectors(self) -> WordVectors | None:
         if not isinstance(self._words, Path):
             return None
-        # The words of old tasks as well: one model answers for them all.
+        # The table has the words of old tasks, too, since one model serves all tasks.
         tasks = tuple(self._task(number) for number in range(len(self._files)))
         with _hide_details("word-vectors: the client's file"):
             return _cached_vectors(tasks, self._words, self._spec)
@@ -310,32 +326,32 @@ class LocalData(ClientData):
 
     @override
     def classes(self, task: int) -> TaskClasses:
-        found = self._task(task)
-        labels = tuple(map(found.data.class_names.index, found.classes))
-        return TaskClasses(found.data.name, labels, found.classes, found.columns)
+        loaded = self._task(task)
+        labels = tuple(map(loaded.data.class_names.index, loaded.classes))
+        return TaskClasses(loaded.data.name, labels, loaded.classes, loaded.columns)
 
     def class_names(self, task: int) -> tuple[str, ...]:
-        """Name the classes of a task, in the order of its manifest, or sorted."""
+        """Name the classes of a task, in the order of the manifest, or sorted."""
         files, spec = self._files[task], self._spec
         with _hide_details(f"task {task}: the client's data"):
             listed = spec.listed(files)
-            found = spec.read(files.train, spec.labels or listed)
-        return listed or found.names
+            samples = spec.read(files.train, spec.labels or listed)
+        return listed or samples.names
 
     def _task(self, number: int) -> LocalTask:
         first, files = self._files[0].train, self._files[number]
         with _hide_details(f"task {number}: the client's data"):
-            found = load_task(files, number, self._spec)
-            if number and found.columns:
+            task = load_task(files, number, self._spec)
+            if number and task.columns:
                 where = str(files.train)
-                check_columns(found.columns, where, columns_of(first), str(first))
-        return found
+                check_columns(task.columns, where, columns_of(first), str(first))
+        return task
 
 
 def local_vectors(
     tasks: Sequence[LocalTask], path: Path, spec: LocalDataSpec
 ) -> WordVectors:
-    """Read the vectors of all words of some tasks of texts, at least one."""
+    """Read the vectors of all words of one or more tasks of texts."""
     train = [words(text) for task in tasks for text in task.data.train.x]
     vocabulary: dict[str, None] = {}
     for task in tasks:
@@ -343,16 +359,16 @@ def local_vectors(
         texts = (words(text) for split in splits for text in split.x)
         # New words come last: a client may have stored the numbers of old ones.
         vocabulary |= dict.fromkeys(sorted(set(chain.from_iterable(texts))))
-    found = vectors_from(path, list(vocabulary), train, spec.seed)
-    if (width := found.table.shape[1]) != spec.width:
+    vectors = vectors_from(path, list(vocabulary), train, spec.seed)
+    if (width := vectors.table.shape[1]) != spec.width:
         raise ConfigError(
             f"word-vectors: {path} has vectors of {width} numbers, expected "
             f"{spec.width}, the features of the run"
         )
-    return found
+    return vectors
 
 
-# A table is tens of megabytes: kept for the client that a process serves.
+# A table takes tens of megabytes, so the cache is for the process's own client.
 _cached_vectors = lru_cache(maxsize=4)(local_vectors)
 
 
@@ -364,20 +380,20 @@ def _examples(
     words: Tokenizer | None,
 ) -> Examples:
     chosen = task.valid if split == "valid" else task.data.split(split)
-    everyone = np.arange(len(chosen.y))
+    all_rows = np.arange(len(chosen.y))
     x = to_inputs(
-        task.data, chosen, everyone, spec.input_shape, words, spec.normalisation
+        task.data, chosen, all_rows, spec.input_shape, words, spec.normalisation
     )
     return Examples(x, torch.from_numpy(chosen.y.copy()))
 
 
 @contextmanager
-def _hide_details(what: str) -> Iterator[None]:
+def _hide_details(subject: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
         raise ConfigError(
-            f"{what} cannot be used; the client's own log says why"
+            f"{subject} cannot be used; the client's own log says why"
         ) from error
 
 
@@ -386,16 +402,16 @@ def load_public_file(
 ) -> PublicExamples:
     """Read the server's public samples from a file in a format of local data.
 
-    A label that is none of the run's is a class that no client has.
+    A label that the run does not have is a class that no client has.
     """
-    found = spec.read(path, spec.labels)
-    split = Split(found.x, found.codes)
-    data = spec.dataset_type("public", split, split, found.names)
-    everyone = np.arange(len(found.codes))
+    samples = spec.read(path, spec.labels)
+    split = Split(samples.x, samples.codes)
+    data = spec.dataset_type("public", split, split, samples.names)
+    all_rows = np.arange(len(samples.codes))
     x = to_inputs(
-        data, split, everyone, spec.input_shape, tokenizer, spec.normalisation
+        data, split, all_rows, spec.input_shape, tokenizer, spec.normalisation
     )
     head = {label: index for index, label in enumerate(spec.labels)}
-    indices = np.array([head.get(name, -1) for name in found.names], np.int64)
-    y, classes = indices[found.codes], found.codes.copy()
+    indices = np.array([head.get(name, -1) for name in samples.names], np.int64)
+    y, classes = indices[samples.codes], samples.codes.copy()
     return PublicExamples(x, torch.from_numpy(y), torch.from_numpy(classes))

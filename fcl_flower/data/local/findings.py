@@ -1,4 +1,4 @@
-"""What is suspicious in clients' local data, though a run can learn from it."""
+"""Findings in clients' local data that are suspicious, though a run accepts them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ from fcl_flower.data.labels import look_alikes
 from fcl_flower.data.local.client import LocalTask
 
 IMBALANCE = 10
-"""Times that a class has the training samples of another, from which on it is told."""
+"""The least ratio of two classes' training samples that is a finding."""
 FEWEST = 20
-"""Samples of a table from which on it is no chance if a column tells classes apart."""
+"""The least number of rows for which a column that separates classes is no chance."""
 DARK = 0.1
-"""Brightest pixel of all images of a task, below which it is told: white is 1."""
+"""The brightest pixel of a task's images below which it is a finding; white is 1."""
 
 Clients: TypeAlias = Mapping[str, Sequence[LocalTask]]
 
 
 def class_counts(task: LocalTask) -> dict[str, int]:
-    """Count the samples of each class of a task to train and validate on."""
+    """Count a task's training and validation samples of each class."""
     y = np.concatenate([task.data.train.y, task.valid.y])
     counts = np.bincount(y, minlength=task.data.num_classes).tolist()
     by_name = dict(zip(task.data.class_names, counts, strict=True))
@@ -33,12 +33,12 @@ def class_counts(task: LocalTask) -> dict[str, int]:
 
 
 def findings(clients: Clients, rule: LookAlikes) -> Iterator[str]:
-    """Say in a sentence each what somebody may want to mend before a run.
+    """Yield a sentence for each flaw that a user may want to mend before a run.
 
     Args:
-        clients: tasks as they were loaded, by what a client is called.
-        rule: what the run does with class names that look alike; told are those on
-            which nobody has decided.
+        clients: loaded tasks by the client's name.
+        rule: what the run does with class names that look alike; with ``refuse`` they
+            are findings.
     """
     if rule == "refuse":
         yield from _look_alikes(clients)
@@ -55,22 +55,22 @@ def _look_alikes(clients: Clients) -> Iterator[str]:
             for name in task.classes:
                 places[name].append(f"{client}, {task.data.name}")
     for group in look_alikes(places):
-        # Composed and decomposed letters differ in nothing that can be seen.
-        said = " and ".join(f"{name!a} ({places[name][0]})" for name in group)
+        # People cannot see the difference of composed and decomposed letters.
+        names = " and ".join(f"{name!a} ({places[name][0]})" for name in group)
         yield (
-            f"classes look alike, {said}: write them alike; or --set data.labels=merge "
-            "takes them as one, keep as different ones"
+            f"classes look alike, {names}: write them alike; or --set data.labels=merge"
+            " takes them as one, keep as different ones"
         )
 
 
 def _of_task(task: LocalTask) -> Iterator[str]:
     counts = class_counts(task)
     ordered = sorted(counts, key=counts.__getitem__)
-    fewest, most = ordered[0], ordered[-1]
-    if counts[most] >= IMBALANCE * counts[fewest]:
+    smallest, largest = ordered[0], ordered[-1]
+    if counts[largest] >= IMBALANCE * counts[smallest]:
         yield (
-            f"class {most!r} has {counts[most]:,} training samples, {fewest!r} "
-            f"{counts[fewest]:,}: accuracy says little of a rare class"
+            f"class {largest!r} has {counts[largest]:,} training samples, {smallest!r} "
+            f"{counts[smallest]:,}: accuracy says little of a rare class"
         )
     yield from _duplicates(task)
     if isinstance(task.data, TabularDataset):
@@ -90,7 +90,7 @@ def _duplicates(task: LocalTask) -> Iterator[str]:
     if same:
         yield (
             f"{same:,} of {len(task.data.test.y):,} test samples are also training "
-            "samples: accuracy is too high by what is known by heart"
+            "samples: accuracy is too high, since the model may remember them"
         )
 
 
@@ -103,23 +103,25 @@ def _columns(task: LocalTask) -> Iterator[str]:
     x = np.concatenate([part.x for part in parts])
     y = np.concatenate([part.y for part in parts])
     names = task.columns or tuple(str(n) for n in range(1, x.shape[1] + 1))
-    found = defaultdict[str, list[str]](list)
+    columns_by_flaw = defaultdict[str, list[str]](list)
     for name, values in zip(names, x.T, strict=True):
         if (values == values[0]).all():
-            found["the same number everywhere: leave it out"].append(name)
+            flaw = "the same number everywhere: leave it out"
         elif (np.diff(np.sort(values)) == 1).all():
-            found["the number of the sample: leave it out"].append(name)
+            flaw = "the number of the sample: leave it out"
         elif len(y) >= FEWEST and _separates(values, y):
-            why = "all that tells the classes apart: leave it out if it comes of them"
-            found[why].append(name)
-    for what, those in found.items():
-        others = len(those) - CANDIDATES
+            flaw = "all that tells the classes apart: leave it out if it comes of them"
+        else:
+            continue
+        columns_by_flaw[flaw].append(name)
+    for flaw, columns in columns_by_flaw.items():
+        others = len(columns) - CANDIDATES
         more = f" (and {others} others)" if others > 0 else ""
-        yield f"column {', '.join(map(repr, those[:CANDIDATES]))}{more} is {what}"
+        yield f"column {', '.join(map(repr, columns[:CANDIDATES]))}{more} is {flaw}"
 
 
 def _separates(values: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> bool:
-    """Tell whether no class has values within the range of another."""
+    """Tell whether the classes' ranges of values do not overlap."""
     ranges = sorted((values[y == c].min(), values[y == c].max()) for c in set(y))
     ordered = (before[1] < after[0] for before, after in pairwise(ranges))
     return len(ranges) > 1 and all(ordered)

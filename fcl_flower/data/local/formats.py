@@ -1,4 +1,4 @@
-"""Files of local data, in any of the formats that suit a modality."""
+"""Readers of local data's files, in all formats of each modality."""
 
 import re
 from array import array
@@ -37,7 +37,7 @@ from fcl_flower.data.tables import (
 from fcl_flower.data.texts import TextDataset
 
 FOLDER = "/"
-"""Stands for the ending of a folder of images."""
+"""The string that stands for the ending of a folder of images."""
 
 ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
     TabularDataset: (".csv", ".npz"),
@@ -46,21 +46,21 @@ ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
     ImageDataset: (FOLDER, ".npz"),
 }
 _LEFT_BEHIND = ("thumbs.db", "desktop.ini")
-"""What Windows writes into folders that somebody looks at, in lower case."""
+"""The files that Windows writes into folders that it shows, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSamples:
-    """Samples with their labels by name; read-only.
+    """The samples of a file with the names of their labels; read-only.
 
     Attributes:
-        where: what an error calls the file.
-        x: the samples, as a `Split` has them.
-        names: the labels that occur, sorted.
-        codes: int64, shape (N,), index of each sample's label in ``names``.
-        unit: what a sample is in the file, such as ``line``.
-        locations: which of them each sample is.
-        columns: sorted names of a sample's numbers; empty where they have none.
+        where: name of the file in errors.
+        x: samples, as in a `Split`.
+        names: labels that occur, sorted.
+        codes: index of each sample's label in ``names``, int64, shape (N,).
+        unit: unit of the file that holds a sample, such as ``line``.
+        locations: place of each sample in such units, such as its line's number.
+        columns: sorted names of a sample's numbers; empty if they have no names.
     """
 
     where: str
@@ -72,25 +72,28 @@ class FileSamples:
     columns: tuple[str, ...] = ()
 
     def location(self, label: str) -> str:
-        """Locate the first sample of a label that occurs."""
+        """Locate the first sample of a label in ``names``, for an error."""
         first = int(np.argmax(self.codes == self.names.index(label)))
         return f"{self.where}: {self.unit} {self.locations[first]}"
 
     def spelled(self, known: Sequence[str], rule: LookAlikes) -> "FileSamples":
-        """Decide on labels that look alike, or like one of ``known``; see `spellings`.
+        """Apply the rule to labels that look alike, or like a label in ``known``.
+
+        With ``keep`` the labels stay, with ``merge`` they take the same spelling (see
+        `spellings`), and with ``refuse`` they are an error.
 
         Raises:
-            ConfigError: they are refused; names two of them.
+            ConfigError: the rule refuses two labels, which the message names.
         """
         if rule == "keep":
             return self
         counts = np.bincount(self.codes).tolist()
-        found = spellings(dict(zip(self.names, counts, strict=True)), known)
+        chosen = spellings(dict(zip(self.names, counts, strict=True)), known)
         if rule == "merge":
-            labels = [found[name] for name in self.names]
+            labels = [chosen[name] for name in self.names]
             names, codes = _coded([n if n in known else tidy(n) for n in labels])
             return replace(self, names=names, codes=codes[self.codes])
-        for name, other in found.items():
+        for name, other in chosen.items():
             if name != other:
                 raise ConfigError(
                     f"{self.location(name)}: label is {refusal(name, other)}"
@@ -98,22 +101,22 @@ class FileSamples:
         return self
 
     def split(self, numbers: Mapping[str, int]) -> Split:
-        """Number the labels, all of which ``numbers`` has."""
+        """Make a split by the number of each label; ``numbers`` has all labels."""
         y = np.array([numbers[name] for name in self.names], np.int64)[self.codes]
         y.setflags(write=False)
         return Split(self.x, y)
 
 
 def ending(path: Path) -> str:
-    """Tell the ending of a file, or `FOLDER`; empty for an unknown one."""
+    """Return the ending of a file, or `FOLDER`; empty for an unknown ending."""
     if path.is_dir():
         return FOLDER
-    known = {end for ends in ENDINGS.values() for end in ends}
-    return next((end for end in sorted(known) if path.name.endswith(end)), "")
+    endings = {end for ends in ENDINGS.values() for end in ends}
+    return next((end for end in sorted(endings) if path.name.endswith(end)), "")
 
 
 def visible(folder: Path) -> list[Path]:
-    """List what is in a folder, sorted, but for what is hidden or left by Windows.
+    """List a folder's entries, sorted, without hidden ones and those of Windows.
 
     A name that begins with a dot is hidden.
     """
@@ -125,14 +128,14 @@ def visible(folder: Path) -> list[Path]:
 
 
 def sample_files(path: Path) -> list[Path]:
-    """List the files that are read for the samples of a file, or of a folder."""
+    """List the files that hold the samples of a file, or of a folder of images."""
     if not path.is_dir():
         return [path]
     return [file for label in visible(path) for file in _images_in(label)]
 
 
 def columns_of(path: Path) -> tuple[str, ...]:
-    """Read the names of a table's columns of numbers, sorted; none without names."""
+    """Read the sorted names of a table's columns of numbers; empty without names."""
     if ending(path) != ".csv":
         return ()
     _, row = next(read_rows(path, ()))
@@ -142,22 +145,29 @@ def columns_of(path: Path) -> tuple[str, ...]:
 def check_columns(
     columns: Sequence[str], where: str, expected: Sequence[str], whose: str
 ) -> None:
-    """Refuse columns that are not those of ``whose``, where both have names."""
+    """Refuse columns with other names than those expected, if both have names.
+
+    ``whose`` says in errors whose columns are expected.
+    """
     if not (columns and expected) or {*columns} == {*expected}:
         return
     more, fewer = {*columns} - {*expected}, {*expected} - {*columns}
-    said = " and ".join(
+    odd = " and ".join(
         f"{verb} {', '.join(map(repr, sorted(names)[:3]))}"
         for verb, names in (("has", more), ("lacks", fewer))
         if names
     )
-    raise ConfigError(f"{where}: the table {said}, expected the columns of {whose}")
+    raise ConfigError(f"{where}: the table {odd}, expected the columns of {whose}")
 
 
 def read_samples(
     path: Path, dataset_type: type[Dataset], input_shape: tuple[int, ...]
 ) -> FileSamples:
-    """Read the samples of a file, or of a folder of images."""
+    """Read the samples of a file, or of a folder of images.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not suit the model.
+    """
     if not path.exists():
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
     end = ending(path)
@@ -170,14 +180,14 @@ def read_samples(
         return _pictures(path, input_shape)
     if dataset_type is TextDataset:
         return _texts(path)
-    found = _numbers(path) if end == ".csv" else _arrays(path, dataset_type)
-    shape = found.x.shape[1:]
+    samples = _numbers(path) if end == ".csv" else _arrays(path, dataset_type)
+    shape = samples.x.shape[1:]
     if dataset_type is not ImageDataset and shape != input_shape:
         raise ConfigError(
             f"{path}: samples have shape {shape}, expected {input_shape}, which the "
             "model takes"
         )
-    return found
+    return samples
 
 
 def count_samples(path: Path) -> int:
@@ -204,9 +214,9 @@ def _texts(path: Path) -> FileSamples:
 def _numbers(path: Path) -> FileSamples:
     """Read the numbers of all columns but ``label``, in the order of their names.
 
-    Two files with the same columns thus agree, in whatever order each has them.
+    So two files with the same columns agree, whatever the order of their columns.
     """
-    # As numbers at once: the cells themselves would take ten times the memory.
+    # Cells become numbers at once, since texts would take ten times the memory.
     numbers, labels, lines = array("f"), [], array("q")
     columns: tuple[str, ...] = ()
     for line, row in read_rows(path, (LABEL,)):
@@ -223,7 +233,7 @@ def _numbers(path: Path) -> FileSamples:
 
 
 _UNNAMED = re.compile(r"(Unnamed: \d+)?")
-"""What pandas calls the column of a table's index, at first and when it is read."""
+"""The names that pandas gives to the index column: when it writes, when it reads."""
 
 
 def _features(row: Iterable[str], where: str) -> tuple[str, ...]:
@@ -276,8 +286,8 @@ def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
             + (f"0..{len(names) - 1}, the class_names." if names else "none below 0.")
         )
     labels = [names[n] if names else str(n) for n in numbers.tolist()]
-    found = [label_name(label, f"{path}: class_names: label") for label in labels]
-    order, codes = _coded(found)
+    label_names = [label_name(label, f"{path}: class_names: label") for label in labels]
+    order, codes = _coded(label_names)
     rows = range(len(split.y))
     return FileSamples(
         str(path), split.x, order, codes[number_codes], "y at index", rows
@@ -291,13 +301,13 @@ def _pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
         raise ConfigError(
             f"{folder} is empty, expected folders of images, named by label"
         )
-    mode, size = _wanted(input_shape)
+    mode, size = _picture_form(input_shape)
     x: Images = np.empty(
         (len(files), *input_shape[1:], *[3] * (mode == "RGB")), np.uint8
     )
     for row, file in enumerate(files):
         image = read_picture(file, mode, size)
-        if image.dtype != x.dtype:  # one of more than 8 bits, or others behind it
+        if image.dtype != x.dtype:  # pictures of 8 bits and of more bits are mixed
             x, image = fractions(x) if x.dtype == np.uint8 else x, fractions(image)
         x[row] = image
     x.setflags(write=False)
@@ -307,7 +317,7 @@ def _pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
     return FileSamples(str(folder), x, *_coded(labels), "image", places)
 
 
-def _wanted(input_shape: tuple[int, ...]) -> tuple[Mode, tuple[int, int] | None]:
+def _picture_form(input_shape: tuple[int, ...]) -> tuple[Mode, tuple[int, int] | None]:
     channels, height, width = input_shape
     size = (width, height) if height or width else None
     return "L" if channels == 1 else "RGB", size
@@ -335,12 +345,12 @@ ROWS = (".csv", ".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawSamples:
-    """Samples of a file or a folder that is asked about.
+    """The samples of a file or a folder for which a model is asked.
 
     Attributes:
-        x: as in `FileSamples`; a list of arrays where images keep their sizes.
-        names: of each sample, such as ``new.csv:2`` for what is on line 2.
-        labels: the label of each sample where the file has labels; empty elsewhere.
+        x: samples as in `FileSamples`; a list of arrays if images keep their sizes.
+        names: name of each sample, such as ``new.csv:2`` for line 2.
+        labels: label of each sample; empty if the file has no labels.
     """
 
     x: Any
@@ -355,16 +365,20 @@ def read_raw(
     columns: Sequence[str],
     form: str = "",
 ) -> RawSamples:
-    """Read the samples of a file, or images, which need no label.
+    """Read samples, which need no labels, from a file or a folder of images.
 
-    A column ``label`` is told apart, and is no feature.
+    A column ``label`` is read as labels, not as a feature.
 
     Args:
-        path: a file; an image, or a folder with images in it or below.
-        dataset_type: what the model takes.
-        input_shape: of the model; images keep their size where it says 0 pixels.
-        columns: that a table has to have; in the order of the file where nobody knows.
+        path: a file, an image, or a folder with images in it or below.
+        dataset_type: type of data set that the model takes.
+        input_shape: input shape of the model; with 0 pixels images keep their size.
+        columns: columns that a table has to have; empty takes the file's columns in its
+            order.
         form: ending of a file that has none.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not suit the model.
     """
     if not (form or path.exists()):
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
@@ -409,7 +423,7 @@ def _raw_texts(path: Path, form: str) -> RawSamples:
         texts.append(checked_text(row[TEXT], f"{where}: {TEXT}"))
         names.append(f"{path}:{line}")
         labels.add(row, where)
-    return RawSamples(tuple(texts), tuple(names), labels.found())
+    return RawSamples(tuple(texts), tuple(names), labels.all_or_none())
 
 
 def _raw_numbers(
@@ -436,11 +450,11 @@ def _raw_numbers(
         lines.append(line)
         labels.add(row, where)
     x = _table(numbers, path, lines, columns)
-    return RawSamples(x, tuple(names), labels.found())
+    return RawSamples(x, tuple(names), labels.all_or_none())
 
 
 class _Labels:
-    """Labels of the rows so far, of a file that has them in all rows or in none."""
+    """The labels of a file's rows, which count only if all rows have one."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -451,7 +465,7 @@ class _Labels:
         if row.get(LABEL) not in (None, ""):
             self._names.append(label_name(row[LABEL], f"{where}: {LABEL}"))
 
-    def found(self) -> tuple[str, ...]:
+    def all_or_none(self) -> tuple[str, ...]:
         return tuple(self._names) if len(self._names) == self._rows else ()
 
 
@@ -461,15 +475,15 @@ def _raw_pictures(path: Path, input_shape: tuple[int, ...]) -> RawSamples:
         _check_picture(file)
     if not files:
         raise ConfigError(f"{path} is empty, expected images, in it or below")
-    x = [read_picture(file, *_wanted(input_shape)) for file in files]
+    x = [read_picture(file, *_picture_form(input_shape)) for file in files]
     return RawSamples(x, tuple(map(str, files)))
 
 
 def _below(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield all files, also behind links, but for those that lead back up."""
-    here = folder.resolve()
-    for path in visible(folder) if here not in above else ():
+    """Yield all files below a folder; links are followed unless they lead back up."""
+    resolved = folder.resolve()
+    for path in visible(folder) if resolved not in above else ():
         if path.is_dir():
-            yield from _below(path, (*above, here))
+            yield from _below(path, (*above, resolved))
         else:
             yield path

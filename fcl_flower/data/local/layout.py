@@ -1,4 +1,4 @@
-"""The folder with a client's local data: which tasks there are, and in which files."""
+"""The layout of the folder with a client's local data: its tasks and their files."""
 
 import hashlib
 import re
@@ -16,20 +16,20 @@ from fcl_flower.data.local.formats import FOLDER, ending, sample_files, visible
 MANIFEST = "tasks.toml"
 SPLITS = ("train", "valid", "test")
 DONE = "DONE"
-"""File in a task's folder by which a client may know that the task is whole."""
+"""The file in a task's folder that may mark the task as complete."""
 _NAME = re.compile(r"task-(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """Where one task is.
+    """The files of a task.
 
     Attributes:
-        name: for people.
-        train: a file, or a folder of images.
-        valid: the same; None to hold some of ``train`` out.
-        test: likewise.
-        labels: the order of the labels; empty for the alphabetical one.
+        name: name of the task for people.
+        train: training samples, a file or a folder of images.
+        valid: validation samples; None to hold some of ``train`` out.
+        test: test samples; None to hold some of ``train`` out.
+        labels: order of the labels; empty for the alphabetical order.
     """
 
     name: str
@@ -52,14 +52,20 @@ class _Entry(BaseModel):
 def find_tasks(
     folder: Path, most: int | None = None, *, marked: bool = False
 ) -> tuple[TaskFiles, ...]:
-    """Find the first tasks that are there now, in the order in which they are learned.
+    """Find the tasks of a folder, in the order in which the client learns them.
 
-    Either ``tasks.toml`` lists them, or they are the folders ``task-01``, ``task-02``
-    and so on. Names that begin with a dot are left alone: a task that is still being
-    written has such a name, and gets its own when it is whole. Where tasks are
-    ``marked``, a folder counts from the moment that it holds a file `DONE`. What is
-    wrong with a task beyond ``most``, or without its mark, does no harm yet; None looks
-    into all.
+    Either ``tasks.toml`` lists the tasks, or they are the folders ``task-01``,
+    ``task-02`` and so on. Names that begin with a dot are ignored: a task that is still
+    being written has such a name, and is renamed when it is complete.
+
+    Args:
+        folder: the client's folder.
+        most: largest number of tasks to look into; None for all. Flaws of later tasks
+            do no harm yet.
+        marked: whether a task's folder counts only when it holds a file `DONE`.
+
+    Raises:
+        ConfigError: the folder, or a task in it, cannot be read.
     """
     try:
         names = [path.name for path in visible(folder)]
@@ -77,7 +83,7 @@ def find_tasks(
 
 
 def _numbered(folder: Path, names: list[str]) -> list[Path]:
-    found: dict[int, Path] = {}
+    tasks: dict[int, Path] = {}
     for name in names:
         match = _NAME.fullmatch(name)
         if match is None or not (folder / name).is_dir():
@@ -85,15 +91,15 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
                 f"{folder / name}: expected nothing but folders task-01, task-02, ..., "
                 f"or a file {MANIFEST} that lists the tasks"
             )
-        if (other := found.setdefault(int(match[1]), folder / name)).name != name:
+        if (other := tasks.setdefault(int(match[1]), folder / name)).name != name:
             raise ConfigError(f"{folder / name} has the number of {other.name} too")
-    for expected, number in enumerate(sorted(found), 1):
+    for expected, number in enumerate(sorted(tasks), 1):
         if number != expected:
             raise ConfigError(
-                f"{found[number]} comes without a task {expected}, expected all "
+                f"{tasks[number]} comes without a task {expected}, expected all "
                 "numbers from 1"
             )
-    return [found[number] for number in sorted(found)]
+    return [tasks[number] for number in sorted(tasks)]
 
 
 def _in_folder(task: Path) -> TaskFiles:
@@ -123,7 +129,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
     tables = values.get("task")
     if values.keys() != {"task"} or not isinstance(tables, list):
         raise ConfigError(f"{path}: expected tables [[task]] and nothing else")
-    found: list[TaskFiles] = []
+    tasks: list[TaskFiles] = []
     for number, table in enumerate(tables, 1):
         where = f"{path}: task {number}:"
         if not isinstance(table, Mapping):
@@ -131,7 +137,7 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
         entry = validate_params(_Entry, table, f"{where} ")
         if len(set(entry.labels)) < len(entry.labels):
             raise ConfigError(f"{where} labels: expected each label once")
-        found.append(
+        tasks.append(
             TaskFiles(
                 entry.name,
                 _inside(folder, entry.train, where),
@@ -140,9 +146,9 @@ def _listed(folder: Path) -> tuple[TaskFiles, ...]:
                 tuple(entry.labels),
             )
         )
-    if len({task.name for task in found}) < len(found):
+    if len({task.name for task in tasks}) < len(tasks):
         raise ConfigError(f"{path}: expected a different name for each task")
-    return tuple(found)
+    return tuple(tasks)
 
 
 def _inside(folder: Path, name: str, where: str) -> Path:
@@ -159,7 +165,7 @@ def _inside(folder: Path, name: str, where: str) -> Path:
 
 
 def checksum(folder: Path, tasks: int) -> str:
-    """Compute the SHA-256 of a client's first tasks: of names, files and labels."""
+    """Compute the SHA-256 of the names, labels and files of a client's first tasks."""
     digest = hashlib.sha256()
     for task in find_tasks(folder, tasks):
         digest.update(repr((task.name, task.labels)).encode())

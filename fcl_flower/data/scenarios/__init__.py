@@ -1,4 +1,4 @@
-"""Who learns what in which order."""
+"""Scenarios: which client learns which classes in which order."""
 
 from typing import TYPE_CHECKING
 

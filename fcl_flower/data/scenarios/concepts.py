@@ -1,4 +1,4 @@
-"""Hidden concepts: data sets cut into concepts, and these into a chunk a client."""
+"""The scenario of hidden concepts: data sets cut into concepts and clients' chunks."""
 
 from collections.abc import Sequence
 from typing import TypeAlias, get_args
@@ -15,21 +15,24 @@ from fcl_flower.data.scenarios.groups import Group
 from fcl_flower.data.scenarios.plan import SampleSplit, ScenarioSpec, Task, TaskStreams
 
 FEWEST = {"train": 2, "test": 1}
-"""Samples of a concept that a client needs: one to train is held out to validate."""
+"""The least number of samples that a client needs of a concept, by split.
+
+One of the two training samples is held out for validation.
+"""
 
 
 class ConceptsParams(Params):
-    """Settings of the scenario ``concepts``."""
+    """The settings of the scenario ``concepts``."""
 
     window: int = Field(320, ge=2)
     """Training samples that a client has in a round."""
     mean_duration: int = Field(1, ge=0)
     """Rounds that a client keeps a concept, on average; 0 for all concepts at once."""
     reveal_ids: bool = False
-    """Let clients know which concept they have: for baselines with task ids."""
+    """Tell clients the id of their concept, for baselines with task ids."""
     merge_labels: str = ""
-    """Data sets whose classes of one name are one class, such as 'a=b=c,d=e': concepts
-    that differ in what a class looks like, or in what it is called."""
+    """Data sets whose classes of one name are one class, such as 'a=b=c,d=e'. Their
+    concepts differ in the look of a class, or in its name."""
 
 
 Spec: TypeAlias = ScenarioSpec[ConceptsParams]
@@ -38,9 +41,8 @@ Spec: TypeAlias = ScenarioSpec[ConceptsParams]
 def concept_tasks(spec: Spec) -> TaskStreams:
     """Give every client a chunk of every concept.
 
-    Training and test samples alike are cut into disjoint parts of nearly equal size,
-    class by class, so that the clients' mean test accuracy is that of the whole test
-    set.
+    Both training and test samples are cut, class by class, into disjoint parts of
+    nearly equal size. So the clients' mean test accuracy is that of the whole test set.
     """
     groups = concept_groups(spec.sources, spec.tasks, spec.seed)
     by_concept = [_chunks(spec, group, number) for number, group in enumerate(groups)]
@@ -50,9 +52,9 @@ def concept_tasks(spec: Spec) -> TaskStreams:
 def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list[Group]:
     """Draw the classes of each concept.
 
-    Each data set is a concept. Where more are wanted, one after the other goes to the
-    set that has most classes for each of its concepts, and the classes of such a set
-    are dealt to its concepts at random, in nearly equal numbers.
+    Each data set is a concept. Each further concept goes to the data set with the most
+    classes for each of its concepts. The classes of such a data set are dealt to its
+    concepts at random, in nearly equal numbers.
     """
     if concepts < len(sources):
         expected = f"at least one concept for each of the {len(sources)} data sets"
@@ -80,24 +82,24 @@ def concept_groups(sources: Sequence[Dataset], concepts: int, seed: int) -> list
 def _chunks(spec: Spec, group: Group, number: int) -> list[Task]:
     parts = [_parts(spec, group, number, split) for split in get_args(SampleSplit)]
     tasks = []
-    for client, (mine, test) in enumerate(zip(*parts, strict=True)):
+    for client, (train, test) in enumerate(zip(*parts, strict=True)):
         rng = np.random.default_rng(derive(spec.seed, "concept-valid", client, number))
-        # Not class by class, since a chunk may hold a single sample of some classes.
-        alike = np.zeros_like(mine)
-        kept, out = train_valid_split(alike, spec.valid_fraction, rng)
-        task = group.task(train=mine[kept], valid=mine[out], test=test, number=number)
+        # The split ignores classes, since a chunk may have one sample of a class.
+        one_class = np.zeros_like(train)
+        kept, out = train_valid_split(one_class, spec.valid_fraction, rng)
+        task = group.task(train=train[kept], valid=train[out], test=test, number=number)
         tasks.append(task)
     return tasks
 
 
 def _parts(spec: Spec, group: Group, number: int, split: SampleSplit) -> list[Indices]:
     members = spec.samples(group.source, split, group.labels)
-    most = len(members) // FEWEST[split]
-    if spec.clients > most:
+    limit = len(members) // FEWEST[split]
+    if spec.clients > limit:
         raise config_error(
             "clients",
             spec.clients,
-            f"at most {most}, since concept {group.name!r} has {len(members)} {split} "
+            f"at most {limit}, since concept {group.name!r} has {len(members)} {split} "
             "samples",
         )
     y = group.source.split(split).y[members]

@@ -1,8 +1,8 @@
-"""A data set whose tasks are given, or those of a benchmark of Avalanche.
+"""Tasks that a caller gives with a data set, or takes from a benchmark of Avalanche.
 
-Lomonaco et al., CVPR Workshops 2021, https://arxiv.org/abs/2104.00405. Nothing of the
-library is imported: what is read of a benchmark is two streams of experiences, each
-with a data set of (sample, label, ...) and with task labels.
+Avalanche is by Lomonaco et al., CVPR Workshops 2021, https://arxiv.org/abs/2104.00405.
+This module does not import the library. It reads a benchmark's two streams of
+experiences, each with a data set of (sample, label, ...) and with task labels.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +33,13 @@ from fcl_flower.data.scenarios.plan import ScenarioSpec, TaskStreams
 from fcl_flower.data.scenarios.registry import ScenarioEntry
 
 GIVEN_TASKS = "given-tasks"
-"""Name of the scenario as long as a run goes on."""
+"""The name of the scenario while a run lasts."""
 
 
 class TaskSamples(NamedTuple):
-    """Which samples of a data set make a task: int64 indices into each split.
+    """The samples of a task: int64 indices into a data set's two splits.
 
-    Test samples of classes that ``train`` has not are left out.
+    Test samples are left out if ``train`` has no sample of their class.
     """
 
     train: Indices
@@ -47,11 +47,11 @@ class TaskSamples(NamedTuple):
 
 
 class GivenTasksParams(ClassIncrementalParams):
-    """Settings where each task brings new classes of a single head."""
+    """The settings of given tasks that each bring new classes of a single head."""
 
     split: SplitRule = EVENLY
-    """How a task is shared out: iid (all samples evenly) or dirichlet:BETA (skewed by
-    class)."""
+    """Rule by which clients share a task: iid (all samples evenly) or dirichlet:BETA
+    (skewed by class)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class GivenTasks:
     """A data set and its tasks, which `simulate` and `compare` take as ``data``.
 
     All clients learn the tasks in the same order. The training samples of a task are
-    dealt to them, class by class; the test samples are whole for each. ``head`` is
-    ``multi`` for a head each, so that a test's task is known, or ``single``.
+    dealt to them, class by class; each client gets all test samples. ``head`` is
+    ``multi`` for a head a task, which a test then knows, or ``single``.
     """
 
     data: Dataset
@@ -69,13 +69,13 @@ class GivenTasks:
 
     @property
     def incremental(self) -> bool:
-        """Whether no class of the single head is in two tasks."""
-        found = [label for labels in self._labels() for label in labels]
-        return self.head == "single" and len(set(found)) == len(found)
+        """Whether there is a single head, and no class is in two tasks."""
+        labels = [label for task_labels in self._labels() for label in task_labels]
+        return self.head == "single" and len(set(labels)) == len(labels)
 
     @property
     def entry(self) -> ScenarioEntry:
-        """The tasks as a scenario."""
+        """The scenario of these tasks."""
         return ScenarioEntry(
             self._draw,
             "tasks that are given; all learn them in one order, each its share",
@@ -87,11 +87,15 @@ class GivenTasks:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """Settings of a run over all tasks, by ``section.key``."""
-        # Every sample is a client's: a benchmark has none for the server.
-        own = {"data.public_fraction": 0.0} if self.incremental else {}
-        told = {"scenario.name": GIVEN_TASKS, "scenario.tasks": len(self.tasks)}
-        return MappingProxyType(told | own)
+        """The settings of a run over all tasks, by ``section.key``."""
+        settings: dict[str, object] = {
+            "scenario.name": GIVEN_TASKS,
+            "scenario.tasks": len(self.tasks),
+        }
+        if self.incremental:
+            # A benchmark has no samples for the server.
+            settings["data.public_fraction"] = 0.0
+        return MappingProxyType(settings)
 
     def _labels(self) -> list[tuple[int, ...]]:
         y = self.data.train.y
@@ -142,14 +146,14 @@ class GivenTasks:
     def _shares(
         self, spec: ScenarioSpec[Any], number: int, group: Group
     ) -> list[tuple[Indices, Indices]]:
-        source, given = group.source, self.tasks[number]
-        train = np.intersect1d(given.train, spec.samples(source, "train", group.labels))
-        test = np.intersect1d(given.test, spec.samples(source, "test", group.labels))
+        source, task = group.source, self.tasks[number]
+        train = np.intersect1d(task.train, spec.samples(source, "train", group.labels))
+        test = np.intersect1d(task.test, spec.samples(source, "test", group.labels))
         if not len(test):
             expected = f"one or more of the classes of task {number}"
             raise config_error("test samples", 0, expected)
         if self.head == "multi":
-            # A head has its classes in one order at all clients.
+            # All clients need a sample of each class, as their heads must agree.
             for label in group.labels:
                 count = int(np.count_nonzero(source.train.y[train] == label))
                 check_sharers(spec.clients, source, label, count)
@@ -158,14 +162,14 @@ class GivenTasks:
 
 
 class Experience(Protocol):
-    """What is read of an experience: (sample, label, ...) pairs, and whose they are."""
+    """An experience: a data set of (sample, label, ...) and its task labels."""
 
     dataset: Any
     task_labels: Iterable[int]
 
 
 class Benchmark(Protocol):
-    """What is read of a benchmark; one test experience may serve all tasks."""
+    """A benchmark of Avalanche; one test experience may serve all tasks."""
 
     train_stream: Sequence[Experience]
     test_stream: Sequence[Experience]
@@ -178,30 +182,35 @@ class _Read(NamedTuple):
 
 
 def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
-    """Take the experiences of a benchmark as tasks, for ``simulate(data=...)``.
+    """Convert the experiences of a benchmark to tasks, for ``simulate(data=...)``.
 
-    A task is an experience of the training stream. Benchmarks with a task label for
-    each have a head a task, and their classes are told apart by task and label;
-    benchmarks with one task label for all have a single head. Samples are read once,
-    through the transforms for evaluation. Images have to be in [0, 1] behind them, as
-    they are standardized here: a benchmark whose usual transforms have ``Normalize``
-    is made with ``eval_transform=None``.
+    Each experience of the training stream becomes a task. If each has its own task
+    label, there is a head a task, and classes differ by task and label. If all have the
+    same task label, there is a single head.
+
+    Samples are read once, through the transforms for evaluation. These must leave
+    images in [0, 1], since the run standardizes them. Make a benchmark whose usual
+    transforms have ``Normalize`` with ``eval_transform=None``.
 
     Args:
-        benchmark: with samples of one shape: PIL images, tensors (C, H, W) of images,
-            (channels, steps) of series, (columns,) of tables.
-        name: what the data set is called.
+        benchmark: benchmark whose samples have one shape: PIL images, image tensors
+            (C, H, W), time series (channels, steps), or rows of a table (columns,).
+        name: name of the data set.
+
+    Raises:
+        ConfigError: the experiences do not fit together, or have other samples.
     """
     train = _read(benchmark.train_stream, f"{name}: train")
     test = _read(benchmark.test_stream, f"{name}: test")
     if len(test) not in (1, len(train)):
         expected = f"{len(train)} as the training stream has, or one for all"
         raise config_error(f"{name}: test experiences", len(test), expected)
-    tasks = {one.task for one in train}
+    tasks = {experience.task for experience in train}
     if len(tasks) not in (1, len(train)):
         expected = f"one for all {len(train)} experiences, or one for each"
         raise config_error(f"{name}: task labels", len(tasks), expected)
-    classes = sorted({(one.task, label) for one in train for label in one.y.tolist()})
+    pairs = ((each.task, label) for each in train for label in each.y.tolist())
+    classes = sorted(set(pairs))
     x_train, y_train, of_train = _joined(train, classes, f"{name}: train")
     x_test, y_test, of_test = _joined(test, classes, f"{name}: test")
     arrays = dict(zip(ARRAYS, (x_train, y_train, x_test, y_test), strict=True))
@@ -209,8 +218,8 @@ def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
     names = (f"{task}/{label}" if several else str(label) for task, label in classes)
     data = checked_dataset(name, name, arrays, tuple(names))
     tested = of_test * (len(train) // len(test))
-    pairs = map(TaskSamples, of_train, tested)
-    return GivenTasks(data, tuple(pairs), "multi" if several else "single")
+    samples = tuple(map(TaskSamples, of_train, tested))
+    return GivenTasks(data, samples, "multi" if several else "single")
 
 
 def _read(stream: Sequence[Experience], where: str) -> list[_Read]:
@@ -241,7 +250,7 @@ def _channels_last(x: AnyArray) -> AnyArray:
     if x.ndim != 3 or x.shape[0] not in (1, 3):
         return x
     if np.issubdtype(x.dtype, np.floating) and not (x.min() >= 0 and x.max() <= 1):
-        # Refused here, since a grey one would pass for a series.
+        # Such a grey image would pass for a time series later.
         raise ConfigError(
             f"benchmark: got an image with values from {x.min():g} to {x.max():g}, "
             "expected [0, 1]: make the benchmark with eval_transform=None"
@@ -252,17 +261,19 @@ def _channels_last(x: AnyArray) -> AnyArray:
 def _joined(
     experiences: Sequence[_Read], classes: Sequence[tuple[int, int]], where: str
 ) -> tuple[AnyArray, npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
-    shapes = {one.x.shape[1:] for one in experiences}
+    shapes = {experience.x.shape[1:] for experience in experiences}
     if len(shapes) > 1:
         raise config_error(f"{where} shapes", sorted(shapes), "one")
     index = {pair: label for label, pair in enumerate(classes)}
     labels = []
-    for one in experiences:
-        for label in one.y.tolist():
-            if (one.task, label) not in index:
-                expected = f"one that the training samples of task {one.task} have"
+    for experience in experiences:
+        for label in experience.y.tolist():
+            if (experience.task, label) not in index:
+                task = experience.task
+                expected = f"one that the training samples of task {task} have"
                 raise config_error(f"{where} label", label, expected)
-            labels.append(index[one.task, label])
-    ends = np.cumsum([len(one.y) for one in experiences])
+            labels.append(index[experience.task, label])
+    ends = np.cumsum([len(experience.y) for experience in experiences])
     parts = np.split(np.arange(ends[-1]), ends[:-1])
-    return np.concatenate([one.x for one in experiences]), np.array(labels), parts
+    x = np.concatenate([experience.x for experience in experiences])
+    return x, np.array(labels), parts

@@ -1,10 +1,10 @@
 """Tasks of class groups: scenarios ``overlapped``, ``classes``, ``mixed``, ``text``.
 
-A task is a group of classes of one data set, and the samples of a group are shared out
-among the clients that learn it. The scenario ``text`` has the tasks of FedSeIT
-(Chaudhary et al., Findings of EMNLP 2022, section 3): each draws its labels, and shares
-no document with another. A pool of tasks is drawn once for a data set; a run's seed
-says which client learns which of them, and when.
+A task is a group of classes of one data set. The clients that learn a group share out
+its samples. The scenario ``text`` has the tasks of FedSeIT (Chaudhary et al., Findings
+of EMNLP 2022, section 3): each task draws its labels, and shares no document with
+another task. A pool of such tasks is drawn once for a data set. A run's seed says which
+client learns which task of the pool, and when.
 """
 
 import math
@@ -54,11 +54,11 @@ CIFAR100_SUPERCLASSES: dict[str, tuple[str, ...]] = {
         "vehicles_2": "lawn_mower rocket streetcar tank tractor",
     }.items()
 }
-"""The 20 superclasses of CIFAR-100 (Krizhevsky, 2009) by fine class name."""
+"""The 20 superclasses of CIFAR-100 (Krizhevsky, 2009) with their fine classes."""
 
 
 class Group(NamedTuple):
-    """Classes of one data set that are learnt together, such as ``cifar100/fish``."""
+    """A group of classes of a data set that make a task, such as ``cifar100/fish``."""
 
     name: str
     source: Dataset
@@ -73,7 +73,7 @@ class Group(NamedTuple):
         number: int | None,
         labels: tuple[int, ...] | None = None,
     ) -> Task:
-        """Make a task of the group, or of some ``labels`` of it.
+        """Make a task of the group, or of the ``labels`` of it.
 
         ``number`` is the same for tasks that learn the same classes.
         """
@@ -91,7 +91,10 @@ class Group(NamedTuple):
         fraction: float,
         rng: np.random.Generator,
     ) -> Task:
-        """Make a task of a part of the training samples, and the classes in it."""
+        """Make a task of a part of the training samples and the part's classes.
+
+        A ``fraction`` of the part is held out for validation.
+        """
         y = self.source.train.y[part]
         kept, out = train_valid_split(y, fraction, rng)
         return self.task(
@@ -114,11 +117,11 @@ def drawn_groups(source: Dataset, size: int, rng: np.random.Generator) -> list[G
 
 
 def superclass_groups(source: Dataset) -> list[Group]:
-    """Look up CIFAR-100's 20 official groups of 5; none for another data set.
+    """Return CIFAR-100's 20 official groups of 5 classes; empty for other data sets.
 
-    The set counts as CIFAR-100 when its class names are the official ones, or when
-    it is called ``cifar100`` and has 100 classes; then the labels are taken to be
-    in the official, alphabetical order.
+    A data set is CIFAR-100 if it has the official class names, or is called
+    ``cifar100`` and has 100 classes. In the second case its labels are taken to be in
+    the official, alphabetical order.
     """
     official = sorted(name for five in CIFAR100_SUPERCLASSES.values() for name in five)
     names = source.class_names
@@ -162,20 +165,20 @@ def mixed(spec: ScenarioSpec) -> TaskStreams:
             expected = f"at most the {source.num_classes} classes of {source.name}"
             raise config_error("classes_per_task", size, expected)
         groups += drawn
-    wanted = spec.clients * spec.tasks
-    if wanted > len(groups):
+    tasks_of_all = spec.clients * spec.tasks
+    if tasks_of_all > len(groups):
         raise ConfigError(
             f"tasks: got {spec.tasks} for each of {spec.clients} clients, expected at "
             f"most {len(groups)} in all, which is what {len(spec.sources)} data sets "
             f"give at {size} classes a task"
         )
-    order = spec.rng("order").permutation(len(groups))[:wanted]
+    order = spec.rng("order").permutation(len(groups))[:tasks_of_all]
     streams = order.reshape(spec.clients, spec.tasks).tolist()
     return share_samples(spec, groups, streams)
 
 
 def only_source(spec: ScenarioSpec, scenario: str) -> Dataset:
-    """Take the only data set of a scenario, or refuse several."""
+    """Return the only data set of a scenario; refuse several."""
     if len(spec.sources) > 1:
         names = [source.name for source in spec.sources]
         raise config_error("datasets", names, f"one data set for scenario {scenario}")
@@ -200,8 +203,8 @@ def share_samples(
 ) -> TaskStreams:
     """Deal the training samples of each group to the clients that learn it.
 
-    A group is cut, class by class, into disjoint, nearly equal parts. ``streams`` are
-    the indices of each client's groups, no group twice.
+    A group is cut, class by class, into disjoint, nearly equal parts. ``streams`` holds
+    the indices of each client's groups, each at most once.
     """
     parts = {
         number: iter(_parts(spec, groups[number], number, count))
@@ -244,7 +247,7 @@ BY_CLASS = "classes"
 EVENLY = "iid"
 MOST_DRAWS = 1000
 MOST_BETA = 1e6
-"""Nothing is more even, and far above the draw would overflow."""
+"""The largest beta: larger ones are not more even, and the draw would overflow."""
 
 
 def _known(value: str) -> str:
@@ -257,7 +260,11 @@ SplitRule = Annotated[str, AfterValidator(_known)]
 
 
 def dirichlet_beta(rule: str) -> float:
-    """Parse BETA of a rule ``dirichlet:BETA``."""
+    """Parse BETA of a rule ``dirichlet:BETA``.
+
+    Raises:
+        ValueError: the rule has another form; the message says what was expected.
+    """
     name, _, number = rule.partition(":")
     try:
         beta = float(number)
@@ -272,21 +279,22 @@ def dirichlet_beta(rule: str) -> float:
 def deal_samples(
     spec: ScenarioSpec[Any], rule: str, number: int, group: Group, samples: Indices
 ) -> list[Indices]:
-    """Deal a task's training samples to all clients; every client has some.
+    """Deal a task's training samples to all clients, at least one to each.
 
     The rule is ``iid`` or ``dirichlet:BETA``. The skewed shares are those of TARGET
     (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937) and LANDER (Tran et al.,
-    CVPR 2024, https://arxiv.org/abs/2403.14101): a class is shared out by a Dirichlet
-    distribution over the clients, drawn for each task anew, and the draw is repeated
-    until every client has a sample. For even shares their released code cuts shuffled
-    samples; here they are dealt class by class, so that chance skews nothing.
+    CVPR 2024, https://arxiv.org/abs/2403.14101). A class is shared out by a Dirichlet
+    distribution over the clients, which is drawn anew for each task. The draw is
+    repeated until every client has a sample. For even shares the papers' released code
+    cuts shuffled samples; this function deals them class by class, which avoids skew by
+    chance.
     """
     clients, labels = spec.clients, group.source.train.y[samples]
     _check_size(clients, len(samples), group, "training")
     if rule == EVENLY:
         rng = spec.rng("iid", number)
         parts = split_in_turn(labels, clients, rng)
-        # The first ones get what is left over: not the same clients each time.
+        # The first parts get the remainder, so the clients are permuted.
         return [samples[parts[place]] for place in rng.permutation(clients)]
     beta, rng = dirichlet_beta(rule), spec.rng("dirichlet", number)
     for _ in range(MOST_DRAWS):
@@ -297,7 +305,7 @@ def deal_samples(
         "scenario.split",
         rule,
         f"a larger BETA or fewer clients than {clients}, since in {MOST_DRAWS} draws "
-        f"somebody always had no sample of task {group.name!r}",
+        f"a client always had no sample of task {group.name!r}",
     )
 
 
@@ -327,18 +335,19 @@ def class_streams(
     *,
     numbered_by_task: bool,
 ) -> TaskStreams:
-    """Make tasks of the training and test samples of each task and client.
+    """Make the clients' tasks of the training and test samples in ``dealt``.
 
-    Two clients that have the same classes of a task learn the same. Such groups are
-    numbered as they come, task by task or client by client.
+    ``dealt`` has a list for each task with a pair (train, test) for each client. Tasks
+    with the same classes get the same group number. Numbers count groups in the order
+    of tasks and then clients, or of clients and then tasks.
     """
     keys = [
         [(number, tuple(np.unique(group.source.train.y[part]))) for part, _ in parts]
         for number, (group, parts) in enumerate(zip(groups, dealt, strict=True))
     ]
     ordered = keys if numbered_by_task else zip(*keys, strict=True)
-    found = dict.fromkeys(chain.from_iterable(ordered))
-    numbers = {key: number for number, key in enumerate(found)}
+    distinct = dict.fromkeys(chain.from_iterable(ordered))
+    numbers = {key: number for number, key in enumerate(distinct)}
     return tuple(
         tuple(
             group.held_out_task(
@@ -354,17 +363,17 @@ def class_streams(
 
 
 POOL_SEED = 42
-"""The paper's seed of task generation (table 4): the pool is the same in all runs."""
+"""The paper's seed of task generation (table 4); the pool is the same in all runs."""
 
 
 def text_tasks(spec: ScenarioSpec) -> TaskStreams:
-    """Draw a pool of tasks, and who learns which of them when.
+    """Draw a pool of tasks, and deal them to the clients.
 
     The labels of a task are drawn without repetition among all labels. The training
     documents of a label that n tasks drew are cut into n disjoint, nearly equal parts.
-    The test set of a task is every test document of its labels. With all labels of the
-    data set, tasks differ in their documents only. The seed decides which client learns
-    which task of the pool, and when.
+    The test set of a task has every test document of its labels. If a task has all
+    labels of the data set, tasks differ in their documents only. The seed decides which
+    client learns which task of the pool, and when.
     """
     source, clients, tasks = only_source(spec, "text"), spec.clients, spec.tasks
     if spec.classes_per_task > source.num_classes:
@@ -373,7 +382,7 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
             spec.classes_per_task,
             f"at most the {source.num_classes} classes of {source.name}",
         )
-    # Which documents are used is part of the pool.
+    # The pool's seed also draws which documents are used.
     spec, seed = replace(spec, seed=POOL_SEED), spec.seed
     rng = np.random.default_rng(derive(POOL_SEED, "pool", clients * tasks))
     drawn = [
@@ -385,10 +394,10 @@ def text_tasks(spec: ScenarioSpec) -> TaskStreams:
     for labels in drawn:
         names = "+".join(source.class_names[label] for label in labels)
         group = Group(f"{source.name}/{names}", source, labels)
-        mine = np.sort(np.concatenate([next(parts[label]) for label in labels]))
+        train = np.sort(np.concatenate([next(parts[label]) for label in labels]))
         test = spec.samples(source, "test", labels)
         number, fraction = numbers[labels], spec.valid_fraction
-        pool.append(group.held_out_task(mine, test, number, fraction, rng))
+        pool.append(group.held_out_task(train, test, number, fraction, rng))
     order = np.random.default_rng(derive(seed, "scenario-order")).permutation(len(pool))
     return tuple(
         tuple(pool[number] for number in row) for row in order.reshape(clients, tasks)

@@ -1,9 +1,9 @@
-"""Class-incremental streams: clients meet new classes together, each some of them.
+"""Class-incremental streams: all clients meet new classes in the same order.
 
-The protocol of FedET (Liu et al., IJCAI 2023, section 4): every client knows a random
-share of the classes of each task, and is tested on all of them. Or that of TARGET and
-LANDER: the samples of all of a task's classes are dealt to all clients, see
-`fcl_flower.data.scenarios.groups`.
+The rule ``classes`` is the protocol of FedET (Liu et al., IJCAI 2023, section 4): every
+client learns a random share of the classes of each task, and is tested on all of them.
+Other rules are the protocol of TARGET and LANDER: the samples of all of a task's
+classes are dealt to all clients, see `fcl_flower.data.scenarios.groups`.
 """
 
 from collections.abc import Sequence
@@ -47,20 +47,21 @@ def _known_order(value: str) -> str:
 
 
 class ClassIncrementalParams(Params):
-    """Settings of the scenario ``class-incremental``."""
+    """The settings of the scenario ``class-incremental``."""
 
     split: SplitRule = BY_CLASS
-    """How a task is shared out: classes (each client draws some), iid (all samples
-    evenly), or dirichlet:BETA (all samples, skewed by class, such as dirichlet:0.5)."""
+    """Rule by which clients share a task: classes (each client draws some), iid (all
+    samples evenly), or dirichlet:BETA (all samples, skewed by class, such as
+    dirichlet:0.5)."""
     class_fraction: float = Field(0.6, gt=0, le=1)
-    """Share of each task's classes that a client learns, where classes are drawn."""
+    """Share of each task's classes that a client learns if it draws classes."""
     class_order: Annotated[str, AfterValidator(_known_order)] = ""
-    """In which order the classes of one data set are learned: label numbers from 0,
+    """Order in which the classes of one data set are learned: label numbers from 0,
     separated by commas; or seed:N for numpy.random.RandomState(N).permutation, as in
     papers' code (seed:1993); empty for an order drawn by run.seed."""
     first_task_classes: int = Field(0, ge=0)
-    """Classes of the first task, such as 50 (B50); later tasks share out the others, or
-    have classes_per_task each; 0 for as many as each task has."""
+    """Classes of the first task, such as 50 (B50). Later tasks share out the others, or
+    have classes_per_task each. With 0 the first task has as many as the others."""
     merge_labels: str = ""
     """Data sets whose classes of one name are one class, such as 'a=b=c,d=e'."""
 
@@ -79,14 +80,14 @@ Spec: TypeAlias = ScenarioSpec[ClassIncrementalParams]
 
 
 def class_incremental_tasks(spec: Spec) -> TaskStreams:
-    """Draw every client's tasks, in the one order in which all learn them.
+    """Draw every client's tasks, which all clients learn in the same order.
 
-    Where classes are drawn, a client draws its share of each task's classes, and the
-    training samples of a class are cut into disjoint parts of nearly equal size among
-    those that drew it; otherwise the task's training samples are dealt to all clients,
-    and each learns the classes that it has samples of. The test samples of all of the
-    task's classes are dealt to all clients, class by class, so that the clients
-    together test every sample once.
+    With the rule ``classes`` a client draws its share of each task's classes. The
+    clients that drew a class share out its training samples in disjoint parts of nearly
+    equal size. With other rules a task's training samples are dealt to all clients, and
+    a client learns the classes of its samples. The test samples of all of a task's
+    classes are dealt to all clients, class by class. So the clients together test every
+    sample once.
     """
     groups = task_groups(spec)
     train = [_train_parts(spec, number, group) for number, group in enumerate(groups)]
@@ -96,23 +97,23 @@ def class_incremental_tasks(spec: Spec) -> TaskStreams:
 
 
 def public_tasks(spec: Spec) -> tuple[Task, ...]:
-    """Draw the server's own training samples: a task for each of their data sets."""
+    """Draw the server's own training samples, as a task for each data set."""
     if (source := spec.public) is not None:
         labels = range(source.num_classes)
         return (_public(source, labels, [spec.samples(source, "train", labels)]),)
     if not spec.public_fraction:
         return ()
-    found: dict[Dataset, list[int]] = {}
+    labels_of: dict[Dataset, list[int]] = {}
     for group in task_groups(spec):
-        found.setdefault(group.source, []).extend(group.labels)
+        labels_of.setdefault(group.source, []).extend(group.labels)
     return tuple(
         _public(source, sorted(labels), [_dealt(spec, source, n)[0] for n in labels])
-        for source, labels in found.items()
+        for source, labels in labels_of.items()
     )
 
 
 def task_groups(spec: Spec) -> list[Group]:
-    """Draw the classes of each task: of one data set in parts, or a data set each."""
+    """Draw the classes of each task: parts of one data set, or a data set a task."""
     sources, tasks, size = spec.sources, spec.tasks, spec.classes_per_task
     if len(sources) > 1:
         if tasks != len(sources):
@@ -126,11 +127,11 @@ def task_groups(spec: Spec) -> list[Group]:
             )
             raise config_error("classes_per_task", size, expected)
         for key in ("class_order", "first_task_classes"):
-            if given := getattr(spec.params, key):
+            if value := getattr(spec.params, key):
                 expected = (
                     f"none with {len(sources)} data sets, each of which is a task"
                 )
-                raise config_error(f"scenario.{key}", given, expected)
+                raise config_error(f"scenario.{key}", value, expected)
         return [
             Group(source.name, source, tuple(range(source.num_classes)))
             for source in sources
@@ -160,23 +161,23 @@ def task_groups(spec: Spec) -> list[Group]:
 
 
 def _class_order(spec: Spec, source: Dataset) -> Indices:
-    """Order the classes of a data set, as the run's seed or a user says.
+    """Order the classes of a data set by the setting, or by the run's seed.
 
-    The codes of iCaRL and of those after it draw by NumPy's legacy generator, whose
+    The code of iCaRL and its successors draws with NumPy's legacy generator, whose
     numbers are the same in all versions (NEP 19).
     """
-    given, count = spec.params.class_order, source.num_classes
-    if not given:
+    setting, count = spec.params.class_order, source.num_classes
+    if not setting:
         return spec.rng("classes").permutation(count)
-    if given.startswith(_SEED):
-        legacy = np.random.RandomState(int(given.removeprefix(_SEED)))
+    if setting.startswith(_SEED):
+        legacy = np.random.RandomState(int(setting.removeprefix(_SEED)))
         return legacy.permutation(count)
-    order = [int(part) for part in given.split(",")]
+    order = [int(part) for part in setting.split(",")]
     if sorted(order) != [*range(count)]:
         expected = (
             f"each of the {count} classes of {source.name} once, 0 to {count - 1}"
         )
-        raise config_error("scenario.class_order", given, expected)
+        raise config_error("scenario.class_order", setting, expected)
     return np.array(order, np.int64)
 
 
@@ -199,9 +200,9 @@ def _train_parts(spec: Spec, number: int, group: Group) -> list[Indices]:
         return _parts_of_drawn(spec, group, _drawn(spec, number, group))
     samples = []
     for label in group.labels:
-        found = _dealt(spec, group.source, label)[1]
-        check_sharers(1, group.source, label, len(found))
-        samples.append(found)
+        members = _dealt(spec, group.source, label)[1]
+        check_sharers(1, group.source, label, len(members))
+        samples.append(members)
     whole = np.sort(np.concatenate(samples))
     return deal_samples(spec, spec.params.split, number, group, whole)
 
@@ -216,7 +217,7 @@ def _parts_of_drawn(
         check_sharers(len(sharers), group.source, label, len(samples))
         rng = spec.rng(f"sharers/{group.source.name}", label)
         parts = split_stratified(np.zeros(len(samples), np.int64), len(sharers), rng)
-        # The first one gets what is left over: not the same client each time.
+        # The first parts get the remainder, so the clients are permuted.
         for client, part in zip(rng.permutation(sharers), parts, strict=True):
             shares[client].append(samples[part])
     return [np.sort(np.concatenate(share)) for share in shares]

@@ -1,4 +1,4 @@
-"""A scenario's plan: which client learns what, in which order, from which samples."""
+"""The plan of a scenario: each client's tasks, their order and their samples."""
 
 import hashlib
 import json
@@ -29,20 +29,20 @@ P_co = TypeVar("P_co", bound=Params, default=Params, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSpec(Generic[P_co]):
-    """What a scenario is drawn from.
+    """The data sets, sizes and settings from which a scenario is drawn.
 
     Attributes:
-        sources: the data sets; none where clients have local data.
+        sources: the data sets; empty if clients have local data.
         clients: number of clients, at least 1.
         tasks: tasks per client, at least 1.
-        classes_per_task: at least 2; 0 where tasks share out all classes.
+        classes_per_task: at least 2; 0 if the tasks share out all classes.
         valid_fraction: share of a task's training samples kept for validation.
         params: settings of the scenario itself.
-        max_train_per_class: training samples of each class for all together, those of
-            the server included; 0 for all there are.
-        max_test_per_class: likewise.
-        public_fraction: share of each class's training samples that are the server's.
-        public: the server's own data set.
+        max_train_per_class: training samples of each class for all clients and the
+            server together; 0 for no limit.
+        max_test_per_class: test samples of each class; 0 for no limit.
+        public_fraction: share of each class's training samples that the server gets.
+        public: the server's own data set, or None.
         seed: the run's seed.
     """
 
@@ -59,45 +59,45 @@ class ScenarioSpec(Generic[P_co]):
     seed: int = 0
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
-        """Seed a generator for one purpose."""
+        """Make a random generator for one purpose, seeded by the run's seed."""
         return np.random.default_rng(derive(self.seed, f"scenario-{purpose}", *key))
 
     def most_per_class(self, split: SampleSplit) -> int:
-        """Look up how many samples of each class are used; 0 for all there are."""
+        """Return how many samples of each class are used; 0 for no limit."""
         return self.max_train_per_class if split == "train" else self.max_test_per_class
 
     def shuffled_class(
         self, source: Dataset, split: SampleSplit, label: int
     ) -> Indices:
         """Draw the samples of a class that are used, in a shuffled order."""
-        # By name, so that the samples are the same in whatever order data sets come.
+        # The seed depends on the data set's name, not on the order of the data sets.
         rng = self.rng(f"{split}/{source.name}", label)
-        found = np.flatnonzero(source.split(split).y == label)
-        return rng.permutation(found)[: self.most_per_class(split) or None]
+        samples = np.flatnonzero(source.split(split).y == label)
+        return rng.permutation(samples)[: self.most_per_class(split) or None]
 
     def samples(
         self, source: Dataset, split: SampleSplit, labels: Iterable[int]
     ) -> Indices:
-        """Draw the samples of some classes that are used, ascending."""
-        if not self.most_per_class(split):  # nothing is left out: nothing is drawn
+        """Draw the samples of ``labels`` that are used, in ascending order."""
+        if not self.most_per_class(split):  # all samples are used, without a draw
             return np.flatnonzero(np.isin(source.split(split).y, list(labels)))
-        found = [self.shuffled_class(source, split, label) for label in labels]
-        return np.sort(np.concatenate(found))
+        by_class = [self.shuffled_class(source, split, label) for label in labels]
+        return np.sort(np.concatenate(by_class))
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptStream:
-    """The order in which clients have concepts (Jiang et al., 2025, section V.A).
+    """The order in which clients meet concepts (Jiang et al., 2025, section V.A).
 
-    All follows from the seed, the client and the round, so that server and client know
-    the same, whichever clients take part or fail.
+    The seed, the client and the round determine a concept. So server and client agree
+    on it, whichever clients take part or fail.
 
     Attributes:
-        concepts: how many there are, at least 1.
+        concepts: number of concepts, at least 1.
         window: training samples that a client has in a round, at least 2.
-        mean_duration: with probability ``1 / mean_duration`` a client's concept is
-            drawn anew, so that it lasts so many draws on average: 1 is the paper's;
-            0 gives a client all concepts at once and all of its samples.
+        mean_duration: number of draws for which a concept lasts on average, since it
+            is drawn anew with probability ``1 / mean_duration``. The paper has 1. With
+            0 a client has all concepts and all its samples at once.
         seed: the run's seed.
     """
 
@@ -107,22 +107,23 @@ class ConceptStream:
     seed: int
 
     def concepts_at(self, client: int, server_round: int) -> tuple[int, ...]:
-        """Look up a client's concepts in a round, which is counted from 1."""
+        """Find a client's concepts in a round, which is counted from 1."""
         if not self.mean_duration:
             return tuple(range(self.concepts))
         return (_concept(self, client, server_round),)
 
     def concept_at(self, client: int, server_round: int) -> int:
-        """Look up a client's only concept in a round."""
+        """Find a client's only concept in a round."""
         (concept,) = self.concepts_at(client, server_round)
         return concept
 
     def samples(
         self, client: int, server_round: int, concept: int, chunk: Indices
     ) -> Indices:
-        """Take a client's samples in a round from its ``chunk`` of a concept.
+        """Select a client's samples of a round from its ``chunk`` of a concept.
 
-        A cyclic window: each visit goes on behind the last one, in a shuffled order.
+        A window moves over the shuffled chunk, cyclically: each round with the concept
+        continues where the previous one ended.
         """
         if not self.mean_duration:
             return chunk
@@ -135,7 +136,7 @@ class ConceptStream:
         return np.sort(shuffled[window])
 
     def describe(self) -> str:
-        """Describe how concepts follow each other."""
+        """Describe how the concepts of a client follow each other."""
         lasts = self.mean_duration
         if not lasts:
             return "all at once"
@@ -149,8 +150,8 @@ class ConceptStream:
 
 @lru_cache(maxsize=100_000)
 def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
-    # Back to the last round in which it was drawn; not by recursion, since a concept
-    # may last for more rounds than Python allows calls.
+    # The loop goes back to the round in which the concept was drawn. Recursion would
+    # fail when a concept lasts longer than Python's limit of calls.
     number = server_round
     while True:
         draw = np.random.default_rng(
@@ -163,19 +164,19 @@ def _concept(stream: ConceptStream, client: int, server_round: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One task of one client; indices are int64 and ascending.
+    """A task of a client; indices are int64 and ascending.
 
     Attributes:
         name: data set and group, such as ``cifar100/fish``.
-        dataset: name of the source; empty for local data, unknown here.
+        dataset: name of the source; empty for local data, which only the client knows.
         classes: label ids of the training samples, ascending, so that a group has the
             same order of labels at each client.
-        class_names: their names.
-        train: indices into the source's training split.
-        valid: the same, for validation; disjoint from ``train``.
-        test: indices into the source's test split; with a single head also of classes
-            that only other clients learn.
-        group: the same for clients that learn the same classes; None where unknown.
+        class_names: names of ``classes``.
+        train: indices of training samples in the source's training split.
+        valid: indices of validation samples in the same split, disjoint from ``train``.
+        test: indices into the source's test split; with a single head they include
+            classes that only other clients learn.
+        group: number shared by clients that learn the same classes; None if unknown.
     """
 
     name: str
@@ -188,9 +189,9 @@ class Task:
     group: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert all but the indices, of which a checksum is kept.
+        """Convert to a dictionary in which a checksum stands for the indices.
 
-        Of a task of local data there is no more than the name.
+        A task of local data gives its name only.
         """
         if not self.dataset:
             return {"name": self.name}
@@ -213,7 +214,7 @@ class Task:
 
 
 TaskStreams: TypeAlias = tuple[tuple[Task, ...], ...]
-"""For each client its tasks, in the order in which it learns them."""
+"""The tasks of each client, in the order in which it learns them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,15 +222,16 @@ class Scenario:
     """The streams of tasks of all clients.
 
     Attributes:
-        name: key of the table of scenarios.
-        seed: the seed it was drawn from.
-        datasets: names of the clients' data sets; none where they have local data.
-        classes_per_task: the same for every task; or that of the largest.
-        clients: for each client its tasks in order, or its chunk of each concept.
-        stream: where concepts are hidden, which client has which of them when.
+        name: name of the scenario in the registry.
+        seed: seed of the draw.
+        datasets: names of the clients' data sets; empty if they have local data.
+        classes_per_task: number of classes of each task, or of the largest task.
+        clients: each client's tasks in order, or its chunk of each concept.
+        stream: order of hidden concepts; None if tasks are known.
         public: the server's own training samples, a task for each data set.
-        merged: what (dataset, label id) pairs stand for, where not themselves.
-        sources: the data sets by name, that of the server included.
+        merged: (dataset, label id) pairs to the pair whose class they share, for
+            classes that are merged into another data set's class.
+        sources: data sets of clients and server by name.
     """
 
     name: str
@@ -244,9 +246,10 @@ class Scenario:
 
     @cached_property
     def labels(self) -> tuple[tuple[str, int], ...]:
-        """The (dataset, label id) pairs of a single head, sorted.
+        """The sorted (dataset, label id) pairs of a single head.
 
-        All that clients learn; a class of several data sets under the first of them.
+        They cover all classes that clients learn. A merged class stands under the first
+        of its data sets.
         """
         learned = {
             (task.dataset, label)
@@ -269,21 +272,24 @@ class Scenario:
         return {pair: index for index, pair in enumerate(self.labels)}
 
     def label_index(self, dataset: str, label: int) -> int:
-        """Find the index of a class in a single head; -1 where it has none."""
+        """Find the index of a class in a single head; -1 if it has none."""
         pair = (dataset, label)
         return self._indices.get(self.merged.get(pair, pair), -1)
 
     def labels_until(self, task: int) -> tuple[int, ...]:
-        """List the indices in a single head of all that clients learn by a task."""
-        until = chain.from_iterable(tasks[: task + 1] for tasks in self.clients)
-        found = {
-            self.label_index(t.dataset, label) for t in until for label in t.classes
+        """List the indices in a single head of all classes learnt up to a task."""
+        learnt = chain.from_iterable(tasks[: task + 1] for tasks in self.clients)
+        indices = {
+            self.label_index(t.dataset, label) for t in learnt for label in t.classes
         }
-        return tuple(sorted(found))
+        return tuple(sorted(indices))
 
     @property
     def class_names(self) -> dict[int, str]:
-        """Names of a single head's classes by index; of several sets with theirs."""
+        """The names of a single head's classes by index.
+
+        If there are several data sets, a name begins with its data set's name.
+        """
         several = len(self.datasets) > 1
         return {
             self.label_index(task.dataset, label): f"{task.dataset}/" * several + name
@@ -293,21 +299,21 @@ class Scenario:
 
     @property
     def local_data(self) -> bool:
-        """Whether the clients have local data, unknown to all others."""
+        """Whether the clients have local data, which nobody else knows."""
         return not self.datasets
 
     @property
     def num_labels(self) -> int:
-        """Number of classes of a single head."""
+        """The number of classes of a single head."""
         return len(self.labels)
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks of each client, or of concepts."""
+        """The number of tasks of each client, or of concepts."""
         return len(self.clients[0])
 
     def describe(self) -> str:
-        """Format a table for people: one line a task, with its number of samples.
+        """Format a table for people, with one line a task and its number of samples.
 
         The column ``clients`` counts the clients that learn the same classes.
         """
@@ -337,14 +343,14 @@ class Scenario:
         ]
         equal = len({len(t.classes) for t in chain.from_iterable(self.clients)}) == 1
         up_to = "" if equal else "up to "
-        what = (
+        contents = (
             f"{self.num_tasks} tasks of {up_to}{self.classes_per_task} classes"
             if self.stream is None
             else f"{self.num_tasks} hidden concepts, {self.stream.describe()}"
         )
         title = (
             f"{self.name} on {', '.join(self.datasets)}, seed {self.seed}: "
-            f"{len(self.clients)} clients, {what}, {self.num_labels} classes in all"
+            f"{len(self.clients)} clients, {contents}, {self.num_labels} classes in all"
         )
         return "\n".join([title, *lines])
 
@@ -368,13 +374,21 @@ class Scenario:
 def merged_labels(
     text: str, sources: Sequence[Dataset]
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
-    """Match classes of one name in different data sets, by (dataset, label id).
+    """Merge classes of one name in different data sets.
 
-    They are one class, that of the first data set of the group that has it. ``text``
-    has groups of names of data sets, such as ``yelp=amazon,a=b=c``.
+    Args:
+        text: groups of names of data sets, such as ``yelp=amazon,a=b=c``.
+        sources: the data sets of the run.
+
+    Returns:
+        each merged (dataset, label id) pair to the pair of the first data set of the
+        group that has a class of this name.
+
+    Raises:
+        ConfigError: a name is no data set of the run, or a group merges no class.
     """
-    # Settings are chosen on held-out samples of the sets that the text names.
-    known = {source.name.removeprefix(HELD_OUT): source for source in sources}
+    # A held-out variant counts under the name of the data set that it is made of.
+    by_name = {source.name.removeprefix(HELD_OUT): source for source in sources}
     groups = [
         [name.strip() for name in group.split("=")]
         for group in text.split(",")
@@ -382,8 +396,8 @@ def merged_labels(
     ]
     names = [name for group in groups for name in group]
     for name in names:
-        if name not in known:
-            expected = f"data sets of the run, not {name!r}: {', '.join(known)}"
+        if name not in by_name:
+            expected = f"data sets of the run, not {name!r}: {', '.join(by_name)}"
             raise config_error("merge_labels", text, expected)
     if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
         expected = "groups of two or more names, each of them once"
@@ -392,13 +406,13 @@ def merged_labels(
     for group in groups:
         first: dict[str, tuple[str, int]] = {}
         for name in group:
-            class_names = known[name].class_names
+            class_names = by_name[name].class_names
             if first and first.keys().isdisjoint(class_names):
                 expected = f"a class name that {name!r} has in common with those before"
                 raise config_error("merge_labels", text, expected)
             for label, class_name in enumerate(class_names):
-                own = (known[name].name, label)
-                one = first.setdefault(class_name, own)
-                if one != own:
-                    merged[own] = one
+                pair = (by_name[name].name, label)
+                first_pair = first.setdefault(class_name, pair)
+                if first_pair != pair:
+                    merged[pair] = first_pair
     return MappingProxyType(merged)

@@ -1,4 +1,4 @@
-"""The scenarios by name: ours, and those of installed packages."""
+"""The registry of scenarios: built-in ones and those of installed packages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 PUBLIC_FRACTION: Final = DataSection().public_fraction
-"""Share of each class's training samples that is the server's, where it has some."""
+"""The default share of each class's training samples that the server gets."""
 
 
 def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
@@ -52,23 +52,26 @@ def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
 
 
 class ScenarioEntry(NamedTuple):
-    """How a scenario is drawn, and its defaults.
+    """The function that draws a scenario, and the scenario's defaults.
 
     Attributes:
-        draw: draws each client's tasks, of a `ScenarioSpec` with the entry's params.
+        draw: function that draws each client's tasks from a `ScenarioSpec` with the
+            entry's params.
         summary: one line for ``fcl list``.
-        params: the parameter model.
-        classes_per_task: where the user gives none; 0 where tasks share out all, None
-            for 5 where there are 25 classes or more, otherwise 2.
-        hidden: its tasks are concepts that clients have again and again, and no
-            learner knows which. Its params are `ConceptsParams`.
-        incremental: its tasks bring new classes, some of which a client never has, and
-            the server may have samples. Its params are `ClassIncrementalParams`.
-        head: one a task, or a single one, where the user names none.
-        single: why no head a task will do; empty where it will.
-        clients: of a simulation, where the user gives none.
-        rounds: likewise.
-        local_data: the clients have data of their own; none are drawn.
+        params: parameter model.
+        classes_per_task: default; 0 if the tasks share out all classes. None stands for
+            5 if there are 25 classes or more, otherwise for 2.
+        hidden: whether the tasks are concepts that recur, and that no learner knows.
+            Then ``params`` derives from `ConceptsParams`.
+        incremental: whether tasks bring new classes, some of which a client never has;
+            the server may have samples. ``params`` derives from
+            `ClassIncrementalParams`.
+        head: default head: ``multi`` for a head a task, or ``single``.
+        single: reason why the scenario needs a single head, for errors; empty if a head
+            a task works, too.
+        clients: default number of clients of a simulation.
+        rounds: default rounds per task.
+        local_data: whether clients have data of their own, so that none are drawn.
     """
 
     draw: Callable[[ScenarioSpec[Any]], TaskStreams]
@@ -129,8 +132,11 @@ _SCENARIOS = {
 }
 
 SCENARIOS = Registry("scenario", "fcl_flower.scenarios", ScenarioEntry, _SCENARIOS)
-"""All scenarios. Another package declares a `ScenarioEntry` under the entry point group
-``fcl_flower.scenarios``."""
+"""The registry of scenarios.
+
+Another package declares a `ScenarioEntry` under the entry point group
+``fcl_flower.scenarios``.
+"""
 
 
 def scenario_entry(name: str) -> ScenarioEntry:
@@ -157,28 +163,32 @@ def draw_scenario(
     """Draw the plan of a federation; later calls return the same object.
 
     Training samples of a class group that several clients learn are cut, class by
-    class, into disjoint parts of nearly equal size. Test samples are whole for
-    every client, but dealt out in ``concepts`` and ``class-incremental``.
+    class, into disjoint parts of nearly equal size. Every client gets all test samples
+    of its tasks; ``concepts`` and ``class-incremental`` deal them out, too.
 
     Args:
-        name: one of `SCENARIOS`.
-        datasets: names for `load_dataset`, without repetition; none for local data.
-        data_root: where files are looked for.
-        clients: at least 1.
+        name: name of a scenario in `SCENARIOS`.
+        datasets: different names for `load_dataset`; empty for local data.
+        data_root: folder of the data sets' files.
+        clients: number of clients, at least 1.
         tasks: tasks per client, or concepts, at least 1.
-        classes_per_task: at least 2; not for ``concepts``, and for local data the most
-            that a task has. None for the default of the scenario's entry.
+        classes_per_task: at least 2; not for ``concepts``. For local data it is the
+            largest number of classes of a task. None for the scenario's default.
         valid_fraction: share of each task's training samples, class by class, that is
-            kept for validation, in [0, 1). A single sample of a class is for training.
-        seed: at least 0.
+            kept for validation, in [0, 1). A class's single sample is for training.
+        seed: seed of the draw, at least 0.
         params: settings of the scenario, of its entry's type; None for the defaults.
-        max_train_per_class: training samples of each class that are used, before they
-            are shared out; drawn by the seed, for ``text`` with the pool. 0 for all.
-            Local data are capped by their clients.
-        max_test_per_class: likewise.
-        public_fraction: share of each class's training samples that are the server's,
+        max_train_per_class: training samples of each class that are used, drawn by the
+            seed (in ``text`` with the pool) before they are shared out; 0 for all.
+            Clients themselves cap local data.
+        max_test_per_class: test samples of each class that are used; 0 for all.
+        public_fraction: share of each class's training samples that the server gets,
             in [0, 1), for ``class-incremental``.
-        public_dataset: a data set that the server has instead; empty for none.
+        public_dataset: data set that the server has instead; empty for none.
+
+    Raises:
+        ConfigError: a value is out of range, or does not suit the scenario.
+        ContractError: ``params`` has the wrong type.
     """
     entry = scenario_entry(name)
     params = entry.params() if params is None else params
@@ -232,18 +242,18 @@ def draw_scenario(
     return _build(name, entry, spec)
 
 
-# By the data sets themselves: two of one name are different plans.
+# The data sets themselves are part of the key, since two may have one name.
 @lru_cache(maxsize=8)
 def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario:
     plan, params, size = entry.draw(spec), spec.params, spec.classes_per_task
-    every = spec.sources if spec.public is None else (*spec.sources, spec.public)
+    all_sources = spec.sources if spec.public is None else (*spec.sources, spec.public)
     stream: ConceptStream | None = None
     public: tuple[Task, ...] = ()
     merged: Mapping[tuple[str, int], tuple[str, int]] = {}
     if entry.hidden or entry.incremental:
         size = max(
-            len({label for task in of_all for label in task.classes})
-            for of_all in zip(*plan, strict=True)
+            len({label for task in tasks for label in task.classes})
+            for tasks in zip(*plan, strict=True)
         )
         if isinstance(params, ConceptsParams):
             window, duration = params.window, params.mean_duration
@@ -252,7 +262,7 @@ def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario
             public = public_tasks(spec)
         else:
             raise ContractError(f"scenario {name}: its params are of no such scenario")
-        merged = merged_labels(params.merge_labels, every)
+        merged = merged_labels(params.merge_labels, all_sources)
     return Scenario(
         name,
         spec.seed,
@@ -262,5 +272,5 @@ def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario
         stream,
         public,
         merged,
-        MappingProxyType({source.name: source for source in every}),
+        MappingProxyType({source.name: source for source in all_sources}),
     )

@@ -133,7 +133,7 @@ def test_each_client_is_tested_on_all_classes_of_a_task_and_a_fair_share_of_samp
         (
             {"split": "dirichlet:0.0001", "public_fraction": 0.0},
             "scenario.split: got 'dirichlet:0.0001', expected a larger BETA or fewer "
-            "clients than 5, since in 1000 draws somebody always had no",
+            "clients than 5, since in 1000 draws a client always had no",
         ),
     ],
 )
