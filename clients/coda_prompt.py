@@ -1,4 +1,4 @@
-"""CODA-Prompt, client side: the components of the current task are trained.
+"""CODA-Prompt, client side: only the components of the current task are trained.
 
 Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4.
 """
@@ -42,10 +42,11 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     """Train the task's components and head; components of old tasks take part.
 
     The loss is over the logits of the task's classes: the client's own, and those that
-    others have told of in earlier rounds. Rows of its own classes are sent.
+    others have reported in earlier rounds. The client sends the rows of its own
+    classes.
 
-    State: ``prompts/T`` of finished tasks T, as received; ``heads``, rows of classes
-    of these.
+    State: ``prompts/T`` of finished tasks T, as received; ``heads``, the rows of these
+    tasks' classes.
     """
 
     balances = ("weights", "batches")
@@ -54,7 +55,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     def __init__(
         self, params: CodaPromptParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Keep the head as it is at first: what nobody has learned is never sent."""
+        """Keep the initial head, which stands for rows that no client has learned."""
         super().__init__(params, model, context)
         self._body = model.body_of(PromptedTransformer, PROMPTED)
         self._first_head = snapshot(model, (WEIGHT, BIAS))
@@ -63,17 +64,17 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        known = {**state, **received}
-        self._load_head(known)
+        groups = {**state, **received}
+        self._load_head(groups)
         load(self.model, received[NOW])
         own = torch.unique(data.train.y)
-        told = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
-        classes = torch.unique(torch.cat([own, told]))
+        reported = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
+        classes = torch.unique(torch.cat([own, reported]))
         trained = {*received[NOW], WEIGHT, BIAS}
-        with self._older(known, finished_prompts(received)):
-            # The optimizer starts anew, and knows no components but the current ones:
-            # those of old tasks cannot move, whatever its weight decay is.
-            done = fit_classes(
+        with self._older(groups, finished_prompts(received)):
+            # The optimizer starts anew and has the current components alone, so
+            # old ones cannot move by its weight decay.
+            result = fit_classes(
                 self.model,
                 trained,
                 classes,
@@ -87,10 +88,10 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
             PROMPTS: snapshot(self.model, received[NOW]),
             HEADS: rows_of(snapshot(self.model, (WEIGHT, BIAS)), own.cpu().numpy()),
         }
-        # What is of finished tasks is not sent again.
+        # The server sends components of finished tasks only once.
         kept = {g: received[g] for g in finished_prompts(received) if g in received}
-        kept[HEADS] = rows_of(*self._head(known, (HEADS, ROWS_OLD)))
-        update = Update(sent, len(data.train.y), done.metrics())
+        kept[HEADS] = rows_of(*self._head(groups, (HEADS, ROWS_OLD)))
+        update = Update(sent, len(data.train.y), result.metrics())
         return {**state, **kept}, update
 
     @override
@@ -99,7 +100,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     ) -> Tensor:
         """Compute logits of all classes, with the components of all tasks so far.
 
-        The task is not used. A class that nobody has learned has the logit `CLOSED`.
+        The task is not used. A class that no client has learned has the logit `CLOSED`.
         """
         known = {**state, **received}
         unknown = self._load_head(known).to(x.device)
@@ -134,7 +135,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
 
     @contextmanager
     def _older(self, known: Payload, groups: list[str]) -> Iterator[None]:
-        """Let the components of these groups take part for a while."""
+        """Let the components of these groups take part while the context is open."""
         device = self.context.device
         older = [
             {
@@ -147,7 +148,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
             yield
 
     def _load_head(self, known: Payload) -> Tensor:
-        """Load the head as it is now; tell of which classes nobody has learned."""
+        """Load the current head; return which classes no client has learned."""
         head, classes = self._head(known, (HEADS, ROWS_OLD, ROWS_NOW))
         load(self.model, head)
         unknown = torch.ones(self.model.classes, dtype=torch.bool)
@@ -155,7 +156,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         return unknown
 
     def _head(self, known: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
-        """Compose the head of rows; tell whose rows these are, int64, ascending."""
+        """Compose the head from rows; return their classes too, int64, ascending."""
         head, classes = dict(self._first_head), np.zeros(0, np.int64)
         for group in groups:
             if group in known:

@@ -6,7 +6,8 @@ from strategies.fedprox_ewc import FedProxEwcParams
 
 
 class FedProxEwc(FedProx[FedProxEwcParams], Ewc[FedProxEwcParams]):
-    """``mu / 2 * ||w - w_global||^2 + strength / 2 * sum F (w - anchor)^2``.
+    """Add ``mu / 2 * ||w - w_global||^2 + strength / 2 * sum F (w - anchor)^2``.
 
-    One holds the client near what all have learned, the other near its own last task.
+    The first term holds the client near the global model, the second near its own last
+    task.
     """
