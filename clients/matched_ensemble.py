@@ -241,9 +241,7 @@ class MatchedNetworks(nn.Module):
     def __init__(
         self, own: nn.Module, others: Sequence[tuple[nn.Module, Array]]
     ) -> None:
-        """Take other networks, each with pairs of a class of the task and its own
-        class.
-        """
+        """Take the other networks, each with pairs of the task's class and its own."""
         super().__init__()
         self.own = own
         self.others = nn.ModuleList(network for network, _ in others)

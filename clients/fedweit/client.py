@@ -492,7 +492,7 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
 
     @override
     def upload(self, state: Payload, stage: TaskStage) -> Payload:
-        # The top-kappa channels of B (literal rule: B * g(m)) travel; A does at the end.
+        # The top-kappa channels of B (literal rule: B * g(m)) travel, A at the end.
         gates, base = self.gates(state, stage.task), {}
         for name, values in self.to_tensors(state["base"]).items():
             channels = to_numpy(top_channels(gates[name], self.params.kappa))
