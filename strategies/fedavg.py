@@ -26,7 +26,7 @@ ALGORITHM = Algorithm(
 class FedAvg(ServerStrategy[Params], SumsUpdates):
     """Keep one global model; every client receives it whole.
 
-    What is sent and averaged is what `summands` says: all groups of the state.
+    The groups of `summands` are sent and averaged: all groups of the state.
     """
 
     groups = {"base": Group(mean=True, model=True)}

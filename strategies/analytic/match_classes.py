@@ -16,8 +16,8 @@ left out.
 
 Where tasks differ in kind, the classes of some tasks are closer to each other than
 those of others. With one b for all tasks they would be taken for one class. So r is half
-the distance of the classes of these two tasks, as a share of b. It is half, since among
-many classes the nearest are nearer than most.
+the distance of the classes of these two tasks, as a share of b. Among many classes the
+nearest are nearer than most.
 """
 
 from collections.abc import Sequence
