@@ -15,9 +15,9 @@ task are different, so b is measured on them. Directions in which b could be noi
 left out.
 
 Where tasks differ in kind, the classes of some tasks are closer to each other than
-those of others. With one b for all tasks they would be taken for one class. So r is half
-the distance of the classes of these two tasks, as a share of b. Among many classes the
-nearest are nearer than most.
+those of others. With one b for all tasks they would be taken for one class. So r is the
+distance of the classes of these two tasks, as a share of b, times 1/2. The factor is
+there since among many classes the nearest are nearer than most.
 """
 
 from collections.abc import Sequence
