@@ -187,7 +187,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         learned: Array,
         seed: int,
     ) -> Arrays:
-        """Merge several uploads of a group, with its ``kept`` and ``learned`` classes."""
+        """Merge uploads of a group, with its classes ``kept`` and ``learned``."""
         entropies = [statistics.get("entropy") for statistics in told]
         weights = entropy_weights(
             [None if h is None else float(np.asarray(h)) for h in entropies]

@@ -236,7 +236,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        """Score the overlap of new tasks; without a summary a client gets no adapter."""
+        """Score the overlap of new tasks; clients without a summary get no adapter."""
         summaries = {
             ClientTask(client, stage.task): answer["summary"]
             for client, answer in answers.items()
