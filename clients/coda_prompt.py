@@ -102,23 +102,23 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
 
         The task is not used. A class that no client has learned has the logit `CLOSED`.
         """
-        known = {**state, **received}
-        unknown = self._load_head(known).to(x.device)
+        payload = {**state, **received}
+        unknown = self._load_head(payload).to(x.device)
         groups = learned_prompts(received)
         if not groups:
             return torch.full((len(x), self.model.classes), CLOSED, device=x.device)
-        load(self.model, known[groups[-1]])
-        with self._older(known, groups[:-1]):
+        load(self.model, payload[groups[-1]])
+        with self._older(payload, groups[:-1]):
             logits = predict_logits(self.model, frozen_features(self.model, x))
         return logits.masked_fill(unknown, CLOSED)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        known = {**state, **received}
-        unknown = self._load_head(known)
+        payload = {**state, **received}
+        unknown = self._load_head(payload)
         groups = learned_prompts(received)
-        load(self.model, known[groups[-1]] if groups else {})
-        with self._older(known, groups[:-1]):
+        load(self.model, payload[groups[-1]] if groups else {})
+        with self._older(payload, groups[:-1]):
             network = self.model.network(task)
         for pool in cast(PromptedTransformer, network.body).prompt_pools:
             pool.join()
@@ -134,33 +134,35 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         return weight * sum(pool.orthogonality() for pool in self._body.prompt_pools)
 
     @contextmanager
-    def _older(self, known: Payload, groups: list[str]) -> Iterator[None]:
+    def _older(self, payload: Payload, groups: list[str]) -> Iterator[None]:
         """Let the components of these groups take part while the context is open."""
         device = self.context.device
         older = [
             {
                 name.removeprefix("body."): to_torch(tensor, device)
-                for name, tensor in known[group].items()
+                for name, tensor in payload[group].items()
             }
             for group in groups
         ]
         with self._body.after(older):
             yield
 
-    def _load_head(self, known: Payload) -> Tensor:
+    def _load_head(self, payload: Payload) -> Tensor:
         """Load the current head; return which classes no client has learned."""
-        head, classes = self._head(known, (HEADS, ROWS_OLD, ROWS_NOW))
+        head, classes = self._head(payload, (HEADS, ROWS_OLD, ROWS_NOW))
         load(self.model, head)
         unknown = torch.ones(self.model.classes, dtype=torch.bool)
         unknown[to_torch(classes)] = False
         return unknown
 
-    def _head(self, known: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
+    def _head(self, payload: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
         """Compose the head from rows; return their classes too, int64, ascending."""
         head, classes = dict(self._first_head), np.zeros(0, np.int64)
         for group in groups:
-            if group in known:
-                for name, rows in cast(Mapping[str, SparseArray], known[group]).items():
+            if group in payload:
+                for name, rows in cast(
+                    Mapping[str, SparseArray], payload[group]
+                ).items():
                     head[name] = rows.overwrite(head[name])
-                classes = np.union1d(classes, rows_classes(known[group]))
+                classes = np.union1d(classes, rows_classes(payload[group]))
         return head, classes

@@ -28,7 +28,7 @@ LEAST = 1e-6
 """The variance that is added as well, in case no entry ever changes."""
 
 
-def add_inputs(known: Arrays, x: Tensor) -> Arrays:
+def add_inputs(before: Arrays, x: Tensor) -> Arrays:
     """Add inputs (N, ...) to ``count``, and to ``sum`` and ``squares`` by entry."""
     flat = _flat(x)
     moments = {
@@ -36,19 +36,21 @@ def add_inputs(known: Arrays, x: Tensor) -> Arrays:
         "sum": flat.sum(axis=0),
         "squares": (flat**2).sum(axis=0),
     }
-    return {name: np.asarray(known.get(name, 0) + new) for name, new in moments.items()}
+    return {
+        name: np.asarray(before.get(name, 0) + new) for name, new in moments.items()
+    }
 
 
-def misfit(known: Arrays, x: Tensor) -> float:
+def misfit(moments: Arrays, x: Tensor) -> float:
     """Average the negative log-likelihood of inputs, up to a factor and a constant.
 
     The likelihood is that of a Gaussian with the moments of `add_inputs`. Without
     moments the result is infinite.
     """
-    if not known:
+    if not moments:
         return np.inf
     count, total, squares = (
-        np.asarray(known[name]) for name in ("count", "sum", "squares")
+        np.asarray(moments[name]) for name in ("count", "sum", "squares")
     )
     mean = total / count
     variance = np.maximum(squares / count - mean**2, 0)  # rounding goes below 0

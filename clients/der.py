@@ -96,5 +96,5 @@ def logit_error(logits: Tensor, stored: Tensor) -> Tensor:
     If a growing head did not have a class then, its stored logit is `CLOSED`, and it
     does not count.
     """
-    known = stored != CLOSED
-    return (logits - stored)[known].square().mean()
+    present = stored != CLOSED
+    return (logits - stored)[present].square().mean()

@@ -194,7 +194,7 @@ class Fot(LocalTraining[FotParams]):
             )
         return state, update
 
-    def _sketches(self, known: Arrays, examples: Examples, stage: TaskStage) -> Payload:
+    def _sketches(self, bases: Arrays, examples: Examples, stage: TaskStage) -> Payload:
         """Sketch the inputs of the layers.
 
         The random numbers stay secret, since with them one might solve for the inputs.
@@ -205,7 +205,7 @@ class Fot(LocalTraining[FotParams]):
         shared = {name: tensors[name] for name in self.model.shared_names()}
         sketches = {
             name: Sketch(
-                dense(known.get(name, np.zeros((count, 0)))),
+                dense(bases.get(name, np.zeros((count, 0)))),
                 sketch_columns(count, self.params.sketch_width),
             )
             for name, count in layer_inputs(shared).items()

@@ -55,9 +55,9 @@ def lora_of(model: MultiHeadModel) -> LoraTransformer:
     return model.body
 
 
-def with_told(labels: Tensor, told: AnyArray) -> Tensor:
-    """List the classes of labels and those with a 1 in ``told``, ascending."""
-    more = torch.from_numpy(np.flatnonzero(np.asarray(told))).to(labels.device)
+def with_told(labels: Tensor, reported: AnyArray) -> Tensor:
+    """List the classes of labels and those with a 1 in ``reported``, ascending."""
+    more = torch.from_numpy(np.flatnonzero(np.asarray(reported))).to(labels.device)
     classes: Tensor = torch.unique(torch.cat([labels, more]))
     return classes
 

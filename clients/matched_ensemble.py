@@ -139,10 +139,10 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        known = {**state, **received}
-        own = known.get(self._own(task)) or self._fresh(known, task)
-        asked = self._trusted(known, task) if self.params.ask == "matched" else ()
-        trusted = [(known[group], pairs) for group, pairs in asked]
+        groups = {**state, **received}
+        own = groups.get(self._own(task)) or self._fresh(groups, task)
+        asked = self._trusted(groups, task) if self.params.ask == "matched" else ()
+        trusted = [(groups[group], pairs) for group, pairs in asked]
         others = [(self._copied(network, task), pairs) for network, pairs in trusted]
         return MatchedNetworks(self._copied(own, task), others)
 
@@ -153,20 +153,20 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def _own(self, task: int) -> str:
         return ClientTask(self.context.client, task).group("networks")
 
-    def _trusted(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
+    def _trusted(self, groups: Payload, task: int) -> Iterator[tuple[str, Array]]:
         """Yield the networks that may answer for some of a task's classes.
 
         Returns:
             each network's group, with pairs of a class of the task and of the
                 network's.
         """
-        valid = known.get(f"valid/{task}")
+        valid = groups.get(f"valid/{task}")
         if valid is None:
             return
         y = np.asarray(valid["y"])
         x = to_torch(valid["x"], self.context.device)
-        for name, matches in sorted(known.get(f"same/{task}", {}).items()):
-            if (group := f"networks/{name}") not in known:
+        for name, matches in sorted(groups.get(f"same/{task}", {}).items()):
+            if (group := f"networks/{name}") not in groups:
                 continue
             pairs = np.array(matches)
             mine, its = pairs.T
@@ -174,7 +174,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
             if not len(rows):
                 continue
             seen = frozen_features(self.model, x[torch.from_numpy(rows)])
-            answers = self._logits(known[group], task, seen)[:, its].argmax(1)
+            answers = self._logits(groups[group], task, seen)[:, its].argmax(1)
             right = (mine[to_numpy(answers)] == y[rows]).sum()
             # The probability of as many right answers by guessing.
             if binom.sf(right - 1, len(rows), 1 / len(mine)) <= _LEVEL:

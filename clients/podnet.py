@@ -219,10 +219,10 @@ def stage_outputs(body: nn.Module) -> Iterator[list[Tensor]]:
     """
     maps: list[Tensor] = []
 
-    def begin(module: nn.Module, given: object) -> None:
+    def begin(module: nn.Module, inputs: object) -> None:
         maps.clear()
 
-    def note(module: nn.Module, given: object, output: Tensor) -> None:
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
         if output.ndim == 4:
             maps.append(output)
 

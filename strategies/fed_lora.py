@@ -93,16 +93,16 @@ def residual(
     return roots[:, None] * back @ columns.T, rows @ turned * roots
 
 
-def add(known: Matrices, down: Array, up: Array) -> Matrices:
+def add(product: Matrices, down: Array, up: Array) -> Matrices:
     """Add ``up @ down`` to a product, in the form that has fewer numbers.
 
     Once the product is one matrix it stays one.
     """
-    if len(known) == 1:
-        return (known[0] + up @ down,)
-    if known:
-        down = np.concatenate([known[0], down])
-        up = np.concatenate([known[1], up], axis=1)
+    if len(product) == 1:
+        return (product[0] + up @ down,)
+    if product:
+        down = np.concatenate([product[0], down])
+        up = np.concatenate([product[1], up], axis=1)
     small = down.size + up.size < len(up) * down.shape[1]
     return (down, up) if small else (up @ down,)
 

@@ -124,7 +124,7 @@ def _no_trainer() -> Never:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What a strategy knows of its run.
+    """The run, as a strategy sees it.
 
     Attributes:
         seed: the run's seed (see `core.schedule.derive`).
@@ -415,7 +415,7 @@ def adds_up(strategy: ServerStrategy[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What a learner knows of its run and its client.
+    """The run and the client, as a learner sees them.
 
     Attributes:
         client: the client's partition number, counted from 0.

@@ -270,13 +270,13 @@ def algorithms() -> Mapping[str, Algorithm]:
     return MappingProxyType(usable)
 
 
-def _under(name: str, found: Algorithm) -> Algorithm:
-    if found.name != name:
+def _under(name: str, declared: Algorithm) -> Algorithm:
+    if declared.name != name:
         raise ContractError(
-            f"entry point {name}: got the algorithm {found.name!r}, expected one of "
+            f"entry point {name}: got the algorithm {declared.name!r}, expected one of "
             "that name"
         )
-    return found
+    return declared
 
 
 def registered(own: Algorithm) -> AbstractContextManager[None]:

@@ -97,6 +97,8 @@ class InputReader:
         return to_tensor(samples, *how)
 
 
-def unknown_words(texts: Sequence[str], known: WordVectors) -> Iterator[str]:
+def unknown_words(texts: Sequence[str], vectors: WordVectors) -> Iterator[str]:
     """Yield the words that have no vector yet, sorted."""
-    yield from sorted({w for text in texts for w in words(text)} - known.numbers.keys())
+    yield from sorted(
+        {w for text in texts for w in words(text)} - vectors.numbers.keys()
+    )

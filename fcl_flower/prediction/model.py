@@ -67,17 +67,17 @@ class Model:
         about: About,
         state: Payload,
         received: Payload,
-        known: Sequence[str],
+        names: Sequence[str],
         words: WordVectors | None = None,
     ) -> None:
         """Keep the parts that `load` has read.
 
-        ``known`` are the names of all versions, and ``words`` the vectors of a client's
-        own words.
+        ``names`` are those of all versions, and ``words`` the vectors of a client's own
+        words.
         """
         self.run, self.about = run, about
         self.state, self.received = state, received
-        self.versions = tuple(known)
+        self.versions = tuple(names)
         self._words = words or run.word_vectors
         self._learner: ClientLearner[Any] | None = None
         spec = run.spec

@@ -114,7 +114,7 @@ def of_each(
 
     See `discriminants`; shapes (C, D + 1) and (D, D).
     """
-    everybody = _drawn(sums, _covariance(sums))
+    all_tasks = _drawn(sums, _covariance(sums))
     towards = {
         owner: _drawn(
             [
@@ -122,7 +122,7 @@ def of_each(
                 for task_sums, its in zip(sums, owners, strict=True)
                 if its == owner
             ],
-            everybody,
+            all_tasks,
         )
         for owner in set(owners)
     }
@@ -159,8 +159,8 @@ def _drawn(sums: Sequence[Sums], prior: Matrix) -> Matrix:
 
 
 def _covariance(sums: Sequence[Sums]) -> Matrix:
-    within = sum((one.within for one in sums), np.zeros_like(sums[0].gram))
-    return np.asarray(within / sum(one.total for one in sums))
+    within = sum((task_sums.within for task_sums in sums), np.zeros_like(sums[0].gram))
+    return np.asarray(within / sum(task_sums.total for task_sums in sums))
 
 
 def _factor(covariance: Matrix, shrinkage: float) -> tuple[Matrix, bool]:

@@ -241,9 +241,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         sent = _keys(state)
         gone = {
             f"{group}/{key}"
-            for owner, of, key in sent
+            for owner, its_task, key in sent
             for group in _GROUPS
-            if owner == client and task in (None, of)
+            if owner == client and task in (None, its_task)
         }
         if not gone:
             what = "client" if task is None else f"task {task} of client"

@@ -196,9 +196,9 @@ def cluster(
     method, at_most = params.clustering, params.concepts
     pairs = cdist(coordinates, coordinates)
     resolution = _EQUAL * pairs.max()
-    one = np.zeros(len(pairs), np.int64)
+    one_cluster = np.zeros(len(pairs), np.int64)
     if connected_components(pairs <= resolution)[0] == 1:
-        return one, np.nan
+        return one_cluster, np.nan
     if len(pairs) == 2:
         return _numbered(origin), np.nan
     nearest = np.where(np.eye(len(pairs), dtype=bool), np.inf, pairs).min(axis=1)
@@ -226,11 +226,15 @@ def cluster(
             for parts in divisions
         ]
         measured = [choice for choice in choices if not np.isnan(choice[0])]
-        return max(measured, key=itemgetter(0), default=(-np.inf, one[members]))
+        return max(measured, key=itemgetter(0), default=(-np.inf, one_cluster[members]))
 
     silhouette, labels = best(np.arange(len(pairs)), at_most)
     if silhouette < params.separation:
-        whole = next(_dense(pairs, params.neighbourhood)) if method == "dbscan" else one
+        whole = (
+            next(_dense(pairs, params.neighbourhood))
+            if method == "dbscan"
+            else one_cluster
+        )
         return whole, _silhouette(pairs, whole)
     count = labels.max() + 1
     while count < at_most:

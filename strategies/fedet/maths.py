@@ -49,15 +49,17 @@ def distillation_targets(
     return targets
 
 
-def wanted_distribution(told: Sequence[Array], kept: Array, new: Array) -> Array:
+def wanted_distribution(
+    distributions: Sequence[Array], kept: Array, new: Array
+) -> Array:
     """Spread auxiliary data over the classes, summing to 1.
 
-    The result is the mean of the clients' distributions. Without any it is even over
-    the group's classes. Clients have few samples of old classes, so old classes
+    The result is the mean of the clients' ``distributions``. Without any it is even
+    over the group's classes. Clients have few samples of old classes, so old classes
     together get their share among the classes.
     """
     even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
-    spread = np.mean(told, axis=0) if told else np.zeros(1)
+    spread = np.mean(distributions, axis=0) if distributions else np.zeros(1)
     if spread.sum() <= 0:
         return even
     old = np.where(kept, even, 0.0)

@@ -182,13 +182,13 @@ class FedEt(ServerStrategy[FedEtParams]):
         self,
         old: Arrays,
         sent: Sequence[Arrays],
-        told: Sequence[Arrays],
+        statistics: Sequence[Arrays],
         kept: Array,
         learned: Array,
         seed: int,
     ) -> Arrays:
         """Merge uploads of a group, with its classes ``kept`` and ``learned``."""
-        entropies = [statistics.get("entropy") for statistics in told]
+        entropies = [upload.get("entropy") for upload in statistics]
         weights = entropy_weights(
             [None if h is None else float(np.asarray(h)) for h in entropies]
         )
@@ -197,9 +197,9 @@ class FedEt(ServerStrategy[FedEtParams]):
         if params.consolidation == "mean" or not len(trainer.labels):
             return averaged
         shares = [
-            np.asarray(statistics["distribution"]).astype(np.float64)
-            for statistics in told
-            if "distribution" in statistics
+            np.asarray(upload["distribution"]).astype(np.float64)
+            for upload in statistics
+            if "distribution" in upload
         ]
         wanted = wanted_distribution(shares, kept, learned)
         chosen = auxiliary(trainer.labels, wanted, params.auxiliary, seed)

@@ -263,7 +263,8 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         )
         scores = {task.name: self._scores(state, task) for task in begun}
         chosen = {
-            task: maths.most_similar(of, self._sit) for task, of in scores.items()
+            task: maths.most_similar(overlaps, self._sit)
+            for task, overlaps in scores.items()
         }
         return maths.of_adapters(metrics) | maths.of_overlaps(scores, chosen)
 
@@ -334,8 +335,8 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
-        known = {adapter.name for adapter in self.broadcast(state).adapters}
-        maths.check_metrics(update.metrics, known)
+        adapters = {adapter.name for adapter in self.broadcast(state).adapters}
+        maths.check_metrics(update.metrics, adapters)
         odd = update.payload.keys() - {"base", "adapters"}
         if odd:
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")

@@ -73,19 +73,19 @@ SelectionRule = Annotated[str, AfterValidator(_known)]
 
 
 def choose(
-    rule: SelectionRule, known: Sequence[ClientTask], new: ClientTask, seed: int
+    rule: SelectionRule, adapters: Sequence[ClientTask], new: ClientTask, seed: int
 ) -> list[ClientTask]:
-    """Choose the adapters among ``known``, ascending, for ``new``, without SIT."""
+    """Choose the ``adapters``, ascending, that travel to ``new``, without SIT."""
     name, _, count = rule.partition(":")
     if name == "none":
         return []
     if name == "previous":
-        return list({adapter.client: adapter for adapter in known}.values())
-    if name == "sample" and int(count) < len(known):
+        return list({adapter.client: adapter for adapter in adapters}.values())
+    if name == "sample" and int(count) < len(adapters):
         draw = np.random.default_rng(derive(seed, "knowledge", new.client, new.task))
-        picked = draw.choice(len(known), size=int(count), replace=False)
-        return [known[i] for i in sorted(picked)]
-    return list(known)
+        picked = draw.choice(len(adapters), size=int(count), replace=False)
+        return [adapters[i] for i in sorted(picked)]
+    return list(adapters)
 
 
 def most_similar(scores: Mapping[str, float], count: int) -> list[str]:
@@ -162,15 +162,15 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays, most: int) -> No
         raise WireError(f"summary/{name}: expected vectors of length at most 1")
 
 
-def check_metrics(metrics: Mapping[str, float], known: Collection[str]) -> None:
-    """Refuse a density that is no fraction, and weights of adapters not ``known``."""
+def check_metrics(metrics: Mapping[str, float], adapters: Collection[str]) -> None:
+    """Refuse a density that is no fraction, and weights of none of the ``adapters``."""
     if not 0 <= (density := metrics.get(DENSITY, 0)) <= 1:
         raise WireError(f"{DENSITY}: got {density}, expected a value in [0, 1]")
     for source, weight in _attention(metrics).items():
-        if source not in known or weight < 0:
+        if source not in adapters or weight < 0:
             raise WireError(
                 f"attention/{source}: got {weight}, expected a weight of at least 0 "
-                f"for one of {len(known)} adapters"
+                f"for one of {len(adapters)} adapters"
             )
 
 
@@ -182,7 +182,7 @@ def _attention(metrics: Mapping[str, float]) -> dict[str, float]:
 def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
     """Report the attention and the densities of the tasks that have some."""
     report: dict[str, Diagnostic] = {}
-    attention = {task.name: _attention(of) for task, of in metrics.items()}
+    attention = {task.name: _attention(scalars) for task, scalars in metrics.items()}
     if used := {task: weights for task, weights in attention.items() if weights}:
         report["attention"] = Matrix(
             title="Weight of each foreign adapter for each client and task",
@@ -192,7 +192,11 @@ def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
             note="Mean |alpha| over the layers. An empty cell: the adapter was not "
             "offered for that task.",
         )
-    dense = {t.name: (of[DENSITY],) for t, of in metrics.items() if DENSITY in of}
+    dense = {
+        t.name: (scalars[DENSITY],)
+        for t, scalars in metrics.items()
+        if DENSITY in scalars
+    }
     if dense:
         report["adapters"] = Table(
             title="Density of each client's adapters",

@@ -48,10 +48,10 @@ class Target(FedAvg):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
+        made_in = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
         sent = self.summands(state)
         # An evaluation after a task is in the round in which its samples are made.
-        if stage.starts_task and stage.round > made:
+        if stage.starts_task and stage.round > made_in:
             return {**sent, SAMPLES: state[SAMPLES]}
         return sent
 
