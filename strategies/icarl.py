@@ -20,8 +20,8 @@ class IcarlParams(MemoryParams):
     memory_policy: MemoryPolicy = "herding"
     """The rule by which samples become exemplars; the paper has herding."""
     classifier: Literal["nearest-mean", "head"] = "nearest-mean"
-    """The classifier. With nearest-mean the nearest mean of a client's own exemplars
-    predicts, so that the client knows no class that it has never had. With head the
+    """The classifier. With nearest-mean, the nearest mean of a client's own exemplars
+    predicts, so that the client knows no class that it has never had. With head, the
     shared head predicts (hybrid1)."""
     distillation: bool = True
     """Whether the old model teaches old classes; otherwise labels do (hybrid2)."""

@@ -23,8 +23,8 @@ class ScaffoldParams(Params):
     """Hyper-parameters of SCAFFOLD."""
 
     variate: Literal["steps", "start"] = Field("steps")
-    """The new value of a client's control variate. With ``steps`` it is the mean
-    gradient over the steps of a round (option II). With ``start`` it is the mean
+    """The new value of a client's control variate. With ``steps``, it is the mean
+    gradient over the steps of a round (option II). With ``start``, it is the mean
     gradient over all of its samples at the received model (option I)."""
 
 

@@ -28,7 +28,7 @@ class AnalyticParams(Params):
     matching: Literal["tested", "none"] = "tested"
     """The sharing between tasks, where each task has a discriminant of its own. With
     ``tested``, classes of different tasks whose means are tested to be the same are
-    learned from the samples of all clients and tasks. With ``none`` tasks share the
+    learned from the samples of all clients and tasks. With ``none``, tasks share the
     covariance alone."""
     lift: Literal["none", "relu"] = "none"
     """The transformation of the encoder's features: ``none``, or ``relu`` of a random

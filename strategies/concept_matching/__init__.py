@@ -29,7 +29,7 @@ class ConceptMatchingParams(Params):
     steps: Literal["direction", "length"] = "direction"
     """The part of a client's step that the clustering sees. A step is the difference of
     the client's model and the concept model from which it probably started. With
-    ``direction`` all steps are scaled to one length; with ``length``, as printed, they
+    ``direction``, all steps are scaled to one length; with ``length``, as printed, they
     keep theirs."""
     distance: Metric = "manhattan"
     """The metric between cluster models and concept models."""
@@ -41,9 +41,9 @@ class ConceptMatchingParams(Params):
     least 1; ``literal`` does not use it. A cluster of one client moves further than the
     mean of nine, by up to a factor of three."""
     initial: Literal["common", "independent"] = "common"
-    """The start of the concept models. With ``common`` all start as the same network.
+    """The start of the concept models. With ``common``, all start as the same network.
     The clusters of the first round then differ by their data only, and each takes a
-    model of its own. With ``independent`` each starts as another random network: the
+    model of its own. With ``independent``, each starts as another random network: the
     first one with its weights shuffled within each tensor."""
     aggregation: Literal["mean", "median"] = "mean"
     """The merge of a cluster's models: their ``mean``, weighted by examples (unweighted
@@ -71,11 +71,11 @@ class ConceptMatchingParams(Params):
     """The number of examples on which a client compares the concept models, at least 1;
     the size of d_n. A client that has fewer takes all of its examples."""
     choice: Literal["loss", "entropy", "inputs"] = "loss"
-    """The rule by which a client chooses a concept model to predict with. By ``loss``
+    """The rule by which a client chooses a concept model to predict with. By ``loss``,
     it uses a few labelled examples (equation 6). The other two rules need no labels. By
-    ``entropy`` it compares the entropies of the predictions. By ``inputs`` it compares
-    the inputs with those of each model's training, and takes the first model if it
-    trained none. The model to train is always chosen by the loss."""
+    ``entropy``, it compares the entropies of the predictions. By ``inputs``, it
+    compares the inputs with those of each model's training, and takes the first model
+    if it trained none. The model to train is always chosen by the loss."""
 
 
 ALGORITHM = Algorithm(

@@ -58,7 +58,7 @@ class FedEtParams(Params):
     All of the task are also used where S has none for a group."""
     start: Literal["fresh", "group"] = "group"
     """The start of a temporary group. With ``fresh``, as printed, it starts anew, and
-    the new group starts from the old one. With ``group`` it starts from the old group,
+    the new group starts from the old one. With ``group``, it starts from the old group,
     and the new group starts from it."""
     least_share: float = Field(0.2, ge=0, lt=1)
     """The share of a task's samples below which a group hands them to the next best

@@ -60,9 +60,9 @@ class FedWeitParams(Params):
     most similar tasks, for text only. ``all`` takes all, ``none`` takes none."""
     overlap: Overlap = "centred-cosine"
     """The comparison of tasks by ``sit``, which decides what a client sends of a task.
-    With ``centred-cosine`` it sends one vector, from which the server subtracts the
-    mean of all tasks. With ``mean-cosine`` the same vector counts as it is, as printed.
-    With ``thresholded`` it sends all cluster centres."""
+    With ``centred-cosine``, it sends one vector, from which the server subtracts the
+    mean of all tasks. With ``mean-cosine``, the same vector counts as it is, as
+    printed. With ``thresholded``, it sends all cluster centres."""
     overlap_threshold: float = Field(0.7, ge=-1, le=1)
     """The cosine that ``thresholded`` must exceed."""
     clustering: Clustering = "k-means"

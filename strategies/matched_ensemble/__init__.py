@@ -23,15 +23,15 @@ class MatchedEnsembleParams(Params):
     """Hyper-parameters of ensembles of matched networks."""
 
     matching: Literal["tested", "none"] = "tested"
-    """The match of classes of different tasks. With ``tested`` they are one class if
-    their means are tested to be the same. With ``none`` no network is shared: each task
-    stands alone."""
+    """The match of classes of different tasks. With ``tested``, they are one class if
+    their means are tested to be the same. With ``none``, no network is shared: each
+    task stands alone."""
     start: Literal["matched", "fresh"] = "matched"
     """The start of a new task's network: the ``matched`` network of most of its
     classes, if there is one, or always the ``fresh`` one of the run."""
     ask: Literal["matched", "own"] = "matched"
     """The networks that predict for a task: its own and all ``matched`` ones together,
-    or its ``own`` alone. With ``own`` other networks are only a start."""
+    or its ``own`` alone. With ``own``, other networks are only a start."""
     min_samples: int = Field(10, ge=1)
     """The fewest training samples of a task whose sums and network are sent: sums over
     fewer would show the samples."""
