@@ -254,7 +254,7 @@ class ServerStrategy(ABC, Generic[P]):
     def forget(self, state: Payload, client: int, task: int | None) -> Payload:
         """Remove what a client contributed, as if the server had never received it.
 
-        Called by ``fcl forget`` between rounds.
+        Called by ``fcl forget``, while no server runs.
 
         Args:
             state: the server state; must not be changed in place.
@@ -272,8 +272,8 @@ class ServerStrategy(ABC, Generic[P]):
         raise config_error(
             "strategy",
             type(self).__name__,
-            "one that keeps what clients send apart, such as analytic: what was mixed "
-            "into a network cannot be taken out",
+            "one that keeps clients' contributions apart, such as analytic: a "
+            "contribution to a network cannot be taken out",
         )
 
     def diagnostics(
@@ -444,10 +444,10 @@ class ClientLearner(ABC, Generic[P]):
         temporary_state: groups of the state that nothing needs once a task has ended,
             such as an optimizer's moments. All other groups must be kept from finished
             tasks, and count in what a client stores.
-        training_only: groups of what is received, and of an update, that no prediction
-            needs. They come anew with later rounds, so they do not count in what a
-            client stores either. In both attributes a name also stands for all names
-            that begin with it and a slash.
+        training_only: groups of the received payload, and of an update, that no
+            prediction needs. They come anew with later rounds, so they do not count in
+            what a client stores either. In both attributes a name also stands for all
+            names that begin with it and a slash.
         update_is_model: `predict` accepts the payload of the client's own update in the
             place of ``received``. So the client can be tested before the aggregation.
         needs_task: `predict` depends on the task even where all tasks have one head.

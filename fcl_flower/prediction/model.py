@@ -222,8 +222,10 @@ class Model:
         if task is None or task == AUTO:
             if self._by_task and last > 0:
                 choices = ", ".join(f"{n} ({name})" for n, name in enumerate(names))
-                expected = f"{AUTO} or one of {choices}; {self.run.config.title} has a "
-                expected += "model for each"
+                expected = (
+                    f"{AUTO} or one of {choices}, as {self.run.config.title} has "
+                )
+                expected += "a model for each task"
                 raise config_error("task", task, expected)
             return max(last, 0)
         if isinstance(task, str):
@@ -393,8 +395,8 @@ def _become_the_servers(model: Model, client: int) -> None:
     run, about = model.run, model.about
     strategy = run.strategy()
     if strategy.predicts_locally or run.config.model.head != "single":
-        expected = "that of a client's state: what predicts is with the clients, as "
-        expected += f"{run.config.title} has a part of the model there"
+        expected = "that of a client's state, as a part of the model of "
+        expected += f"{run.config.title} is at the clients alone"
         raise config_error("folder", "that of a server", expected)
     last = len(about.tasks) - 1
     stage = TaskStage(about.round, last, starts_task=False, ends_task=True)

@@ -66,10 +66,10 @@ def models_in(folder: Path, run: str | None, client: int | None) -> Path:
         return client_models(folder, run, client)
     if models := run_models(folder, client):
         return models
-    expected = "that of a client's state or of a server, as a simulation has no "
-    raise config_error("folder", str(folder), expected + "versions but its end")
+    expected = "that of a client's state or of a server: a simulation has one version, "
+    raise config_error("folder", str(folder), expected + "its end")
 
 
 def _none(state: Path) -> Exception:
-    expected = "the folder of a run, or that which fcl client was given as --state, "
-    return config_error("folder", str(state), expected + "after the first round")
+    expected = "the folder of a run, or the --state folder of fcl client, after its "
+    return config_error("folder", str(state), expected + "first round")
