@@ -158,7 +158,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
 
         Returns:
             each network's group, with pairs of a class of the task and of the
-                network's.
+            network's.
         """
         valid = groups.get(f"valid/{task}")
         if valid is None:

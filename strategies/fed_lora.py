@@ -80,7 +80,7 @@ def residual(
 
     Returns:
         float64, shapes (k, inputs) and (outputs, k), where k is at most (K - 1) rank; E
-            is the second times the first.
+        is the second times the first.
     """
     up, down = np.asarray(ups, np.float64), np.asarray(downs, np.float64)
     weights = np.asarray(shares)[:, None, None]

@@ -125,7 +125,7 @@ def label_statistics(
 
     Returns:
         ``classes`` (int64, the new ones, ascending) and, if they are sent,
-            ``distribution`` (float32, shape (classes,)) and ``entropy`` (float32, ()).
+        ``distribution`` (float32, shape (classes,)) and ``entropy`` (float32, ()).
     """
     statistics = {"classes": np.unique(new).astype(np.int64)}
     if params.distribution != "withheld":

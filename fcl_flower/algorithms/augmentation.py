@@ -57,7 +57,7 @@ def augmenter(
 
     Returns:
         a function from inputs to inputs; None where the run does not augment. No other
-            random number depends on it.
+        random number depends on it.
     """
     if context.augment is None:
         return None

@@ -199,7 +199,7 @@ class ServerStrategy(ABC, Generic[P]):
 
         Returns:
             groups of tensors; the client's `ClientLearner.train` gets them as
-                ``received``.
+            ``received``.
         """
 
     def configure_evaluate(
@@ -546,8 +546,8 @@ class ClientLearner(ABC, Generic[P]):
 
         Returns:
             a module from inputs to logits that uses torch alone. No choice in it
-                depends on the size of the batch. None, as here, means that
-                ``self.model`` is that module, with the weights that `predict` loads.
+            depends on the size of the batch. None, as here, means that
+            ``self.model`` is that module, with the weights that `predict` loads.
 
         Raises:
             ConfigError: there is no such module; the message says why.

@@ -61,7 +61,7 @@ def solve(
 
     Returns:
         The heads, their penalties, and the number of pairs of classes of two heads that
-            are the same.
+        are the same.
     """
     owners = owners or [0] * len(held)
     sums = [train + valid for train, valid in held]

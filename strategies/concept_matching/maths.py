@@ -191,7 +191,7 @@ def cluster(
 
     Returns:
         labels (N,), numbered from 0 by first appearance, `NOISE` for a model of no
-            cluster; and the silhouette, NaN where there is none.
+        cluster; and the silhouette, NaN where there is none.
     """
     method, at_most = params.clustering, params.concepts
     pairs = cdist(coordinates, coordinates)
@@ -331,7 +331,7 @@ def match(
 
     Returns:
         the matches (J,), `NONE` where a cluster replaces nothing, or where a later
-            cluster has replaced its concept again; and the new record.
+        cluster has replaced its concept again; and the new record.
     """
     if rule == "literal":
         return _literal(distances, between, record)

@@ -148,7 +148,7 @@ class ProxyTrainer(ServerTrainer):
 
         Returns:
             images, float32, (N, C, H, W); not finite where gradients are those of no
-                image.
+            image.
         """
         # Clients import this module for the encoding network, but need no SciPy.
         from scipy.optimize import minimize

@@ -77,7 +77,7 @@ class SampleTrainer(ServerTrainer):
 
         Returns:
             ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape (N,
-                C)) and ``labels`` (int64).
+            C)) and ``labels`` (int64).
         """
         seed, training = derive(self.seed, "synthesis", number), self.training
         begin = partial(Synthesis, params=params, training=training, seed=seed)
