@@ -181,10 +181,12 @@ class Fot(ServerStrategy[FotParams]):
     client that is absent from then on counts by the sketches of its own last round. A
     client that fails there has none.
 
-    State: ``base``; ``subspace`` (U by layer). For the task so far: the sums of
-    ``sketches``; of their shares outside of U, weighed by examples
-    (``sketches/outside``); and of examples, with the number of tasks in U
-    (``sketches/counts``).
+    State:
+
+    - ``base``, and ``subspace``: U by layer.
+    - ``sketches``: the sum of the task's sketches so far.
+    - ``sketches/outside``: the sum of their shares outside of U, weighed by examples.
+    - ``sketches/counts``: the number of these examples, and of tasks in U.
     """
 
     groups = {}  # no mean: a task has to end for all before its subspace counts

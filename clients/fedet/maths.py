@@ -149,7 +149,7 @@ def label_loss(trained: int, new: int, params: FedEtParams) -> float:
     Neighbours differ in the label of one sample. It is among the new ones, and may be
     in the buffer a second time. The numbers of samples count as public. The shares of n
     = ``trained`` labels are then at most 2 sqrt(2) / n apart. The entropy of n =
-    ``new`` labels is at most 2 max(1, ln n) / n apart: a count that goes from 1 to 0
+    ``new`` labels is at most 2 max(1, ln n) / n apart. A count that goes from 1 to 0
     changes -p ln p by ln n / n. No other step changes it by more than that, or than 1 /
     n. Exact statistics add nothing to the result.
     """

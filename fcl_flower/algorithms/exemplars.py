@@ -254,8 +254,8 @@ def herding_order(features: Array, count: int) -> Array:
 def leverage_scores(features: Array, gram: Array) -> Array:
     """Compute ``tau_j = x_j^T G^+ x_j`` of features (n, d), at least 0.
 
-    If G = X^T X is over all samples, this is the squared length of a sample's row in U
-    of the singular value decomposition X = U S V^T. FedCBDR (2025),
+    Let G = X^T X be over all samples. A score is then the squared length of a sample's
+    row in U of the singular value decomposition X = U S V^T. FedCBDR (2025),
     https://arxiv.org/abs/2507.07712, computes it from U. That G is enough is our
     remark.
     """

@@ -45,11 +45,11 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     - ``base/0`` to ``base/K-1``.
     - ``meta/record``: ``distance``, shape (K,), of each concept model's last accepted
       update; ``longest``, the longest of all such distances ever.
-    - ``meta/round``, the last round by ascending client: ``client``, ``cluster`` (-1:
-      noise, left out), ``origin`` (the nearest concept model before the update),
-      ``reached`` (the concept model that the client's cluster replaced, -1: none),
-      ``map`` (first two principal coordinates of the models, as the clustering sees
-      them) and ``silhouette``.
+    - ``meta/round``: the last round by ascending client. ``client`` are the numbers.
+      ``cluster`` is -1 for noise, which is left out. ``origin`` is the nearest concept
+      model before the update. ``reached`` is the concept model that the client's
+      cluster replaced, -1 for none. ``map`` has the first two principal coordinates of
+      the models, as the clustering sees them. ``silhouette`` is one number.
     """
 
     groups = {"base": Group(model=True)}
