@@ -58,7 +58,7 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
         examples, labels = super().begin(turn), turn.data.train.y
         classes = Teacher.of_task(turn.state, {}, turn.stage, self.model, labels)
         self._classes = classes.kept(turn.stage)[CLASSES]
-        # Samples are drawn by the received model, so before training.
+        # The received model decides the draw, so the draw comes before training.
         self._kept = self._select(turn)
         device, count = self.context.device, self.model.classes
         self._temperatures = torch.full((count,), NEW_TEMPERATURE, device=device)

@@ -176,7 +176,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
             seen = frozen_features(self.model, x[torch.from_numpy(rows)])
             answers = self._logits(groups[group], task, seen)[:, its].argmax(1)
             right = (mine[to_numpy(answers)] == y[rows]).sum()
-            # The probability of as many right answers by guessing.
+            # The value is the probability of as many right answers by guessing.
             if binom.sf(right - 1, len(rows), 1 / len(mine)) <= _LEVEL:
                 yield group, pairs
 

@@ -369,12 +369,12 @@ def centres(
     if not count:
         return np.zeros((0, documents.shape[1]), np.float32)
     labels = cluster_labels(documents.astype(np.float64), count, kind, seed)
-    # At least one: count * members documents cannot all lie in smaller clusters.
+    # There is at least one: count * members documents cannot all lie in smaller ones.
     large = np.flatnonzero(np.bincount(labels) >= members)
     means_of_large = np.stack([documents[labels == n].mean(0) for n in large])
     small = ~np.isin(labels, large)
     if small.any():
-        from scipy.spatial.distance import cdist  # as below
+        from scipy.spatial.distance import cdist  # a slow import, as below
 
         labels[small] = large[cdist(documents[small], means_of_large).argmin(1)]
     means = np.stack([documents[labels == n].mean(0) for n in large])

@@ -116,7 +116,7 @@ def _matching(evidence: Matrix, others: int) -> list[tuple[int, int]]:
     for size in evidence.shape:
         ways += gammaln(size + 1) - gammaln(size - numbers + 1)
     prior = -ways - np.log(len(numbers) + 1) - np.log(max(1, others))
-    # An upper bound: each class is matched with its nearest, even if others are too.
+    # The upper bound matches each class with its nearest, even if others do too.
     nearest = np.sort(evidence.max(1))[::-1][: len(numbers)]
     ceiling = nearest.cumsum() + prior
     best: list[tuple[int, int]] = []
