@@ -28,7 +28,7 @@ _CHUNK = 256
 
 
 class Analytic(ClientLearner[AnalyticParams]):
-    """Send the sums over a task once; predict with the head that comes back.
+    """A learner that sends the sums over a task once, and predicts with a solved head.
 
     State: ``memory/sent``, a record of the data whose sums were sent. ``data`` has a
     number for each of these data sets. ``valid`` has the number of the validation

@@ -44,7 +44,7 @@ LOCAL, GROUPS = "local/", "meta/groups/"
 
 
 class ApdModel(TaskModel):
-    """Minimise `TaskModel`'s loss, weight decay and a distance of sigma."""
+    """A task's model whose loss adds weight decay and a distance of sigma."""
 
     weight_decay: float
     mu: float
@@ -84,7 +84,7 @@ A = TypeVar("A", bound=ApdParams)
 
 
 class Apd(DecomposedLearner[A]):
-    """Learn all tasks alone; share the common part of adapters.
+    """A learner of all tasks alone, which shares the common part of adapters.
 
     State beside that of `DecomposedLearner`, whose ``foreign`` and ``attention`` stay
     empty:

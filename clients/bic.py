@@ -36,7 +36,7 @@ WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
 
 
 class Bic(Rehearsal[BicParams]):
-    """Train the network, and then the correction of its head."""
+    """A learner that trains the network, and then the correction of its head."""
 
     @override
     def begin(self, turn: Turn) -> Examples:

@@ -39,7 +39,7 @@ from strategies.coda_prompt import (
 
 
 class CodaPrompt(ClientLearner[CodaPromptParams]):
-    """Train the task's components and head; components of old tasks take part.
+    """A learner that trains the task's components and head beside old components.
 
     The loss is over the logits of the task's classes: the client's own, and those that
     others have reported in earlier rounds. The client sends the rows of its own

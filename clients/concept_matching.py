@@ -64,7 +64,9 @@ def _flat(x: Tensor) -> Array:
 
 
 class ConceptMatching(LocalTraining[ConceptMatchingParams]):
-    """Choose, fine-tune and send one model, without saying which one it was.
+    """A learner that chooses, fine-tunes and sends one of the concept models.
+
+    It does not tell the server which model it was.
 
     State beside that of `LocalTraining`: ``chosen``, the number of the last chosen
     model of each task that the client knows. With ``choice = "inputs"`` also

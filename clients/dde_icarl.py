@@ -33,7 +33,7 @@ SMALLEST = 1e-6
 
 
 class DdeIcarl(Icarl[DdeIcarlParams]):
-    """Learn as iCaRL, labels with neighbours, and predict without the direction.
+    """An iCaRL learner whose labels have neighbours; it predicts without a direction.
 
     In a client's first task, which has no old model, the method is iCaRL.
 

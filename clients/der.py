@@ -27,7 +27,7 @@ STORED = "augment-stored"
 
 
 class Der(Rehearsal[DerParams]):
-    """Minimise ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
+    """A learner that minimises ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
 
     Each of the last two terms is a mean over stored samples of its own, drawn anew in
     each step.

@@ -48,7 +48,7 @@ from strategies.lorm import (
 
 
 class Dolfin(ClientLearner[DolfinParams], ClientQueries):
-    """Train B and the task's rows of the head.
+    """A learner that trains B and the task's rows of the head.
 
     State: the factors of the finished tasks, as they were received.
     """

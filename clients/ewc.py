@@ -24,7 +24,9 @@ E = TypeVar("E", bound=EwcParams)
 
 
 class Ewc(LocalTraining[E]):
-    """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
+    """A learner that adds ``strength / 2 * sum F (w - anchor)^2`` to the loss.
+
+    The sum is over the shared parameters.
 
     State beside that of `LocalTraining`: ``fisher`` and ``anchor``, refreshed when a
     task ends.

@@ -21,7 +21,7 @@ from strategies.fed_lora import ADAPTED, FIXED, FedLoraParams, adapted, residual
 
 
 class FedLora(LocalTraining[FedLoraParams]):
-    """Train LoRA beside fixed changes of the frozen weights.
+    """A learner that trains LoRA beside fixed changes of the frozen weights.
 
     A factor that never comes keeps its initial values, which follow from the run's
     seed.

@@ -20,7 +20,7 @@ from strategies.fedavg_ft import FedAvgFtParams
 
 
 class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
-    """Train as FedAvg does; predict with a model of the client's own.
+    """A learner that trains as FedAvg does, and predicts with its own tuned model.
 
     Where tasks are known, the model is the result of the client's last training of the
     task. It is in the state, beside that of `LocalTraining`, as ``tuned/t``: a whole

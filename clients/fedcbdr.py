@@ -35,7 +35,7 @@ OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 
 
 class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
-    """Minimise the losses of new and of stored samples, with temperatures by class.
+    """A learner of new and stored samples, with temperatures by class.
 
     State: for each sample in the memory its ``rank``, the place in the order in which
     its class was drawn. Of the groups of `Teacher` the state has the classes alone.

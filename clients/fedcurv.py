@@ -20,11 +20,11 @@ from strategies.fedcurv import FISHER, WEIGHTED, FedCurvParams
 
 
 class FedCurv(LocalTraining[FedCurvParams]):
-    """Add ``strength * sum (U w^2 - 2 V w)`` over the shared parameters.
+    """A learner that adds ``strength * sum (U w^2 - 2 V w)`` to the loss.
 
-    This is the paper's penalty up to a constant, which here makes it 0 for the received
-    model. The state needs no group for it, since the server takes a client's own part
-    out of the sums.
+    The sum is over the shared parameters. It is the paper's penalty up to a constant,
+    which here makes it 0 for the received model. The state needs no group for it, since
+    the server takes a client's own part out of the sums.
     """
 
     training_only = ("curvature",)

@@ -17,9 +17,10 @@ F = TypeVar("F", bound=FedProxParams)
 
 
 class FedProx(LocalTraining[F]):
-    """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters.
+    """A learner that adds ``mu / 2 * ||w - w_global||^2`` to the loss.
 
-    As the first of several base classes it adds to the penalty of the next one.
+    The norm is over the shared parameters. As the first of several base classes it adds
+    to the penalty of the next one.
     """
 
     @override

@@ -17,7 +17,7 @@ from strategies.fedprox_apd import FedProxApdParams
 
 
 class FedProxApd(Apd[FedProxApdParams]):
-    """Learn from the received sigma, and send it."""
+    """A learner that starts from the received sigma, and sends its own."""
 
     def __init__(
         self, params: FedProxApdParams, model: MultiHeadModel, context: ClientContext

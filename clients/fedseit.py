@@ -261,7 +261,7 @@ class BranchedNetwork(nn.Module):
 
 
 class FedSeit(FedWeit[FedSeitParams]):
-    """Learn a task with branches beside the local one; keep old tasks as they were.
+    """A learner of tasks with branches beside the local one; old tasks stay.
 
     State beside that of `FedWeit`, whose ``foreign`` and ``attention`` stay empty:
 

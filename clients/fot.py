@@ -171,7 +171,7 @@ CHUNK = 64
 
 
 class Fot(LocalTraining[FotParams]):
-    """Minimise the task's loss; send sketches of layers' inputs in its last round."""
+    """A learner that also sends sketches of layers' inputs in a task's last round."""
 
     training_only = (SUBSPACE, SKETCHES)
 

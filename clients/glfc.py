@@ -35,10 +35,10 @@ _LEAST = 1e-12
 
 
 class Glfc(Rehearsal[GlfcParams]):
-    """Minimise the compensated and the distilled loss over the task and the memory.
+    """A learner that minimises the compensated and the distilled loss.
 
-    In the first task, and wherever there is no old model, there is only the compensated
-    loss.
+    Both are over the task and the memory. In the first task, and wherever there is no
+    old model, there is only the compensated loss.
 
     State beside that of `Rehearsal`: ``memory/old`` is the old model, which the server
     has chosen. ``progress`` has three arrays. ``task`` is the number of tasks that the

@@ -28,7 +28,7 @@ C = TypeVar("C", bound=IcarlParams)
 
 
 class Icarl(Rehearsal[C]):
-    """Learn features by a sigmoid for each class, and classify by exemplars.
+    """A learner of features by sigmoids for classes, which classifies by exemplars.
 
     State: the memory is ``exemplars``, and predictions need it. A new class has no
     exemplars until its task ends.

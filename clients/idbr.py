@@ -36,7 +36,7 @@ _CHUNK = 64
 
 
 class Idbr(Rehearsal[IdbrParams]):
-    """Minimise four losses over the task's samples and those of the memory.
+    """A learner that minimises four losses over the task's samples and the memory's.
 
     Two are cross-entropies over texts in both orders: of the label, and of the order of
     a text's halves. From a client's second task on two more are added. One is the

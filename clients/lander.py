@@ -22,7 +22,7 @@ from strategies.target.server import SAMPLES
 
 
 class Lander(SyntheticRehearsal[LanderParams]):
-    """Minimise CE + ``anchor_weight`` * B, where B is the bounding loss.
+    """A learner that minimises CE + ``anchor_weight`` * B, with the bounding loss B.
 
     From the second task on the loss has two parts. The first is ``current`` * (CE of
     the new classes + ``anchor_weight`` * B). The second is ``previous`` * (KL(old ||

@@ -11,7 +11,7 @@ from fcl_flower.training.tensors import snapshot
 
 
 class Local(LocalTraining[Params]):
-    """`LocalTraining` from the client's own kept model, as in local-only FedAvg.
+    """A learner that trains from its own kept model, as in local-only FedAvg.
 
     State beside that of `LocalTraining`: ``base``, the client's own model.
     """

@@ -70,7 +70,7 @@ def close_unknown(head: nn.Linear, known: AnyArray) -> None:
 
 
 class Lorm(ClientLearner[LormParams]):
-    """Train the factor whose turn it is, and the task's rows of the head.
+    """A learner that trains the factor whose turn it is, and the task's head rows.
 
     State: adapters and grams of the finished tasks, as they were received.
     """

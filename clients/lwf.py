@@ -18,11 +18,11 @@ from strategies.lwf import LwfParams
 
 
 class Lwf(Rehearsal[LwfParams]):
-    """Minimise ``CE(z_new, y) + strength * distillation(z_old, z*_old)``.
+    """A learner with the cross-entropy of new classes and distillation of old ones.
 
-    z are the logits of the new classes and of the old ones. z* are the old model's
-    logits for the same samples. `distillation_loss` says how it differs from the
-    paper's.
+    The loss is ``CE(z_new, y) + strength * distillation(z_old, z*_old)``. z are the
+    logits of the new classes and of the old ones. z* are the old model's logits for the
+    same samples. `distillation_loss` says how it differs from the paper's.
     """
 
     memory_group = None

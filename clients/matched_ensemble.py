@@ -41,7 +41,7 @@ _HEAD = "head."
 
 
 class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
-    """Learn each task with a network of its own; predict with matching ones too.
+    """A learner with a network for each task, which predicts with matching ones too.
 
     A network is sent when its task ends, or later, if the server says that it is
     missing. The answer is the mean of several distributions over all classes. The

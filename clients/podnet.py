@@ -42,8 +42,9 @@ FINETUNE_RATE = 0.5
 
 
 class PodNet(Rehearsal[PodNetParams]):
-    """Minimise ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
+    """A learner with the margin loss and distillation of maps and features.
 
+    The loss is ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
     Seen and new are numbers of classes. A client's first task has no distillation. The
     client trains on the task's samples and those of the memory together.
     """
@@ -137,7 +138,7 @@ class PodNet(Rehearsal[PodNetParams]):
 
 
 class LocalSimilarity(GrowingHead):
-    """Logits ``eta * y_c``, where y_c is the similarity of a feature h and class c.
+    """A head with logits ``eta * y_c``, where y_c is the similarity of h and class c.
 
     A class has a few proxies, and the one nearest to a feature counts most. With the
     cosines ``a_k = <theta_ck, h>`` of h and the K proxies of a class, ``y_c = sum_k

@@ -23,7 +23,7 @@ from strategies.replay import ReplayParams
 
 
 class Replay(Rehearsal[ReplayParams]):
-    """Minimise the loss over the task's samples and those of the memory together.
+    """A learner that trains on the task's samples and those of the memory together.
 
     From a client's second task on ``strength * mean (h - h_received)^2`` is added. Here
     h is the body's output for a sample, and the mean is over samples and features.

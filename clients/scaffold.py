@@ -24,13 +24,14 @@ CHUNK = 512
 
 
 class Scaffold(LocalTraining[ScaffoldParams]):
-    """Take steps along ``g_i(y_i) - c_i + c``; then let c_i be a mean of the g_i.
+    """A learner whose steps go along ``g_i(y_i) - c_i + c``.
 
-    By SGD without momentum the mean over the steps is the ``c_i - c + (x - y_i) / (K
-    rate)`` of option II. Here the mean is computed from the gradients, so that it is
-    one by any optimizer. Momentum, weight decay, a rate that falls within a round and
-    Adam's metric would enter that quotient, and they are no drift. Adam takes the
-    corrected gradient as its gradient; the paper does not treat Adam.
+    After a round c_i becomes a mean of the g_i. By SGD without momentum this is the
+    ``c_i - c + (x - y_i) / (K rate)`` of option II. Here the mean is computed from the
+    gradients, so that it is one by any optimizer. Momentum, weight decay, a rate that
+    falls within a round and Adam's metric would enter that quotient, and they are no
+    drift. Adam takes the corrected gradient as its gradient; the paper does not treat
+    Adam.
 
     State beside that of `LocalTraining`: ``control``, c_i by shared parameter, kept
     over tasks.

@@ -31,7 +31,7 @@ TASKS, STORED = "memory/tasks", "augment-stored"
 
 
 class SsIl(Rehearsal[SsIlParams]):
-    """Minimise ``CE_new + CE_old + strength * sum_s distillation_s``.
+    """A learner that minimises ``CE_new + CE_old + strength * sum_s distillation_s``.
 
     The first term is over new samples among new classes, the second over samples of the
     memory among old classes. Their mean is over both. The third is over the classes of

@@ -19,7 +19,7 @@ S = TypeVar("S", bound=StableSgdParams)
 
 
 class StableSgd(LocalTraining[S]):
-    """Train task t at the rate ``max(rate * gamma^t, minimum_rate)``, t from 0.
+    """A learner with the rate ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
 
     The authors' code counts tasks from 1, so that its first task has ``rate * gamma``.
     It creates a new optimizer in each epoch; here the momentum is kept between the

@@ -26,7 +26,7 @@ _TRAINED = ("heads", "optimizer")
 
 
 class SingleTask(ClientLearner[StlParams]):
-    """Train a fresh model for each task: nothing is forgotten and nothing is reused.
+    """A learner of a fresh model for each task: it forgets nothing and reuses nothing.
 
     State: ``base`` (the untrained model), ``base/T``, the model of task T, and the
     groups of `LocalTraining`. All groups of the m-th network after the first end in

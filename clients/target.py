@@ -44,7 +44,7 @@ class OldSamples(NamedTuple):
 
 
 class SyntheticRehearsal(LocalTraining[P]):
-    """Train on a task beside the server's synthetic samples of old classes.
+    """A learner that trains beside the server's synthetic samples of old classes.
 
     State beside that of `LocalTraining`: all groups ``memory/...`` as they were
     received.
@@ -106,7 +106,7 @@ def _batches(count: int, size: int, smallest: int, seed: int) -> Iterator[Tensor
 
 
 class Target(SyntheticRehearsal[TargetParams]):
-    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
+    """A learner that minimises CE of new classes plus ``alpha`` * KL(old || new).
 
     The cross-entropy is over the logits of the new classes, and of old ones that come
     back. The divergence is over the logits of old classes. An epoch goes through the

@@ -43,7 +43,7 @@ ALGORITHM = class_incremental(
 
 
 class Bic(FedAvg):
-    """Keep one global model, and a scale and a shift for each logit."""
+    """A strategy with one global model, and a scale and a shift for each logit."""
 
     groups = {**FedAvg.groups, "bias": Group(mean=True)}
 

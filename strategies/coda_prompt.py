@@ -130,7 +130,7 @@ def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array
 
 
 class CodaPrompt(ServerStrategy[CodaPromptParams]):
-    """Keep the components of each task, and one head.
+    """A strategy that keeps the components of each task, and one head.
 
     A client receives the components of finished tasks once, likewise the rows of their
     classes (``heads/old``). In each round it receives the current components

@@ -198,10 +198,11 @@ _MOST_TOKENS = 2**40
 
 
 class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
-    """Average B and the head's rows; compute A before a task, and M at its end.
+    """A strategy that averages B and head rows, and computes A and M of each task.
 
-    The server asks for Gram matrices with the model that clients then train. It asks
-    until A is there, and before a task's last round. A then stays for all of the task.
+    It computes A before a task, and M at its end. The server asks for Gram matrices
+    with the model that clients then train. It asks until A is there, and before a
+    task's last round. A then stays for all of the task.
     A client receives the factors of finished tasks once. It sends B. It also sends the
     head's rows of its own classes and of the task's classes that the server has named.
 

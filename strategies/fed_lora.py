@@ -131,7 +131,7 @@ def residual_of(payload: Payload, layer: str) -> Matrices:
 
 
 class FedLora(FedAvg):
-    """Keep one model, and beside it what a rule needs; average the trained tensors.
+    """A strategy that keeps one model and what a rule needs beside it.
 
     Clients train and send what they receive as ``base``, and no more. All else is sent
     as a whole, so nothing depends on the rounds in which a client took part.

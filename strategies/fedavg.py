@@ -24,7 +24,7 @@ ALGORITHM = Algorithm(
 
 
 class FedAvg(ServerStrategy[Params], SumsUpdates):
-    """Keep one global model; every client receives it whole.
+    """A strategy with one global model, which every client receives whole.
 
     The groups of `summands` are sent and averaged: all groups of the state.
     """

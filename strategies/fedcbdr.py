@@ -69,9 +69,10 @@ ALGORITHM = class_incremental(
 
 
 class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
-    """Keep one global model; ask for products before a client's last round of a task.
+    """A strategy with one global model, which asks for products at a task's end.
 
-    The query sends the model that the client then trains. The reply is ``grams``:
+    The query comes before a client's last round of a task. It sends the model that the
+    client then trains. The reply is ``grams``:
     ``half``, the upper half of the sum of ``x x^T`` over the features of the task's
     samples, float64; and ``counts``, its samples by class. With the round's model a
     client gets the sum over all clients that have replied for the task so far. A client

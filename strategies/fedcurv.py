@@ -44,7 +44,7 @@ FISHER, WEIGHTED = "curvature/fisher", "curvature/weighted"
 
 
 class FedCurv(ServerStrategy[FedCurvParams]):
-    """Keep one global model, and of each client the last u_j and v_j.
+    """A strategy with one global model, and the last u_j and v_j of each client.
 
     A client receives the model and the sums over all others, so that it need not keep
     its own. Both ways these are three times the bytes of FedAvg.

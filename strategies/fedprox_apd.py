@@ -37,7 +37,10 @@ ALGORITHM = Algorithm(
 
 
 class SharedWeights(FedAvg):
-    """Average the decomposed weights; all other tensors stay on the client."""
+    """A strategy that averages the decomposed weights alone.
+
+    All other tensors stay on the client.
+    """
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -62,7 +62,7 @@ COUNT = re.compile("[1-9][0-9]{0,5}")
 
 
 class FedSeit(FedWeit[FedSeitParams]):
-    """FedWeIT's server side, which also averages projections of clients.
+    """The server side of FedWeIT, which also averages projections of clients.
 
     State beside that of `FedWeit`: ``dense/K`` is the mean of the projections over the
     clients whose tasks have K branches. It has W_c (``local``, shape (features, 2

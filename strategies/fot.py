@@ -172,7 +172,7 @@ _COUNTS = "sketches/counts"
 
 
 class Fot(ServerStrategy[FotParams]):
-    """Keep one global model, and for each of its layers a basis of old tasks' inputs.
+    """A strategy with one model, and for each layer a basis of old tasks' inputs.
 
     A client receives the model in every round, and the bases in its last round of a
     task. It also receives the bases for an evaluation after it, as the two requests

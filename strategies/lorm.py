@@ -181,7 +181,7 @@ _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
 
 class Lorm(ServerStrategy[LormParams]):
-    """Keep a change of low rank for each task, and one head; merge, never train.
+    """A strategy that merges a low-rank change for each task, and one head.
 
     A client receives the changes of finished tasks once. It sends these groups:
 

@@ -43,7 +43,9 @@ SEEN = "meta/seen"
 
 
 class Scaffold(ServerStrategy[ScaffoldParams]):
-    """Keep one global model and c, the mean of the c_i; every client receives both.
+    """A strategy with one global model and c, the mean of the c_i.
+
+    Every client receives both.
 
     State: ``base``; ``control`` (by parameter, empty before the first round: zeros);
     ``meta/seen`` (``client``: the clients that have ever trained, ascending).

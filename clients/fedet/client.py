@@ -36,7 +36,7 @@ NEVER = -1e4
 
 
 class FedEt(ClientLearner[FedEtParams]):
-    """Train temporary groups, consolidate them, and send the groups that changed.
+    """A learner that trains temporary groups, consolidates them and sends changed ones.
 
     State: the groups as they were last received, their classes, ``router``, and
     ``memory`` (S).
@@ -206,7 +206,7 @@ class FedEt(ClientLearner[FedEtParams]):
 
 
 class EnhancerGroups(nn.Module):
-    """One frozen encoder, with the Enhancers and heads of some groups of classes."""
+    """A frozen encoder, with the Enhancers and heads of some groups of classes."""
 
     def __init__(
         self,

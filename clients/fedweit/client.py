@@ -125,7 +125,7 @@ class Learned(NamedTuple):
 
 
 class DecomposedLearner(ClientLearner[P]):
-    """Learn a task with its own adapter; keep old tasks as they were.
+    """A learner of tasks with an adapter each; old tasks stay as they were.
 
     A method says in `upload` what travels, and may change any step. State, with T the
     number of a task:
@@ -431,7 +431,7 @@ W = TypeVar("W", bound=FedWeitParams)
 
 
 class FedWeit(DecomposedLearner[W], ClientQueries):
-    """Send the base's most informative channels; attend to adapters of others."""
+    """A learner that sends the base's top channels, and attends to others' adapters."""
 
     def __init__(
         self, params: W, model: MultiHeadModel, context: ClientContext

@@ -245,7 +245,7 @@ class ServerStrategy(ABC, Generic[P]):
         """
 
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        """Forget what a client held; return the next state.
+        """Drop the server's record of what a client holds; return the next state.
 
         Called when a client reports that it lost its private state and starts anew.
         """

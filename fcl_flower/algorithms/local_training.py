@@ -60,7 +60,7 @@ class Fitted(NamedTuple):
 
 
 class LocalTraining(ClientLearner[P]):
-    """Minimise the task's loss; the heads of a multi-head model stay private.
+    """A learner that minimises the task's loss; heads of several tasks stay private.
 
     A round calls `begin`, then `fit` from the received model, then `finish`. A method
     changes these two brackets, and four hooks of the training between them: `loss`,

@@ -31,7 +31,7 @@ it."""
 
 
 class Rehearsal(LocalTraining[P]):
-    """Train on a task's samples and those of a memory, beside a teacher.
+    """A learner that trains on a task and a memory of old samples, beside a teacher.
 
     `begin` prepares what a loss needs. A method extends it by its questions to the
     teacher.

@@ -127,7 +127,7 @@ _KEY = re.compile(r"sums/((\d+)/(\d+)/[0-9a-f]{16})")
 
 
 class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
-    """Keep sums by client, task and data; send a head of the classes so far.
+    """A strategy that keeps sums by client, task and data, and sends solved heads.
 
     State, for the data ID of task T of client C (for sums see `sums`):
 

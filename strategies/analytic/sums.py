@@ -32,7 +32,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over samples.
+    """The sums over a set of samples.
 
     Attributes:
         gram: G, shape (D, D), symmetric.

@@ -38,7 +38,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
-    """Keep K concept models; each client receives all and sends one model back.
+    """A strategy with K concept models; a client receives all and sends one back.
 
     State:
 

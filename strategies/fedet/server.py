@@ -40,7 +40,7 @@ _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
 class FedEt(ServerStrategy[FedEtParams]):
-    """Keep J groups; a client receives those that changed since it last took part.
+    """A strategy with J groups; a client receives those that are new to it.
 
     State:
 

@@ -169,7 +169,7 @@ P = TypeVar("P", bound=FedWeitParams)
 
 
 class FedWeit(ServerStrategy[P], ServerQueries):
-    """Keep theta_G and every adapter that a client has sent.
+    """A strategy that keeps theta_G and every adapter that a client has sent.
 
     State:
 

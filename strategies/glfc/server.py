@@ -28,7 +28,7 @@ _FORM = ("x", "y", "client")
 
 
 class Glfc(ServerStrategy[GlfcParams]):
-    """Send the model to every client, and the old model at the start of a task.
+    """A strategy that sends clients the model, and at a task's start the old one.
 
     State:
 

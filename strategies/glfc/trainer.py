@@ -35,7 +35,7 @@ step."""
 
 
 class EncodingNetwork(nn.Module):
-    """Three convolutions with sigmoids and a linear layer, of random weights.
+    """A network of three convolutions with sigmoids and a linear layer, untrained.
 
     The network maps images (batch, C, H, W) to logits (batch, classes). It is never
     trained. The sigmoids make it twice differentiable, which a search for an image

@@ -21,7 +21,7 @@ ANCHORS = "memory/anchors"
 
 
 class Lander(Target):
-    """Keep TARGET's state; send a client the anchors when it starts a task.
+    """A strategy with TARGET's state, which also sends clients the anchors.
 
     State beside that of TARGET: ``base`` also has the projection (``projection.weight``
     and ``.bias``); ``memory/anchors`` has ``anchors``, float32, shape (classes, D).

@@ -47,9 +47,10 @@ there are no two classes to tell apart."""
 
 
 class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
-    """Ask for sums as a task begins; keep its network as it ends; send matches on.
+    """A strategy that keeps a network for each task, and sends matching ones on.
 
-    A client receives ``same/T`` of each of its tasks. It also receives the networks
+    It asks for sums as a task begins, and gets the task's network as it ends. A client
+    receives ``same/T`` of each of its tasks. It also receives the networks
     that it lacks: matching ones and its own. ``meta`` (``missing``) lists its own tasks
     whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``). The
     diagnostics are the numbers of ``networks`` on the server, and of pairs of classes

@@ -25,7 +25,7 @@ MADE = "meta/made"
 
 
 class Target(FedAvg):
-    """Keep one global model and the samples that were made from it.
+    """A strategy with one global model and the samples that were made from it.
 
     State: ``base``; after the first task ``memory/samples`` (see
     `strategies.target.trainer`) and ``meta/made`` (``round``, the round whose model
