@@ -1,1 +1,1 @@
-"""Client sides of the algorithms, one file or room each."""
+"""The client sides of the algorithms, one file or folder each."""

@@ -1,7 +1,8 @@
 """Analytic learning, client side: sums over the features of a frozen encoder.
 
-AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245); the random projection of RanPAC
-(McDonnell et al., NeurIPS 2023), which STSA (arXiv:2506.01327) has, too.
+The methods are AFL (He et al., CVPR 2025) and AFCL (arXiv:2505.12245). The random
+projection is that of RanPAC (McDonnell et al., NeurIPS 2023) and of STSA
+(arXiv:2506.01327).
 """
 
 import copy
@@ -27,11 +28,12 @@ _CHUNK = 256
 
 
 class Analytic(ClientLearner[AnalyticParams]):
-    """Send the sums over a task once; predict with the head that comes back.
+    """A learner that sends the sums over a task once, and predicts with a solved head.
 
-    State: ``memory/sent``, of the data whose sums were sent: ``data``, their numbers,
-    and ``valid``, that of the validation samples which came with each, or 0. Windows of
-    a hidden concept have the same ones, which count once.
+    State: ``memory/sent``, a record of the data whose sums were sent. ``data`` has a
+    number for each of these data sets. ``valid`` has the number of the validation
+    samples that came with it, or 0. Windows of a hidden concept share validation
+    samples, which count once.
     """
 
     def __init__(
@@ -68,22 +70,24 @@ class Analytic(ClientLearner[AnalyticParams]):
             self.context.seed, "subsets", self.context.client, int(number) >> 1
         )
         rng = np.random.default_rng(seed)
-        of_held = _identity(data.valid)
-        beside = np.asarray(before.get("valid", np.zeros_like(sent)))
-        counts = of_held not in beside[sent != number]
-        known, held = data.train, data.valid
+        valid_number = _identity(data.valid)
+        valid_numbers = np.asarray(before.get("valid", np.zeros_like(sent)))
+        counts = valid_number not in valid_numbers[sent != number]
+        samples, held = data.train, data.valid
         if not counts:
             held = Examples(held.x[:0], held.y[:0])
         if self.params.penalty:
-            # Nothing is to be chosen by validation samples.
-            known = concat([known, held])
+            # With a fixed penalty nothing is chosen by validation samples.
+            samples = concat([samples, held])
         elif len(held.y):
             payload["valid"] = self._sums(held, data.classes, rng)
-        payload["sums"] = self._sums(known, data.classes, rng)
+        payload["sums"] = self._sums(samples, data.classes, rng)
         if not again:
             sent = np.append(sent, number)
-            beside = np.append(beside, of_held if counts else np.uint64(0))
-        kept = {**state, "memory/sent": {"data": sent, "valid": beside}}
+            valid_numbers = np.append(
+                valid_numbers, valid_number if counts else np.uint64(0)
+            )
+        kept = {**state, "memory/sent": {"data": sent, "valid": valid_numbers}}
         return kept, Update(payload, count)
 
     @override
@@ -92,8 +96,8 @@ class Analytic(ClientLearner[AnalyticParams]):
     ) -> Tensor:
         """Compute logits of the head of all classes, or of the task's own.
 
-        A class of which the server knows no sample has a very low one; without a head
-        all are 0.
+        A class of which the server knows no sample has a very low logit. Without a head
+        all logits are 0.
         """
         head = received.get("head" if self.model.single_head else f"head/{task}")
         if head is None:
@@ -113,7 +117,7 @@ class Analytic(ClientLearner[AnalyticParams]):
         return ExactHead(self.model, self._projection, head)
 
     def features(self, x: Tensor) -> forms.Matrix:
-        """Compute features of inputs, of length 1, shape (N, D)."""
+        """Compute features of inputs, shape (N, D), each of length 1."""
         h = unit_features(self.model, x)
         if self._projection is None:
             return h
@@ -134,7 +138,7 @@ class Analytic(ClientLearner[AnalyticParams]):
 
 
 class ExactHead(nn.Module):
-    """A head, in double precision, on unit features: what `Analytic.predict` does."""
+    """The network of `Analytic.predict`: a double-precision head on unit features."""
 
     def __init__(
         self, model: MultiHeadModel, projection: forms.Matrix | None, head: Arrays
@@ -142,8 +146,8 @@ class ExactHead(nn.Module):
         """Take the random projection, shape (features, width), where there is one."""
         super().__init__()
         self.body = copy.deepcopy(model.body).eval().requires_grad_(False)
-        found = None if projection is None else torch.from_numpy(projection)
-        self.register_buffer("projection", found)
+        matrix = None if projection is None else torch.from_numpy(projection)
+        self.register_buffer("projection", matrix)
         self.projection: Tensor | None
         for name in ("weight", "bias"):
             self.register_buffer(name, to_torch(head[name]).double())
@@ -164,7 +168,7 @@ class ExactHead(nn.Module):
 
 @torch.no_grad()
 def unit_features(model: MultiHeadModel, x: Tensor) -> forms.Matrix:
-    """Compute what the body, in evaluation mode, makes of inputs: length 1, (N, D)."""
+    """Compute the body's outputs in evaluation mode, shape (N, D), each of length 1."""
     model.eval()
     body = model.body
 
@@ -172,22 +176,22 @@ def unit_features(model: MultiHeadModel, x: Tensor) -> forms.Matrix:
         parts = [body(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)]
         return torch.cat([x.new_empty(0, model.features).float(), *parts])
 
-    known = FEATURES.features(body, x, by_chunks)
-    return _unit(to_numpy(known).astype(np.float64))
+    outputs = FEATURES.features(body, x, by_chunks)
+    return _unit(to_numpy(outputs).astype(np.float64))
 
 
 _NONE = np.empty(0, np.uint64)
 
 
 def _identity(*data: Examples) -> np.uint64:
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for part in (tensor for examples in data for tensor in examples):
-        found.update(repr(part.shape).encode())
-        found.update(to_numpy(part).tobytes())
-    return np.uint64(int.from_bytes(found.digest(), "big"))
+        digest.update(repr(part.shape).encode())
+        digest.update(to_numpy(part).tobytes())
+    return np.uint64(int.from_bytes(digest.digest(), "big"))
 
 
 def _unit(h: forms.Matrix) -> forms.Matrix:
     length = np.linalg.norm(h, axis=1, keepdims=True)
-    found: forms.Matrix = h / np.where(length > 0, length, 1.0)
-    return found
+    unit: forms.Matrix = h / np.where(length > 0, length, 1.0)
+    return unit

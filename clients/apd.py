@@ -1,20 +1,24 @@
 """APD, client side: shared weights, a mask and a sparse adapter for each task.
 
 Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432. Symbols: sigma is the group
-``base``, v_t ``masks/T``, tau_t ``adapters/T``. With M_t = sigmoid(v_t), one entry for
-each output channel, and theta_t = sigma * M_t + tau_t a task is learned by minimising
+``base``, v_t is ``masks/T``, tau_t is ``adapters/T``. M_t = sigmoid(v_t) has one entry
+for each output channel, and theta_t = sigma * M_t + tau_t. A task is learned by
+minimising
 
     L(theta_t) + lambda1 sum_i |tau_i|_1
         + lambda2 sum_{i<t} |theta_i - (sigma * M_i + tau_i)|^2,
 
-theta_i as it was before the task. After every s tasks the tau_i are consolidated.
+with theta_i as it was before the task. After every s tasks the tau_i are consolidated.
+The equations are those of the authors' code (github.com/jaehong31/APD), with these
+differences:
 
-The equations are those of the authors' code (github.com/jaehong31/APD). What differs:
-|tau|_1 by proximal steps, so that there are exact zeros; the tau_i of old tasks in
-closed form for the sigma that is, with masks that stay, where the authors train both
-along; k-means++ draws the centres of groups anew, where theirs go on. There the second
-sum has a factor 1/2, v_t starts as random numbers near 0 (here 0), and Adam's rate
-falls by 5 % in each epoch (here as for all).
+- Proximal steps minimise |tau|_1, so that there are exact zeros.
+- The tau_i of old tasks follow the present sigma in closed form, and their masks stay.
+  The authors train both along.
+- K-means++ draws the centres of groups anew. The authors' centres go on.
+- The authors' second sum has a factor 1/2, and their Adam's rate falls by 5 % in each
+  epoch. Here the rate is that of all methods.
+- v_t starts as 0. The authors' starts as random numbers near 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,17 +44,17 @@ LOCAL, GROUPS = "local/", "meta/groups/"
 
 
 class ApdModel(TaskModel):
-    """Minimise what `TaskModel` does, weight decay, and a distance of sigma."""
+    """A task's model whose loss adds weight decay and a distance of sigma."""
 
     weight_decay: float
     mu: float
     start: Tensors
-    """Sigma that mu pulls back to."""
+    """The sigma to which mu pulls back."""
 
     def decay(self) -> Tensor | float:
         """Compute weight_decay / 2 (|tau|^2 + |v|^2), in the first task + |sigma|^2.
 
-        As the authors' code. Later sigma is held by the old tasks.
+        This is the authors' code. In later tasks the old tasks hold sigma.
         """
         if not self.weight_decay:
             return 0.0
@@ -80,13 +84,14 @@ A = TypeVar("A", bound=ApdParams)
 
 
 class Apd(DecomposedLearner[A]):
-    """Learn all tasks alone; share what adapters have in common.
+    """A learner of all tasks alone, which shares the common part of adapters.
 
-    State besides, where ``foreign`` and ``attention`` stay empty:
+    State beside that of `DecomposedLearner`, whose ``foreign`` and ``attention`` stay
+    empty:
 
     - ``local/G``: sigma~ of group G of tasks.
-    - ``meta/groups/T``: the group of task T, by tensor; nothing of one that came after
-      the last consolidation.
+    - ``meta/groups/T``: the group of task T, by tensor; empty for a task after the last
+      consolidation.
     """
 
     mu = 0.0
@@ -94,7 +99,7 @@ class Apd(DecomposedLearner[A]):
     def __init__(
         self, params: A, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Refuse a model in which there is nothing to decompose."""
+        """Refuse a model without weights to decompose."""
         decomposition = FedWeitParams(
             lambda1=params.lambda1,
             lambda2=params.lambda2,
@@ -120,17 +125,17 @@ class Apd(DecomposedLearner[A]):
 
     @override
     def finish_task(self, state: Payload, task: int) -> Payload:
-        """Finish a task; consolidate when enough have come since the last time."""
+        """Finish a task; consolidate if enough tasks have come since the last time."""
         finished = super().finish_task(state, task)
-        known, every = known_tasks(finished), self.params.consolidate_every
-        new = [t for t in known if GROUPS + str(t) not in finished]
+        tasks, every = known_tasks(finished), self.params.consolidate_every
+        new = [t for t in tasks if GROUPS + str(t) not in finished]
         if not every or len(new) < every:
             return finished
-        count = self.params.groups * len(known) // every
+        count = self.params.groups * len(tasks) // every
         context = self.context
-        seed = derive(context.seed, "consolidation", context.client, len(known))
+        seed = derive(context.seed, "consolidation", context.client, len(tasks))
         whole: dict[int, Arrays] = {}
-        for t in known:
+        for t in tasks:
             local = local_of(finished, t)
             whole[t] = {
                 name: dense(tau) + dense(local[name]) if name in local else tau
@@ -159,7 +164,7 @@ class Apd(DecomposedLearner[A]):
 
 
 def local_of(state: Payload, task: int) -> Arrays:
-    """Collect sigma~ of a task's groups, by tensor; nothing where it has one alone."""
+    """Collect sigma~ of a task's groups, by tensor; none where the task is alone."""
     return {
         name: shared[name]
         for name, group in state.get(GROUPS + str(task), {}).items()
@@ -170,10 +175,10 @@ def local_of(state: Payload, task: int) -> Arrays:
 def consolidate(
     adapters: Mapping[int, Arrays], count: int, gap: float, seed: int
 ) -> dict[str, Arrays]:
-    """Consolidate the adapters, layer by layer: the groups of the state that change.
+    """Consolidate adapters layer by layer; return the groups of the state that change.
 
-    K-means finds at most ``count`` groups of tasks by their tau, with what their group
-    had before; then, entry by entry of a group, ``gap`` being beta,
+    K-means finds at most ``count`` groups of tasks by their tau plus their old sigma~.
+    Then the function splits each group, entry by entry, with ``gap`` as beta:
 
         max tau_i - min tau_i <= beta:  sigma~ = (max tau_i + min tau_i) / 2, tau_i = 0,
         elsewhere:                      sigma~ = 0,                  tau_i stays.
@@ -186,7 +191,7 @@ def consolidate(
         values = [dense(adapters[task][name]) for task in tasks]
         groups = group_tasks(values, count, derive(seed, "layer", number))
         for group in sorted(set(groups)):
-            members = [n for n, found in enumerate(groups) if found == group]
+            members = [n for n, label in enumerate(groups) if label == group]
             left = [values[n] for n in members]
             if len(members) > 1:
                 local, left = split_group(left, gap)
@@ -199,17 +204,17 @@ def consolidate(
 
 
 def group_tasks(adapters: Sequence[Array], count: int, seed: int) -> list[int]:
-    """Cluster tasks by their tau to at most ``count`` groups, counted from 0."""
+    """Cluster tasks by their tau into at most ``count`` groups, counted from 0."""
     points = np.stack([adapter.reshape(-1) for adapter in adapters])
-    # K-means sees no more of a point than its distances, which a rotation leaves as
-    # they are: in this one a point has as many coordinates as there are tasks.
+    # K-means sees only distances, which a rotation keeps. This rotation leaves a point
+    # as many coordinates as there are tasks.
     rotated = np.asarray(np.linalg.qr(points.T, mode="r")).T
     labels = cluster_labels(rotated, min(count, len(points)), "k-means", seed)
     return [int(label) for label in labels]
 
 
 def split_group(adapters: Sequence[Array], gap: float) -> tuple[Array, list[Array]]:
-    """Split off sigma~ of a group, and what is left of the tau of each of its tasks."""
+    """Split a group's adapters into sigma~ and the rest of each tau."""
     stacked = np.stack(adapters)
     high, low = stacked.max(0), stacked.min(0)
     alike = high - low <= gap

@@ -1,14 +1,15 @@
-"""BiC: what the head favours new classes by is measured on samples held out.
+"""BiC: samples held out measure by how much the head favours new classes.
 
-Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260. First stage: the network is
-trained on new samples and those of the memory, with the old model as teacher. Second
-stage: of a few samples of each class that the first has not seen, two numbers are
-learned that scale and shift the logits of all new classes; the network stays. The old
-model of the next task is the corrected one, so that its network takes over what these
-numbers say, and old classes are not corrected again.
+Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260. In the first stage the network
+is trained on new samples and those of the memory, with the old model as teacher. The
+second stage uses a few samples of each class that the first has not seen. It learns two
+numbers that scale and shift the logits of all new classes; the network stays. The old
+model of the next task is the corrected one. So its network learns the correction, and
+old classes are not corrected again.
 
-Averaged as FedET's tables do (Liu et al., IJCAI 2023): the two numbers travel and are
-averaged beside the network, and stand before a prediction in its head.
+The average is that of FedET's tables (Liu et al., IJCAI 2023). The two numbers travel
+beside the network and are averaged with it. Before a prediction they are written into
+its head.
 """
 
 from dataclasses import replace
@@ -35,7 +36,7 @@ WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
 
 
 class Bic(Rehearsal[BicParams]):
-    """Train the network, and then what corrects its head."""
+    """A learner that trains the network, and then the correction of its head."""
 
     @override
     def begin(self, turn: Turn) -> Examples:
@@ -66,11 +67,11 @@ class Bic(Rehearsal[BicParams]):
     ) -> Tensor:
         """Compute ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
 
-        n and m are the numbers of old and of new classes; L_d is over old classes
-        alone and without the factor T^2, L_c over all so far.
+        n and m are the numbers of old and of new classes. L_d is over old classes alone
+        and without the factor T^2. L_c is over all classes so far.
         """
-        known = mask_logits(logits, self.known)
-        entropy = mean_cross_entropy(known, labels, self.weights)
+        masked = mask_logits(logits, self.known)
+        entropy = mean_cross_entropy(masked, labels, self.weights)
         if self._taught is None:
             return entropy
         share, temperature = len(self.old) / len(self.known), self.params.temperature
@@ -95,8 +96,8 @@ class Bic(Rehearsal[BicParams]):
     def _correction(self, number: int) -> dict[str, Array]:
         """Learn the second stage's scale and shift of each class, shape (classes,).
 
-        Those that minimise the cross-entropy of ``alpha z + beta`` for new classes and
-        z for old ones, as far as `BicParams` says; 1 and 0 for old classes.
+        They minimise the cross-entropy of ``alpha z + beta`` for new classes and z for
+        old ones, in the epochs of `BicParams`. Old classes have scale 1 and shift 0.
         """
         params, context, held = self.params, self.context, self._held
         scale = np.ones(self.model.classes, np.float32)
@@ -134,21 +135,21 @@ class Bic(Rehearsal[BicParams]):
 def hold_out(
     examples: Examples, count: int, rng: np.random.Generator
 ) -> tuple[Examples, Examples]:
-    """Hold out ``count`` samples of each class, but of each one stays to train on."""
+    """Hold out ``count`` samples of each class; at least one sample of each stays."""
     y = to_numpy(examples.y)
     held = np.zeros(len(y), bool)
     for label in np.unique(y):
         places = rng.permutation(np.flatnonzero(y == label))
         held[places[: min(count, len(places) - 1)]] = True
     out = torch.from_numpy(held).to(examples.y.device)
-    if not len(y):  # whose samples have no shape
+    if not len(y):  # an empty memory's samples have no shape
         return examples, examples
     kept = Examples(examples.x[~out], examples.y[~out])
     return kept, Examples(examples.x[out], examples.y[out])
 
 
 def fold_bias(base: Arrays, bias: Arrays) -> Arrays:
-    """Make a network whose head answers as one that is corrected afterwards."""
+    """Write a correction of the logits into the head of a network."""
     scale, shift = dense(bias["scale"]), dense(bias["shift"])
     weight, offset = dense(base[WEIGHT]), dense(base[OFFSET])
     return {**base, WEIGHT: weight * scale[:, None], OFFSET: offset * scale + shift}

@@ -1,4 +1,4 @@
-"""CODA-Prompt, client side: the components of the current task are trained.
+"""CODA-Prompt, client side: only the components of the current task are trained.
 
 Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4.
 """
@@ -39,13 +39,14 @@ from strategies.coda_prompt import (
 
 
 class CodaPrompt(ClientLearner[CodaPromptParams]):
-    """Train the task's components and head; components of old tasks take part.
+    """A learner that trains the task's components and head beside old components.
 
     The loss is over the logits of the task's classes: the client's own, and those that
-    others have told of in earlier rounds. Rows of its own classes are sent.
+    others have reported in earlier rounds. The client sends the rows of its own
+    classes.
 
-    State: ``prompts/T`` of finished tasks T, as received; ``heads``, rows of classes
-    of these.
+    State: ``prompts/T`` of finished tasks T, as received; ``heads``, the rows of these
+    tasks' classes.
     """
 
     balances = ("weights", "batches")
@@ -54,7 +55,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     def __init__(
         self, params: CodaPromptParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Keep the head as it is at first: what nobody has learned is never sent."""
+        """Keep the initial head, which stands for rows that no client has learned."""
         super().__init__(params, model, context)
         self._body = model.body_of(PromptedTransformer, PROMPTED)
         self._first_head = snapshot(model, (WEIGHT, BIAS))
@@ -63,17 +64,17 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        known = {**state, **received}
-        self._load_head(known)
+        groups = {**state, **received}
+        self._load_head(groups)
         load(self.model, received[NOW])
         own = torch.unique(data.train.y)
-        told = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
-        classes = torch.unique(torch.cat([own, told]))
+        reported = to_torch(rows_classes(received[ROWS_NOW]), str(own.device))
+        classes = torch.unique(torch.cat([own, reported]))
         trained = {*received[NOW], WEIGHT, BIAS}
-        with self._older(known, finished_prompts(received)):
-            # The optimizer starts anew, and knows no components but the current ones:
-            # those of old tasks cannot move, whatever its weight decay is.
-            done = fit_classes(
+        with self._older(groups, finished_prompts(received)):
+            # The optimizer starts anew and has the current components alone, so
+            # old ones cannot move by its weight decay.
+            result = fit_classes(
                 self.model,
                 trained,
                 classes,
@@ -87,10 +88,10 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
             PROMPTS: snapshot(self.model, received[NOW]),
             HEADS: rows_of(snapshot(self.model, (WEIGHT, BIAS)), own.cpu().numpy()),
         }
-        # What is of finished tasks is not sent again.
+        # The server sends components of finished tasks only once.
         kept = {g: received[g] for g in finished_prompts(received) if g in received}
-        kept[HEADS] = rows_of(*self._head(known, (HEADS, ROWS_OLD)))
-        update = Update(sent, len(data.train.y), done.metrics())
+        kept[HEADS] = rows_of(*self._head(groups, (HEADS, ROWS_OLD)))
+        update = Update(sent, len(data.train.y), result.metrics())
         return {**state, **kept}, update
 
     @override
@@ -99,25 +100,25 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     ) -> Tensor:
         """Compute logits of all classes, with the components of all tasks so far.
 
-        The task is not used. A class that nobody has learned has the logit `CLOSED`.
+        The task is not used. A class that no client has learned has the logit `CLOSED`.
         """
-        known = {**state, **received}
-        unknown = self._load_head(known).to(x.device)
+        payload = {**state, **received}
+        unknown = self._load_head(payload).to(x.device)
         groups = learned_prompts(received)
         if not groups:
             return torch.full((len(x), self.model.classes), CLOSED, device=x.device)
-        load(self.model, known[groups[-1]])
-        with self._older(known, groups[:-1]):
+        load(self.model, payload[groups[-1]])
+        with self._older(payload, groups[:-1]):
             logits = predict_logits(self.model, frozen_features(self.model, x))
         return logits.masked_fill(unknown, CLOSED)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        known = {**state, **received}
-        unknown = self._load_head(known)
+        payload = {**state, **received}
+        unknown = self._load_head(payload)
         groups = learned_prompts(received)
-        load(self.model, known[groups[-1]] if groups else {})
-        with self._older(known, groups[:-1]):
+        load(self.model, payload[groups[-1]] if groups else {})
+        with self._older(payload, groups[:-1]):
             network = self.model.network(task)
         for pool in cast(PromptedTransformer, network.body).prompt_pools:
             pool.join()
@@ -133,33 +134,35 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         return weight * sum(pool.orthogonality() for pool in self._body.prompt_pools)
 
     @contextmanager
-    def _older(self, known: Payload, groups: list[str]) -> Iterator[None]:
-        """Let the components of these groups take part for a while."""
+    def _older(self, payload: Payload, groups: list[str]) -> Iterator[None]:
+        """Let the components of these groups take part while the context is open."""
         device = self.context.device
         older = [
             {
                 name.removeprefix("body."): to_torch(tensor, device)
-                for name, tensor in known[group].items()
+                for name, tensor in payload[group].items()
             }
             for group in groups
         ]
         with self._body.after(older):
             yield
 
-    def _load_head(self, known: Payload) -> Tensor:
-        """Load the head as it is now; tell of which classes nobody has learned."""
-        head, classes = self._head(known, (HEADS, ROWS_OLD, ROWS_NOW))
+    def _load_head(self, payload: Payload) -> Tensor:
+        """Load the current head; return which classes no client has learned."""
+        head, classes = self._head(payload, (HEADS, ROWS_OLD, ROWS_NOW))
         load(self.model, head)
         unknown = torch.ones(self.model.classes, dtype=torch.bool)
         unknown[to_torch(classes)] = False
         return unknown
 
-    def _head(self, known: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
-        """Compose the head of rows; tell whose rows these are, int64, ascending."""
+    def _head(self, payload: Payload, groups: tuple[str, ...]) -> tuple[Arrays, Array]:
+        """Compose the head from rows; return their classes too, int64, ascending."""
         head, classes = dict(self._first_head), np.zeros(0, np.int64)
         for group in groups:
-            if group in known:
-                for name, rows in cast(Mapping[str, SparseArray], known[group]).items():
+            if group in payload:
+                for name, rows in cast(
+                    Mapping[str, SparseArray], payload[group]
+                ).items():
                     head[name] = rows.overwrite(head[name])
-                classes = np.union1d(classes, rows_classes(known[group]))
+                classes = np.union1d(classes, rows_classes(payload[group]))
         return head, classes

@@ -1,8 +1,8 @@
 """Concept Matching, client side: fine-tune the concept model that fits best.
 
 Jiang, Sen and Borcea, 2025, "Federated Continual Learning Using Concept Matching",
-section IV. Symbols: w_k is the group ``base/k`` of what is received, theta_n the
-group ``base`` of the update, d_n a random part of what the client trains on.
+section IV. Symbols: w_k is the received group ``base/k``. theta_n is the update's group
+``base``. d_n is a random part of the client's training data.
 """
 
 from collections.abc import Iterator
@@ -22,32 +22,35 @@ from fcl_flower.training.loop import score
 from strategies.concept_matching import ConceptMatchingParams
 
 FLOOR = 0.01
-"""Added to each variance, in units of their mean: some entries never change."""
+"""The share of the mean variance that is added to each variance, as some entries never
+change."""
 LEAST = 1e-6
-"""Added as well: perhaps none does."""
+"""The variance that is added as well, in case no entry ever changes."""
 
 
-def add_inputs(known: Arrays, x: Tensor) -> Arrays:
-    """Add inputs (N, ...) to their ``count``, and ``sum`` and ``squares`` by entry."""
+def add_inputs(before: Arrays, x: Tensor) -> Arrays:
+    """Add inputs (N, ...) to ``count``, and to ``sum`` and ``squares`` by entry."""
     flat = _flat(x)
-    found = {
+    moments = {
         "count": np.float64(len(flat)),
         "sum": flat.sum(axis=0),
         "squares": (flat**2).sum(axis=0),
     }
-    return {name: np.asarray(known.get(name, 0) + new) for name, new in found.items()}
+    return {
+        name: np.asarray(before.get(name, 0) + new) for name, new in moments.items()
+    }
 
 
-def misfit(known: Arrays, x: Tensor) -> float:
+def misfit(moments: Arrays, x: Tensor) -> float:
     """Average the negative log-likelihood of inputs, up to a factor and a constant.
 
-    It is that of a Gaussian with the moments that `add_inputs` knows; infinite with
-    none.
+    The likelihood is that of a Gaussian with the moments of `add_inputs`. Without
+    moments the result is infinite.
     """
-    if not known:
+    if not moments:
         return np.inf
     count, total, squares = (
-        np.asarray(known[name]) for name in ("count", "sum", "squares")
+        np.asarray(moments[name]) for name in ("count", "sum", "squares")
     )
     mean = total / count
     variance = np.maximum(squares / count - mean**2, 0)  # rounding goes below 0
@@ -61,15 +64,18 @@ def _flat(x: Tensor) -> Array:
 
 
 class ConceptMatching(LocalTraining[ConceptMatchingParams]):
-    """Choose, fine-tune, send one model; nothing says which one it was.
+    """A learner that chooses, fine-tunes and sends one of the concept models.
 
-    State besides: ``chosen``, for each task that the client knows of the number of the
-    model that it chose last; with ``choice = "inputs"`` also
-    ``inputs/k``, what it trained model k on (see `add_inputs`).
+    It does not tell the server which model it was.
+
+    State beside that of `LocalTraining`: ``chosen``, the number of the last chosen
+    model of each task that the client knows. With ``choice = "inputs"`` also
+    ``inputs/k``, the moments of the inputs on which it trained model k (see
+    `add_inputs`).
     """
 
     needs_task = True
-    update_is_model = False  # one of several, which only the server tells apart
+    update_is_model = False  # the update is one of several models
 
     @override
     def train(
@@ -83,8 +89,8 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
         chosen = int(np.argmin(losses))
         start = {"base": received[f"base/{chosen}"]}
         state, update = super().train(state, start, stage, data)
-        known = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
-        state, group = {**state, "chosen": known}, f"inputs/{chosen}"
+        choices = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
+        state, group = {**state, "chosen": choices}, f"inputs/{chosen}"
         if self.params.choice == "inputs":
             state[group] = add_inputs(state.get(group, {}), data.train.x)
         return state, update
@@ -115,7 +121,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     def losses(
         self, state: Payload, received: Payload, examples: Examples, task: int
     ) -> list[float]:
-        """Compute ``L(w_k, d_n)`` by k; the least is the choice of equation 6."""
+        """Compute ``L(w_k, d_n)`` by k; equation 6 chooses the least."""
         part = self._representative(examples)
         return [
             score(partial(self.predict, state, {"base": model}, task), part).loss
@@ -125,20 +131,20 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     def entropies(
         self, state: Payload, received: Payload, examples: Examples, task: int
     ) -> list[float]:
-        """Compute by k the mean entropy of what w_k predicts on d_n, in nats."""
+        """Compute by k the mean entropy of w_k's predictions on d_n, in nats."""
         part = self._representative(examples)
-        found = []
+        means = []
         for model in _in_order(received):
             total = 0.0
             with torch.no_grad():
                 for x, _ in batches(part, 512):
                     logits = self.predict(state, {"base": model}, task, x)
                     total += float(torch.special.entr(logits.softmax(1)).sum())
-            found.append(total / len(part.y))
-        return found
+            means.append(total / len(part.y))
+        return means
 
     def _representative(self, examples: Examples) -> Examples:
-        """Draw d_n: so many examples at random, the same in every process."""
+        """Draw d_n: ``subset`` examples at random, the same in every process."""
         seed = derive(self.context.seed, "representative", self.context.client)
         return next(batches(examples, self.params.subset, seed), examples)
 

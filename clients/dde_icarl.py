@@ -1,10 +1,10 @@
 """DDE on iCaRL: distillation of the colliding effect, removal of the momentum effect.
 
 Hu et al., CVPR 2021, https://arxiv.org/abs/2103.01737, section 4; on iCaRL, averaged as
-in FedET's tables (Liu et al., IJCAI 2023, "DDE + iCaRL + FL"). Given the old model's
-feature, old and new data depend on each other: what a sample shall teach, its nearest
-there teach too. And features drift along with what they are trained on: predictions go
-without the part along that direction.
+in FedET's tables (Liu et al., IJCAI 2023, "DDE + iCaRL + FL"). The method rests on two
+effects. Given the old model's feature, old and new data depend on each other. So a
+sample's nearest neighbours teach the sample's label too. And features drift along with
+the data of the training. So predictions leave out the part along that direction.
 
 The paper has softmaxes; iCaRL has sigmoids. Weights, neighbours and sums are those of
 the authors' code. A client keeps its direction to itself, as iCaRL's exemplars.
@@ -25,19 +25,21 @@ from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.dde_icarl import DdeIcarlParams
 
 BETA = 0.5
-"""Weight of the task's sum, and of the sum of the task before; the paper learns it."""
+"""The weights of the task's sum, and of the sum of the task before; the paper learns
+them."""
 CHUNK = 512
 SMALLEST = 1e-6
-"""Probabilities are not taken for less, so that their logits are finite."""
+"""The lower bound of probabilities, so that their logits are finite."""
 
 
 class DdeIcarl(Icarl[DdeIcarlParams]):
-    """Learn as iCaRL, labels with neighbours, and predict without the direction.
+    """An iCaRL learner whose labels have neighbours; it predicts without a direction.
 
-    In a client's first task, which has no old model, it is iCaRL.
+    In a client's first task, which has no old model, the method is iCaRL.
 
-    State beside that of `Icarl`: ``momentum``, of shape (features,): ``now``, the
-    running sum of the task's mean features, and ``before``, that of the task before.
+    State beside that of `Icarl`: ``momentum``, with two vectors of shape (features,).
+    ``now`` is the running sum of the task's mean features, ``before`` that of the task
+    before.
     """
 
     @override
@@ -47,7 +49,7 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
         kept = turn.state.get("momentum", {"before": none, "now": none})
         if begins_task(turn.state, turn.stage):
             kept = {"before": kept["now"], "now": none}
-        elif turn.stage.starts_task:  # what it has sent of the task was not used
+        elif turn.stage.starts_task:  # its earlier update of the task was lost
             kept = {"before": kept["before"], "now": none}
         self._before = kept["before"]
         self._now = to_torch(kept["now"], self.context.device)
@@ -71,7 +73,7 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
     ) -> Tensor:
         """Compute iCaRL's loss, with neighbours x_j, which have no gradient.
 
-        The probability of a class that is not distilled is ``(p(x) + mean_j p(x_j)) /
+        The probability of a class without distillation is ``(p(x) + mean_j p(x_j)) /
         2``.
         """
         if self.teacher.teaches:
@@ -83,18 +85,18 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
             labelled = self.known[~torch.isin(self.known, self._distilled)]
             own = torch.sigmoid(logits.float())[:, labelled]
             both = (own + self._answers(self._near[rows])[:, labelled]) / 2
-            told = torch.logit(both, eps=SMALLEST)
-            logits = logits.float().index_copy(1, labelled, told)
+            averaged = torch.logit(both, eps=SMALLEST)
+            logits = logits.float().index_copy(1, labelled, averaged)
         return super().loss(logits, labels, rows, hidden)
 
     @override
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
-        """Take a share of what lies along the momentum out of features.
+        """Remove a share of the features' part along the momentum.
 
-        ``h - alpha beta (<h, u'> u' + <h, u> u)`` with the sums u of the task and u' of
-        the one before, of length 1. This is linear, so that of the head it takes what
-        the paper subtracts from the logits; for the nearest mean, which compares
-        angles, too.
+        The result is ``h - alpha beta (<h, u'> u' + <h, u> u)``. Here u is the sum of
+        the task and u' that of the task before, both of length 1. This is linear. So a
+        head loses what the paper subtracts from the logits. The nearest mean needs it
+        too, as it compares angles.
         """
         left = hidden
         for total in state.get("momentum", {}).values():
@@ -111,21 +113,21 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
 
 
 def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
-    """Find the places of each sample's nearest others, (N, K), or None for K of 0.
+    """Find the places of each sample's nearest neighbours, (N, K), or None for K of 0.
 
     Args:
         features: shape (N, D); only their directions count.
         among: bool, shape (N,): which samples may be neighbours.
-        count: K at most.
+        count: the largest K.
     """
     places = torch.nonzero(among)[:, 0]
     count = min(count, len(places) - 1)
     if count < 1:
         return None
     unit = normalize(features, dim=1)
-    found = []
+    nearest = []
     for at in range(0, len(unit), CHUNK):
-        # Not by products, by which a sample is not exactly as near as its double.
+        # Products round differently, so that duplicates would not be equally near.
         distance = torch.cdist(
             unit[at : at + CHUNK],
             unit[places],
@@ -133,5 +135,5 @@ def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:
         )
         own = torch.arange(at, at + len(distance), device=places.device)
         distance = distance.masked_fill(own[:, None] == places, float("inf"))
-        found.append(places[distance.topk(count, largest=False).indices])
-    return torch.cat(found)
+        nearest.append(places[distance.topk(count, largest=False).indices])
+    return torch.cat(nearest)

@@ -1,9 +1,9 @@
-"""DER++: stored samples are trained on again, towards their labels and old logits.
+"""DER++: training replays stored samples, towards their labels and their old logits.
 
 Buzzega et al., NeurIPS 2020, https://arxiv.org/abs/2004.07211, equation 6, averaged
-like any model. In the paper samples come once, and enter the memory when they are seen;
-here a task is seen in many rounds, and its samples enter when it ends, with the logits
-of the model as the client has trained it then.
+like any model. In the paper samples come once, and enter the memory at once. Here a
+task is seen in many rounds. Its samples enter the memory at its end, with the logits of
+the client's trained model.
 """
 
 import torch
@@ -27,12 +27,12 @@ STORED = "augment-stored"
 
 
 class Der(Rehearsal[DerParams]):
-    """Minimise ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
+    """A learner that minimises ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
 
-    Each of the last two terms is the mean over stored samples of its own, drawn anew in
+    Each of the last two terms is a mean over stored samples of its own, drawn anew in
     each step.
 
-    State: of each sample in the memory also its ``logits``, float32.
+    State: the memory also has the ``logits`` of each sample, float32.
     """
 
     has_teacher = False
@@ -59,19 +59,19 @@ class Der(Rehearsal[DerParams]):
     def loss(
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
-        found = super().loss(logits, labels, rows, hidden)
+        total = super().loss(logits, labels, rows, hidden)
         if len(self._stored.y) < self.context.training.smallest_batch:
-            return found
+            return total
         params, model, stored = self.params, self.model, self._stored
         if params.alpha:
             drawn = self._drawn()
             error = logit_error(model(self._again(drawn), 0), self._logits[drawn])
-            found = found + params.alpha * error
+            total = total + params.alpha * error
         if params.beta:
             drawn = self._drawn()
             again = cross_entropy(model(self._again(drawn), 0), stored.y[drawn])
-            found = found + params.beta * again
-        return found
+            total = total + params.beta * again
+        return total
 
     @override
     def remember(self, turn: Turn) -> Arrays:
@@ -93,7 +93,8 @@ class Der(Rehearsal[DerParams]):
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:
     """Compute the mean squared error over samples and classes.
 
-    Of a class that a growing head did not have then, `CLOSED`, there is no old logit.
+    If a growing head did not have a class then, its stored logit is `CLOSED`, and it
+    does not count.
     """
-    known = stored != CLOSED
-    return (logits - stored)[known].square().mean()
+    present = stored != CLOSED
+    return (logits - stored)[present].square().mean()

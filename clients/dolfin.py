@@ -1,7 +1,7 @@
-"""DOLFIN, client side: the second factor is trained behind a first one that is given.
+"""DOLFIN, client side: the second factor is trained behind a fixed first one.
 
 Moussadek et al., 2025, https://arxiv.org/abs/2510.13567, after InfLoRA (Liang and Li,
-CVPR 2024). Symbols: A is ``NAME.down``, B is ``NAME.up``, G a group of grams; see
+CVPR 2024). Symbols: A is ``NAME.down``, B is ``NAME.up``, G is a group of grams; see
 `strategies.dolfin`.
 """
 
@@ -48,7 +48,7 @@ from strategies.lorm import (
 
 
 class Dolfin(ClientLearner[DolfinParams], ClientQueries):
-    """Train B and the task's rows of the head.
+    """A learner that trains B and the task's rows of the head.
 
     State: the factors of the finished tasks, as they were received.
     """
@@ -111,7 +111,7 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
     ) -> Tensor:
         """Compute logits of all classes, with the changes of all tasks.
 
-        The task is not used. A class that nobody has learned has the logit `NEVER`.
+        The task is not used. A class that no client has learned has the logit `NEVER`.
         """
         load(self.model, received[HEADS])
         known = to_torch(received[KNOWN]["classes"], str(x.device)).bool()
@@ -130,14 +130,14 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
 
     @contextmanager
     def _loaded(self, payload: Payload) -> Iterator[None]:
-        """Let the body compute with all tasks' factors as long as this is open."""
+        """Let the body compute with all tasks' factors while the context is open."""
         now, fixed, device = dict[str, Array](), [], self.context.device
         for layer in self._layers:
-            found = factors_of(payload, layer)
-            down, up = found.pop("now")
+            factors = factors_of(payload, layer)
+            down, up = factors.pop("now")
             now |= {layer + DOWN: down, layer + UP: up}
-            old_downs = [down[:0], *(a for a, _ in found.values())]
-            old_ups = [up[:, :0], *(b for _, b in found.values())]
+            old_downs = [down[:0], *(a for a, _ in factors.values())]
+            old_ups = [up[:, :0], *(b for _, b in factors.values())]
             fixed.append(
                 (
                     to_torch(np.concatenate(old_downs), device),

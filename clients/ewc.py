@@ -1,9 +1,9 @@
-"""EWC: each weight is held back in proportion to what old tasks need of it.
+"""EWC: a penalty holds each weight back in proportion to its use for old tasks.
 
-Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3, with one
-running Fisher information and one anchor as in online EWC (Schwarz et al., ICML 2018,
-https://arxiv.org/abs/1805.06370, section 3.2), so that the state does not grow with the
-number of tasks.
+Kirkpatrick et al., PNAS 2017, https://arxiv.org/abs/1612.00796, equation 3. There is
+one running Fisher information and one anchor as in online EWC (Schwarz et al., ICML
+2018, https://arxiv.org/abs/1805.06370, section 3.2). So the state does not grow with
+the number of tasks.
 """
 
 from typing import TypeVar
@@ -24,9 +24,12 @@ E = TypeVar("E", bound=EwcParams)
 
 
 class Ewc(LocalTraining[E]):
-    """Add ``strength / 2 * sum F (w - anchor)^2`` over the shared parameters.
+    """A learner that adds ``strength / 2 * sum F (w - anchor)^2`` to the loss.
 
-    State besides: ``fisher`` and ``anchor``, refreshed when a task ends.
+    The sum is over the shared parameters.
+
+    State beside that of `LocalTraining`: ``fisher`` and ``anchor``, refreshed when a
+    task ends.
     """
 
     @override
@@ -64,9 +67,10 @@ def diagonal_fisher(
 ) -> dict[str, Array]:
     """Estimate the diagonal of the empirical Fisher information, by shared parameter.
 
-    Kirkpatrick et al., section 2.1: the mean over the first examples of the squared
-    gradient of the log-likelihood of the true label; one example at a time, since a
-    batch's gradient hides them. Zeros without examples.
+    Kirkpatrick et al., section 2.1. It is the mean squared gradient of the
+    log-likelihood of the true label, over the first ``at_most`` examples. Examples are
+    taken one by one, since a batch's gradient hides single ones. Without examples it is
+    zero.
     """
     model.eval()
     shared = set(model.shared_names())

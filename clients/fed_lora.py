@@ -1,6 +1,6 @@
-"""Federated LoRA, client side: what is received as base is trained, all else stays.
+"""Federated LoRA, client side: the received base is trained, everything else is fixed.
 
-The rules are told in `strategies.fed_lora`.
+The rules are in `strategies.fed_lora`.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from strategies.fed_lora import ADAPTED, FIXED, FedLoraParams, adapted, residual
 
 
 class FedLora(LocalTraining[FedLoraParams]):
-    """Train LoRA beside fixed changes of the frozen weights.
+    """A learner that trains LoRA beside fixed changes of the frozen weights.
 
-    A factor that never comes is the one that the model was made with, from the run's
+    A factor that never comes keeps its initial values, which follow from the run's
     seed.
     """
 
-    update_is_model = False  # it lacks what is fixed
+    update_is_model = False  # an update lacks the fixed changes
 
     def __init__(
         self, params: FedLoraParams, model: MultiHeadModel, context: ClientContext

@@ -1,4 +1,4 @@
-"""FedAvg whose clients predict with what their own samples make of the model.
+"""FedAvg whose clients fine-tune the model on their own samples before they predict.
 
 Yu, Bagdasaryan and Shmatikov, 2020, "Salvaging Federated Learning by Local Adaptation",
 https://arxiv.org/abs/2002.04758 (fine-tuning, "FT").
@@ -20,12 +20,12 @@ from strategies.fedavg_ft import FedAvgFtParams
 
 
 class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
-    """Train as FedAvg does; predict with a model of the client's own.
+    """A learner that trains as FedAvg does, and predicts with its own tuned model.
 
-    Where tasks are known, that is the one which its last training of the task ended
-    with: state beside that of `LocalTraining` is ``tuned/t``, a whole network for each
-    task t. Where they are hidden, it is made of the received one and a few recent
-    samples for one evaluation, and nothing of it is kept.
+    Where tasks are known, the model is the result of the client's last training of the
+    task. It is in the state, beside that of `LocalTraining`, as ``tuned/t``: a whole
+    network for each task t. Where tasks are hidden, the received model is tuned on a
+    few recent samples for one evaluation. The client then keeps nothing of it.
     """
 
     needs_task = True
@@ -69,5 +69,5 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
         tuned = state.get(f"tuned/{task}")
-        known = received if tuned is None else {"base": tuned}
-        return super().predict(state, known, task, x)
+        model = received if tuned is None else {"base": tuned}
+        return super().predict(state, model, task, x)

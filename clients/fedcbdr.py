@@ -1,4 +1,4 @@
-"""FedCBDR, client side: samples drawn by their leverage, and a loss that balances them.
+"""FedCBDR, client side: samples are drawn by their leverage, and a loss balances them.
 
 Qi et al., 2025, https://arxiv.org/abs/2507.07712.
 """
@@ -31,14 +31,14 @@ from strategies.analytic.sums import symmetric, upper_half
 from strategies.fedcbdr import BASE, GRAMS, SELECTION, FedCbdrParams
 
 OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
-"""What logits of old and of new classes are divided by."""
+"""The numbers that divide the logits of old and of new classes."""
 
 
 class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
-    """Minimise the losses of new and of stored samples, with temperatures by class.
+    """A learner of new and stored samples, with temperatures by class.
 
-    State: of each sample in the memory the ``rank`` in the order in which those of its
-    class were drawn; of `Teacher` the classes alone.
+    State: for each sample in the memory its ``rank``, the place in the order in which
+    its class was drawn. Of the groups of `Teacher` the state has the classes alone.
     """
 
     has_teacher = False
@@ -58,7 +58,7 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
         examples, labels = super().begin(turn), turn.data.train.y
         classes = Teacher.of_task(turn.state, {}, turn.stage, self.model, labels)
         self._classes = classes.kept(turn.stage)[CLASSES]
-        # Before training, of whose model no sample shall be drawn.
+        # The received model decides the draw, so the draw comes before training.
         self._kept = self._select(turn)
         device, count = self.context.device, self.model.classes
         self._temperatures = torch.full((count,), NEW_TEMPERATURE, device=device)
@@ -72,12 +72,12 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
     ) -> Tensor:
         """Compute ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``.
 
-        A class's tau is that of old or of new ones; old samples are the stored ones. A
-        batch without one of the two has the other's term alone.
+        Each class has the tau of old or of new classes. Old samples are the stored
+        ones. If a batch has no sample of a kind, that term is 0.
         """
         each = cross_entropy(logits / self._temperatures, labels, reduction="none")
         old = (rows >= self._new).to(each.dtype)
-        # An empty sum over at least one is 0.
+        # Without samples a term is 0 / 1.
         new_term = ((1 - old) * each).sum() / (1 - old).sum().clamp(min=1)
         old_term = (old * each).sum() / old.sum().clamp(min=1)
         params = self.params
@@ -100,8 +100,8 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
     def _select(self, turn: Turn) -> Arrays:
         """Choose the memory after a task's last round, as the server says.
 
-        Of each class the first that were drawn stay, as many as the quota says: when
-        old classes make room, those that were drawn last go.
+        The samples of a class that were drawn first stay, as many as the quota says.
+        When old classes make room, their samples that were drawn last go.
         """
         memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
         if SELECTION not in turn.received:

@@ -1,9 +1,9 @@
-"""FedCurv, client side: a penalty on leaving what the other clients' data need.
+"""FedCurv, client side: a penalty on weights that leave what other clients' data need.
 
-Shoham et al., 2019, https://arxiv.org/abs/1910.07796, section 3: client i adds ``lambda
-sum_(j != i) (w - w_j)^T diag(I_j) (w - w_j)``, where w_j is the last model of client j
-and I_j the Fisher information of its data there. Of all others it needs only the sums U
-of the diag(I_j) and V of the diag(I_j) w_j.
+Shoham et al., 2019, https://arxiv.org/abs/1910.07796, section 3. Client i adds ``lambda
+sum_(j != i) (w - w_j)^T diag(I_j) (w - w_j)``. There w_j is the last model of client j,
+and I_j the Fisher information of its data at w_j. The client needs only two sums over
+all others: U of the diag(I_j), and V of the diag(I_j) w_j.
 """
 
 from dataclasses import replace
@@ -20,11 +20,11 @@ from strategies.fedcurv import FISHER, WEIGHTED, FedCurvParams
 
 
 class FedCurv(LocalTraining[FedCurvParams]):
-    """Add ``strength * sum (U w^2 - 2 V w)`` over the shared parameters.
+    """A learner that adds ``strength * sum (U w^2 - 2 V w)`` to the loss.
 
-    That is the paper's penalty but for a constant, which here makes it 0 for the model
-    that was received. State: no more, since the server takes a client's own part
-    out of the sums.
+    The sum is over the shared parameters. It is the paper's penalty up to a constant,
+    which here makes it 0 for the received model. The state needs no group for it, since
+    the server takes a client's own part out of the sums.
     """
 
     training_only = ("curvature",)
@@ -47,7 +47,7 @@ class FedCurv(LocalTraining[FedCurvParams]):
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        # U w^2 - 2 V w less the same of the received x, as a product.
+        # Each term is U w^2 - 2 V w minus its value at the received x, as a product.
         terms = (((w - x) * (u * (w + x) - 2 * v)).sum() for w, x, u, v in self._terms)
         return super().penalty(rows, hidden) + self.params.strength * sum(terms)
 

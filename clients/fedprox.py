@@ -1,4 +1,4 @@
-"""FedProx: local training that is pulled towards the received model.
+"""FedProx: a proximal term pulls local training towards the received model.
 
 Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, equation 2.
 """
@@ -17,9 +17,10 @@ F = TypeVar("F", bound=FedProxParams)
 
 
 class FedProx(LocalTraining[F]):
-    """Add ``mu / 2 * ||w - w_global||^2`` over the shared parameters.
+    """A learner that adds ``mu / 2 * ||w - w_global||^2`` to the loss.
 
-    Before another learner in a class's bases it adds to what that adds.
+    The norm is over the shared parameters. As the first of several base classes it adds
+    to the penalty of the next one.
     """
 
     @override

@@ -1,8 +1,8 @@
 """FedProx-APD, client side: APD that goes on from received shared weights.
 
 Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, a baseline of tables 1 to 3.
-APD's loss and ``mu / 2 |sigma - sigma_G|^2`` (Li et al., MLSys 2020, equation 2). Old
-adapters follow the received sigma as they do one that was learned.
+It minimises APD's loss plus ``mu / 2 |sigma - sigma_G|^2`` (Li et al., MLSys 2020,
+equation 2). Old adapters follow the received sigma as they follow a learned one.
 """
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from strategies.fedprox_apd import FedProxApdParams
 
 
 class FedProxApd(Apd[FedProxApdParams]):
-    """Learn from the received sigma, and send it."""
+    """A learner that starts from the received sigma, and sends its own."""
 
     def __init__(
         self, params: FedProxApdParams, model: MultiHeadModel, context: ClientContext

@@ -6,7 +6,9 @@ from strategies.fedprox_ewc import FedProxEwcParams
 
 
 class FedProxEwc(FedProx[FedProxEwcParams], Ewc[FedProxEwcParams]):
-    """``mu / 2 * ||w - w_global||^2 + strength / 2 * sum F (w - anchor)^2``.
+    """A learner with the proximal term of FedProx and the penalty of EWC.
 
-    One holds the client near what all have learned, the other near its own last task.
+    The penalty is ``mu / 2 * ||w - w_global||^2 + strength / 2 * sum F (w -
+    anchor)^2``. The first term holds the client near the global model, the second near
+    its own last task.
     """

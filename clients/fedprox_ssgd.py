@@ -6,4 +6,4 @@ from strategies.fedprox_ssgd import FedProxSsgdParams
 
 
 class FedProxSsgd(FedProx[FedProxSsgdParams], StableSgd[FedProxSsgdParams]):
-    """Both; see there."""
+    """A learner that trains with both methods; see `FedProx` and `StableSgd`."""

@@ -2,9 +2,9 @@
 
 Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The local branch is FedWeIT's
 theta = B * g(m) + A (equation 1). Symbols: alpha and the biases of the branches are the
-group ``branches/T``, W_c and W_f ``projections/T``; all are a task's own. With DLS the
-projections travel. The released code never trains on a foreign adapter: its branches
-see zeros, and alpha has no gradient.
+group ``branches/T``, W_c and W_f are ``projections/T``. All of them belong to one task.
+With DLS the projections travel. The released code never trains on a foreign adapter:
+its branches see zeros, and alpha has no gradient.
 """
 
 import copy
@@ -42,7 +42,8 @@ from strategies.fedseit import FedSeitParams
 CHUNK = 256
 MEGABYTE = 2**20
 REMEMBERED = 4
-"""Tables of extremes that a process keeps: a client trains for many rounds on one."""
+"""The number of tables of extremes that a process keeps; a client trains many rounds on
+one."""
 _tables: dict[bytes, Tensors] = {}
 
 
@@ -51,10 +52,14 @@ def branch_vectors(
 ) -> Tensor:
     """Compute z_1 .. z_K (equation 2) of one layer, shape (batch, K, F).
 
-    Word vectors and adapters are frozen, and max_t relu(alpha c_t + b) is
-    relu(max(alpha max_t c_t, alpha min_t c_t) + b) of the responses c_t over time. Of
-    all documents ``extremes`` has max and min, (2, documents, K, F); ``rows`` (batch,)
-    says which of them; ``alpha`` is (K,), ``bias`` (K, F).
+    Word vectors and adapters are frozen. So max_t relu(alpha c_t + b) is relu(max(alpha
+    max_t c_t, alpha min_t c_t) + b) of the responses c_t over time.
+
+    Args:
+        extremes: max and min of all documents, shape (2, documents, K, F).
+        rows: the batch's places among the documents, shape (batch,).
+        alpha: shape (K,).
+        bias: shape (K, F).
     """
     branch = torch.arange(len(alpha), device=alpha.device)
     reached = extremes[(alpha < 0).long(), rows.unsqueeze(1), branch].float()
@@ -66,10 +71,10 @@ class BranchedModel(TaskModel):
 
     Attributes:
         adapters: the K foreign adapters, frozen: filters (F, D, width) by name.
-        joined: the leaves that the branches add, for each layer of F filters
+        joined: the leaves that the branches add. Each layer of F filters has
             ``attention/NAME`` (alpha, shape (K,)), ``bias/NAME`` (K, F) and
-            ``foreign/NAME`` (W_f of shape (F, K F)), and over all layers ``local``
-            (W_c, shape (features, 2 features)).
+            ``foreign/NAME`` (W_f of shape (F, K F)). All layers share ``local`` (W_c,
+            shape (features, 2 features)).
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class BranchedModel(TaskModel):
         adapters: Sequence[Arrays],
         joined: Tensors,
     ) -> None:
-        """Turn ``tensors`` and ``joined`` into leaves; both are taken over."""
+        """Turn ``tensors`` and ``joined`` into leaves, which the model then owns."""
         super().__init__(model, params, task, tensors)
         self.adapters, self.joined = adapters, joined
         self.names = sorted(adapters[0])
@@ -124,32 +129,32 @@ class BranchedModel(TaskModel):
                 name: torch.cat([part[name].to(dtype) for part in parts], 1)
                 for name in self.names
             }
-        _tables[key] = table  # the last one is the one that was used last
+        _tables[key] = table  # the last entry is the one last used
         if len(_tables) > REMEMBERED:
             del _tables[next(iter(_tables))]
         return table
 
     def digest(self, x: Tensor) -> bytes:
-        """Tell by what the extremes of documents follow from."""
-        found = hashlib.blake2b(f"{self.half} {x.shape}".encode(), digest_size=16)
-        found.update(to_numpy(x).tobytes())
+        """Compute a digest of everything that the extremes of documents depend on."""
+        digest = hashlib.blake2b(f"{self.half} {x.shape}".encode(), digest_size=16)
+        digest.update(to_numpy(x).tobytes())
         for adapter in self.adapters:
             for name in self.names:
                 tensor = adapter[name]
-                found.update(f"{name} {tensor.shape}".encode())
+                digest.update(f"{name} {tensor.shape}".encode())
                 if isinstance(tensor, SparseArray):
-                    found.update(tensor.indices.tobytes())
+                    digest.update(tensor.indices.tobytes())
                     tensor = tensor.values
-                found.update(tensor.tobytes())
-        # A process meets few tables of word vectors: some rows tell them apart.
+                digest.update(tensor.tobytes())
+        # A process meets few tables of word vectors, so some rows tell them apart.
         table = self.body.table
-        found.update(f"{table.device} {tuple(table.shape)}".encode())
-        found.update(to_numpy(table[1 :: len(table) // 50 + 1]).tobytes())
-        return found.digest()
+        digest.update(f"{table.device} {tuple(table.shape)}".encode())
+        digest.update(to_numpy(table[1 :: len(table) // 50 + 1]).tobytes())
+        return digest.digest()
 
     @cached_property
     def filters(self) -> list[Tensor]:
-        """All adapters' filters, stacked for each layer: (K F, D, width)."""
+        """The filters of all adapters, stacked for each layer: (K F, D, width)."""
         device = str(self.body.table.device)
         return [
             torch.cat([to_torch(adapter[name], device) for adapter in self.adapters])
@@ -158,10 +163,10 @@ class BranchedModel(TaskModel):
 
     def extremes(self, x: Tensor) -> Tensors:
         """Compute largest and smallest responses by name, shape (2, batch, K, F)."""
-        found = self.body.extremes(x, self.filters)
+        extremes = self.body.extremes(x, self.filters)
         return {
             name: part.reshape(*part.shape[:2], len(self.adapters), -1)
-            for name, part in zip(self.names, found, strict=True)
+            for name, part in zip(self.names, extremes, strict=True)
         }
 
     @override
@@ -169,8 +174,8 @@ class BranchedModel(TaskModel):
         """Compute logits (equation 3) of documents, numbered if they are prepared.
 
         Dropout acts on z_c, as in Kim's network; z_f has none. The head, W_c and W_f
-        are linear: they are multiplied with each other, not one after the other with
-        every document, which is the same for a small part of the products.
+        are linear, so they are multiplied with each other first. That gives the same
+        result as one after the other for every document, with few of the products.
         """
         if self.table is None:
             extremes = self.extremes(x)
@@ -186,11 +191,11 @@ class BranchedModel(TaskModel):
         added = []
         for name, part in zip(self.names, torch.split(foreign, widths, 1), strict=True):
             alpha = self.joined[f"attention/{name}"]
-            found = branch_vectors(
+            vectors = branch_vectors(
                 extremes[name], rows, alpha, self.joined[f"bias/{name}"]
             )
             projection = part @ self.joined[f"foreign/{name}"]
-            added.append(linear(found.flatten(1), projection))
+            added.append(linear(vectors.flatten(1), projection))
         head = cast(Head, self.model.heads[index])
         return head.hide(logits + torch.stack(added).sum(0))
 
@@ -205,7 +210,7 @@ class BranchedModel(TaskModel):
 
 
 class BranchedNetwork(nn.Module):
-    """A `BranchedModel` that only predicts: its matrices are multiplied out."""
+    """A `BranchedModel` that only predicts, with its matrices multiplied out."""
 
     def __init__(self, work: BranchedModel) -> None:
         """Copy what the task has learned."""
@@ -242,11 +247,11 @@ class BranchedNetwork(nn.Module):
         layers = range(self._layers)
         logits: Tensor = self.head(self.body(x))
         filters = [self.get_buffer(f"filters_{number}") for number in layers]
-        for number, found in enumerate(self.body.extremes(x, filters)):
+        for number, extremes in enumerate(self.body.extremes(x, filters)):
             alpha, bias = (
                 self.get_buffer(f"{kind}_{number}") for kind in ("attention", "bias")
             )
-            largest, smallest = found.reshape(*found.shape[:2], *bias.shape)
+            largest, smallest = extremes.reshape(*extremes.shape[:2], *bias.shape)
             reached = torch.where(alpha[:, None] < 0, smallest, largest)
             branches = torch.relu(bias + reached * alpha[:, None])
             foreign = self.get_buffer(f"foreign_{number}")
@@ -256,7 +261,7 @@ class BranchedNetwork(nn.Module):
 
 
 class FedSeit(FedWeit[FedSeitParams]):
-    """Learn a task with branches beside the local one; keep old tasks as they were.
+    """A learner of tasks with branches beside the local one; old tasks stay.
 
     State beside that of `FedWeit`, whose ``foreign`` and ``attention`` stay empty:
 
@@ -271,7 +276,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     local model.
     """
 
-    augments = False  # foreign adapters answer each document once
+    augments = False  # the responses of foreign adapters are computed once
 
     def __init__(
         self, params: FedSeitParams, model: MultiHeadModel, context: ClientContext
@@ -301,8 +306,8 @@ class FedSeit(FedWeit[FedSeitParams]):
         )
         if not sources:
             return begun
-        # A client may hand in a task's adapter again: tasks of the past stand on what
-        # they had, so that is what a new one gets as well.
+        # Another client may send a task's adapter again. Old tasks need the adapter
+        # that they were trained with, so a new task gets that one too.
         library = {
             (kept := source.group("library")): state.get(
                 kept, received[source.group("adapters")]
@@ -372,31 +377,34 @@ class FedSeit(FedWeit[FedSeitParams]):
         changed = super().changed(work, task)
         if not isinstance(work, BranchedModel):
             return changed
-        found: dict[str, dict[str, Array]] = {"branches": {}, "projections": {}}
+        by_kind: dict[str, dict[str, Array]] = {"branches": {}, "projections": {}}
         for name, values in arrays_of(work.joined).items():
             own = name.startswith(("attention/", "bias/"))
-            found["branches" if own else "projections"][name] = values
-        return {**changed, **{f"{kind}/{task}": group for kind, group in found.items()}}
+            by_kind["branches" if own else "projections"][name] = values
+        return {
+            **changed,
+            **{f"{kind}/{task}": group for kind, group in by_kind.items()},
+        }
 
 
 def initial_projections(base: Arrays, count: int, seed: int) -> dict[str, Array]:
     """Draw W_c and W_f of K branches at the start of a task, alike for every client.
 
-    W_c begins as [I, 0], so that a task begins as its local model; W_f is uniform
+    W_c begins as [I, 0], so that a task begins as its local model. W_f is uniform
     (Glorot), so that the foreign part of W_c has a gradient.
     """
     rng = np.random.default_rng(derive(seed, "projection", count))
     features = sum(weight.shape[0] for weight in base.values())
-    found = {"local": np.eye(features, 2 * features)}
+    drawn = {"local": np.eye(features, 2 * features)}
     for name, weight in sorted(base.items()):
         filters = weight.shape[0]
         limit = np.sqrt(6 / (filters + count * filters))
         shape = (filters, count * filters)
-        found[f"foreign/{name}"] = rng.uniform(-limit, limit, shape)
-    return {name: values.astype(np.float32) for name, values in found.items()}
+        drawn[f"foreign/{name}"] = rng.uniform(-limit, limit, shape)
+    return {name: values.astype(np.float32) for name, values in drawn.items()}
 
 
 def _sources(state: Payload, task: int | None) -> list[str]:
-    """List whose adapters a task's branches are, as ``client/task``."""
+    """List the clients and tasks of a task's branches, as ``client/task``."""
     pairs = dense(state[f"sources/{task}"]["foreign"]).tolist()
     return [ClientTask(*pair).name for pair in pairs]

@@ -1,12 +1,11 @@
-"""FOT, client side: plain training, and sketches of what enters the layers.
+"""FOT, client side: plain training, and sketches of the inputs of layers.
 
-Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289. As in their released code
-the inputs are those of the network as the client has trained it in its last round.
+Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289. As in the authors' released
+code the inputs are those of the client's network after its last round of training.
 
-A random sketch of many vectors, a few of them at a time.
-
-Halko et al., SIAM Review 2011, https://arxiv.org/abs/0909.4061: of ``A R`` with random
-R the left singular vectors are nearly those of A, shape (inputs, samples).
+A sketch is random, and takes up many vectors a few at a time. Halko et al., SIAM Review
+2011, https://arxiv.org/abs/0909.4061: for random R the left singular vectors of ``A R``
+are nearly those of A, shape (inputs, samples).
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,7 +62,7 @@ def shared_layers(model: MultiHeadModel) -> dict[str, nn.Module]:
 
 @contextmanager
 def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """Note what enters layers, by name, each time that they are called."""
+    """Record the inputs of layers, by name, at each call."""
     seen = dict[str, list[Tensor]]()
 
     def note(name: str, layer: nn.Module) -> torch.utils.hooks.RemovableHandle:
@@ -81,9 +80,9 @@ def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]
 
 
 def columns(layer: nn.Module, x: Tensor) -> Tensor:
-    """Lay out inputs of a layer as it multiplies them, shape (inputs, samples).
+    """Lay out inputs of a layer as its weights multiply them, shape (inputs, samples).
 
-    Those of a convolution are patches, in the order of its flattened kernels; each
+    Inputs of a convolution are patches, in the order of its flattened kernels. Each
     group of channels has its own. With a bias the last row is 1.
     """
     if isinstance(layer, nn.Linear):
@@ -98,7 +97,7 @@ def columns(layer: nn.Module, x: Tensor) -> Tensor:
 def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     """Lay out patches, shape (samples * groups * positions, inputs).
 
-    They are what a convolution answers whose kernels have a single 1 each: so stride,
+    They are the outputs of a convolution whose kernels have a single 1 each. So stride,
     padding and dilation are the layer's own.
     """
     shape = layer.weight.shape[1:]
@@ -107,8 +106,8 @@ def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     kernels = {"weight": units.repeat(layer.groups, *[1] * len(shape))}
     if layer.bias is not None:
         kernels["bias"] = torch.zeros(layer.groups * size, device=x.device)
-    found: Tensor = functional_call(layer, kernels, (x,))
-    by_group = found.reshape(len(x), layer.groups, size, -1)
+    patches: Tensor = functional_call(layer, kernels, (x,))
+    by_group = patches.reshape(len(x), layer.groups, size, -1)
     return by_group.transpose(2, 3).reshape(-1, size)
 
 
@@ -127,14 +126,14 @@ def _unfit(name: str) -> ConfigError:
 
 
 class Sketch:
-    """``(A - U U^T A) R / sqrt(samples * columns)``; of A only some are seen at once.
+    """A sketch ``(A - U U^T A) R / sqrt(samples * columns)``; A comes in parts.
 
-    R is standard normal, so that the squares of a sketch are about the mean square of
-    what of a sample is outside of U: it does not grow with their number.
+    R is standard normal. So the squares of a sketch are about the mean square of a
+    sample's part outside of U. They do not grow with the number of samples.
     """
 
     def __init__(self, basis: Array, columns: int) -> None:
-        """Begin without any sample; U, shape (inputs, directions), is orthonormal."""
+        """Begin without samples; U, shape (inputs, directions), is orthonormal."""
         self._basis = np.asarray(basis, np.float64)
         self._sum = np.zeros((len(basis), columns))
         self._samples = 0
@@ -142,28 +141,28 @@ class Sketch:
         self._outside = 0.0
 
     def add(self, inputs: Array, rng: np.random.Generator) -> None:
-        """Take up some samples, shape (inputs, samples), with their rows of R."""
-        found = np.asarray(inputs, np.float64)
-        outside = found - self._basis @ (self._basis.T @ found)
-        self._sum += outside @ rng.standard_normal((found.shape[1], self.columns))
-        self._samples += found.shape[1]
-        self._squares += float(np.square(found).sum())
+        """Add samples, shape (inputs, samples), with their rows of R."""
+        vectors = np.asarray(inputs, np.float64)
+        outside = vectors - self._basis @ (self._basis.T @ vectors)
+        self._sum += outside @ rng.standard_normal((vectors.shape[1], self.columns))
+        self._samples += vectors.shape[1]
+        self._squares += float(np.square(vectors).sum())
         self._outside += float(np.square(outside).sum())
 
     @property
     def columns(self) -> int:
-        """How many columns it has."""
+        """The number of its columns."""
         return int(self._sum.shape[1])
 
     @property
     def values(self) -> Array:
-        """The sketch, float32, shape (inputs, columns); without samples zeros."""
+        """The sketch, float32, shape (inputs, columns); zeros without samples."""
         scale = np.sqrt(max(self._samples, 1) * self.columns)
         return np.asarray(self._sum / scale, np.float32)
 
     @property
     def outside(self) -> Array:
-        """``|A - U U^T A|^2 / |A|^2``, float32; 0 where A is."""
+        """The share ``|A - U U^T A|^2 / |A|^2``, float32; 0 where A is 0."""
         share = self._outside / self._squares if self._squares else 0.0
         return np.asarray(min(share, 1.0), np.float32)
 
@@ -172,7 +171,7 @@ CHUNK = 64
 
 
 class Fot(LocalTraining[FotParams]):
-    """Minimise the task's loss; in its last round tell what entered the layers."""
+    """A learner that also sends sketches of layers' inputs in a task's last round."""
 
     training_only = (SUBSPACE, SKETCHES)
 
@@ -189,17 +188,16 @@ class Fot(LocalTraining[FotParams]):
     ) -> tuple[Payload, Update]:
         state, update = super().train(state, received, stage, data)
         if stage.ends_task:
-            told = self._sketches(received.get(SUBSPACE, {}), data.train, stage)
+            sketches = self._sketches(received.get(SUBSPACE, {}), data.train, stage)
             update = Update(
-                {**update.payload, **told}, update.num_examples, update.metrics
+                {**update.payload, **sketches}, update.num_examples, update.metrics
             )
         return state, update
 
-    def _sketches(self, known: Arrays, examples: Examples, stage: TaskStage) -> Payload:
+    def _sketches(self, bases: Arrays, examples: Examples, stage: TaskStage) -> Payload:
         """Sketch the inputs of the layers.
 
-        The random numbers are nobody else's to know: whoever knew them might solve for
-        the inputs.
+        The random numbers stay secret, since with them one might solve for the inputs.
         """
         seed, client = self.context.seed, self.context.client
         rng = secret_generator(seed, "sketch", client, stage.round)
@@ -207,7 +205,7 @@ class Fot(LocalTraining[FotParams]):
         shared = {name: tensors[name] for name in self.model.shared_names()}
         sketches = {
             name: Sketch(
-                dense(known.get(name, np.zeros((count, 0)))),
+                dense(bases.get(name, np.zeros((count, 0)))),
                 sketch_columns(count, self.params.sketch_width),
             )
             for name, count in layer_inputs(shared).items()
@@ -227,5 +225,7 @@ class Fot(LocalTraining[FotParams]):
             with torch.no_grad(), recorded(self._layers) as seen:
                 model(chunk, task)
             for name, layer in self._layers.items():
-                found = torch.cat([columns(layer, one) for one in seen[name]], 1)
-                yield name, to_numpy(found)
+                vectors = torch.cat(
+                    [columns(layer, x_layer) for x_layer in seen[name]], 1
+                )
+                yield name, to_numpy(vectors)

@@ -1,10 +1,10 @@
-"""GLFC, client side: old and new classes learn at one pace, taught by an old model.
+"""GLFC, client side: old and new classes learn at one pace, with an old teacher.
 
 Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, sections 3.2 and 3.3. The
 paper writes the losses with softmax probabilities and the divergence of the old model's
-from the new one's; the released code, whose form this is, has a sigmoid for each class
-and binary cross-entropies. Then the target of the second loss need not sum to 1, and
-its gradient is that of the divergence of each class.
+from the new one's. This is the form of the released code: a sigmoid for each class, and
+binary cross-entropies. Then the target of the second loss need not sum to 1. Its
+gradient is that of the divergence of each class.
 """
 
 from dataclasses import replace
@@ -29,20 +29,22 @@ from strategies.glfc import GlfcParams
 from strategies.glfc.trainer import EncodingNetwork, sample_gradients
 
 PERTURBATION_RATE = 200.0
-"""Length of a perturbation step in gradients; ours. The released code has 0.2, by which
-nothing is hidden."""
+"""The length of a perturbation step in gradients; our choice. The released code has
+0.2, which hides nothing."""
 _LEAST = 1e-12
 
 
 class Glfc(Rehearsal[GlfcParams]):
-    """Minimise the compensated and the distilled loss over the task and the memory.
+    """A learner that minimises the compensated and the distilled loss.
 
-    In the first task, and wherever there is no old model, only the compensated loss.
+    Both are over the task and the memory. In the first task, and wherever there is no
+    old model, there is only the compensated loss.
 
-    State besides: ``memory/old`` (the old model, which the server has chosen),
-    ``progress`` (``task``, how many the client has begun, by which the memory counts
-    where nobody tells; ``entropy`` of its predictions in the last round; ``old``,
-    uint8, (classes,): what the old model knows).
+    State beside that of `Rehearsal`: ``memory/old`` is the old model, which the server
+    has chosen. ``progress`` has three arrays. ``task`` is the number of tasks that the
+    client has begun; the memory uses it where tasks are unknown. ``entropy`` is that of
+    the client's predictions in the last round. ``old``, uint8, (classes,), marks the
+    classes of the old model.
     """
 
     has_teacher = False
@@ -53,7 +55,7 @@ class Glfc(Rehearsal[GlfcParams]):
     def __init__(
         self, params: GlfcParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Draw the encoding network, which is that of the server."""
+        """Draw the encoding network, the same as the server's."""
         super().__init__(params, model, context)
         network = EncodingNetwork(model.input_shape, model.classes, context.seed)
         self._encoder = network.to(context.device)
@@ -72,8 +74,8 @@ class Glfc(Rehearsal[GlfcParams]):
         self._old_model = turn.state.get("memory/old", {})
         if self._begins:
             self._old_model = turn.received.get("old", {})
-        known = self.params.transition == "known"
-        self._task = stage.task if known else int(np.asarray(self._progress["task"]))
+        is_known = self.params.transition == "known"
+        self._task = stage.task if is_known else int(np.asarray(self._progress["task"]))
         memory = self.memory(turn)
         self.replayed = replay_samples(memory, device, without=self._task)
         examples = self.mixed(turn)
@@ -123,21 +125,21 @@ class Glfc(Rehearsal[GlfcParams]):
         return remember(memory, examples, self.params, seed, task, features)
 
     def _advance(self, turn: Turn) -> tuple[dict[str, Array], bool]:
-        """Find where the client stands now, and whether a task begins."""
+        """Compute the client's progress, and tell whether a task begins."""
         progress, examples = turn.state["progress"], turn.data.train
-        found = {name: np.asarray(dense(value)) for name, value in progress.items()}
+        now = {name: np.asarray(dense(value)) for name, value in progress.items()}
         begins = turn.stage.starts_task
         if self.params.transition == "entropy" and len(examples.y):
             answers = outputs(self.model, examples).logits.softmax(1)
             entropy = float(torch.special.entr(answers).sum(1).mean())
-            begins = entropy - float(found["entropy"]) >= self.params.entropy_rise
-            found["entropy"] = np.asarray(entropy)
+            begins = entropy - float(now["entropy"]) >= self.params.entropy_rise
+            now["entropy"] = np.asarray(entropy)
         if begins:
-            found["task"] = np.asarray(int(found["task"]) + 1)
-            found["old"] = np.zeros(self.model.classes, np.uint8)
+            now["task"] = np.asarray(int(now["task"]) + 1)
+            now["old"] = np.zeros(self.model.classes, np.uint8)
             if "old" in turn.received:
-                found["old"] = np.array(dense(turn.received["meta/old"]["classes"]))
-        return found, begins
+                now["old"] = np.array(dense(turn.received["meta/old"]["classes"]))
+        return now, begins
 
     def _prototypes(self, examples: Examples, number: int) -> Arrays:
         context, features = self.context, self._features
@@ -161,9 +163,9 @@ class Glfc(Rehearsal[GlfcParams]):
 def compensation_weights(logits: Tensor, labels: Tensor, new: Tensor) -> Tensor:
     """Weigh each sample of a batch, shape (batch,), without a gradient (2 to 4).
 
-    That is |G| / mean |G|, with the mean over the ``new`` or the old classes, whichever
-    the sample is of, so that both together weigh by their numbers; G is the gradient by
-    the logit of the label, its probability less 1.
+    A weight is |G| / mean |G|. The mean is over the samples of the ``new`` classes or
+    of the old ones, like the sample. So both kinds weigh by their numbers. G is the
+    gradient by the logit of the label: its probability minus 1.
     """
     own = logits.detach().gather(1, labels[:, None])[:, 0]
     sizes = 1 - own.sigmoid()
@@ -184,38 +186,39 @@ def compensated(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 def relation_distilled(
     logits: Tensor, labels: Tensor, taught: Tensor, old: Tensor
 ) -> Tensor:
-    """Compute the binary cross-entropy of what an old model says (equation 5).
+    """Compute the binary cross-entropy with an old model's answers (equation 5).
 
-    ``taught`` are its probabilities, shape (batch, classes). Of classes that are not
-    ``old``, which it does not know, the target is the label.
+    ``taught`` are its probabilities, shape (batch, classes). The old model does not
+    know classes that are not ``old``; their target is the label.
     """
     wanted = one_hot(labels, logits.shape[1]).to(logits.dtype)
     wanted = torch.where(old, taught, wanted)
     return binary_cross_entropy_with_logits(logits, wanted)
 
 
-# ---- what a client shows of a task's classes (section 3.3)
+# ---- the prototypes that a client sends of a task's classes (section 3.3)
 
 
 def prototypes(features: Tensor, labels: Tensor) -> Tensor:
-    """Find the place of each class's sample that is nearest to the mean of its class.
+    """Find in each class the place of the sample nearest to the class's mean.
 
-    Features (N, d) are divided by their length, as in the released code. Ascending by
-    class.
+    Features (N, d) are divided by their length, as in the released code. Places are in
+    ascending order of class.
     """
     unit = normalize(features)
     places = []
     for label in torch.unique(labels):
-        of_class = (labels == label).nonzero()[:, 0]
-        own = unit[of_class]
-        places.append(of_class[(own - own.mean(0)).norm(dim=1).argmin()])
+        members = (labels == label).nonzero()[:, 0]
+        own = unit[members]
+        places.append(members[(own - own.mean(0)).norm(dim=1).argmin()])
     return torch.stack(places)
 
 
 def feature_spread(features: Tensor, labels: Tensor) -> Tensor:
     """Compute the standard deviation of each feature within each class.
 
-    Shape (classes that occur, d), ascending by class; 0 for a class of one sample.
+    The shape is (classes that occur, d), ascending by class. A class of one sample has
+    0.
     """
     classes = torch.unique(labels)
     spreads = [features[labels == label].std(0, correction=0) for label in classes]
@@ -232,11 +235,11 @@ def perturbed(
     rate: float,
     seed: int,
 ) -> Tensor:
-    """Move images by steps down the loss, whose features have noise added.
+    """Move images by steps down the loss of features with added noise.
 
-    x <- x - rate * grad_x L(h(phi(x) + noise * N(0, spread^2)), y) with the body phi,
-    the head h, and the binary cross-entropy L; ``noise`` is the paper's gamma. So the
-    paper; the released code leaves the noise out. Without steps x stays.
+    A step is x <- x - rate * grad_x L(h(phi(x) + noise * N(0, spread^2)), y). Here phi
+    is the body, h the head, L the binary cross-entropy, and ``noise`` the paper's
+    gamma. The released code leaves the noise out. With 0 steps x stays.
     """
     model.eval()
     draw = torch.Generator().manual_seed(seed)
@@ -244,10 +247,10 @@ def perturbed(
     wanted = one_hot(samples.y, model.classes).to(x.dtype)
     for _ in range(steps):
         x = x.detach().requires_grad_()
-        found = model.body(x)
-        drawn = torch.randn(found.shape, generator=draw).to(found.device)
-        logits = head(found + noise * spread * drawn)
-        # Each image has a loss of its own: their number shall not matter.
+        hidden = model.body(x)
+        drawn = torch.randn(hidden.shape, generator=draw).to(hidden.device)
+        logits = head(hidden + noise * spread * drawn)
+        # The mean becomes a sum, so an image's step ignores the other images.
         loss = binary_cross_entropy_with_logits(logits, wanted) * len(x)
         (slope,) = torch.autograd.grad(loss, x)
         x = x - rate * slope

@@ -1,9 +1,9 @@
-"""iCaRL: exemplars are trained on again, and predict by the nearest of their means.
+"""iCaRL: training replays exemplars, and the nearest of their means predicts.
 
 Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725: the classifier of equation
-2, the loss of algorithm 3, the exemplars of algorithms 4 and 5 (`exemplars`). Averaged
-as FedET's tables do (Liu et al., IJCAI 2023, "iCaRL + FL"): clients share the network,
-and nobody else sees an exemplar or a mean.
+2, the loss of algorithm 3, the exemplars of algorithms 4 and 5 (`exemplars`). The
+average is that of FedET's tables (Liu et al., IJCAI 2023, "iCaRL + FL"). Clients share
+the network. Exemplars and means never leave a client.
 """
 
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ C = TypeVar("C", bound=IcarlParams)
 
 
 class Icarl(Rehearsal[C]):
-    """Learn features by a sigmoid for each class, and classify by exemplars.
+    """A learner of features by sigmoids for classes, which classifies by exemplars.
 
-    State: the memory is ``exemplars``; predictions need it. New classes have none until
-    their task ends.
+    State: the memory is ``exemplars``, and predictions need it. A new class has no
+    exemplars until its task ends.
     """
 
     memory_group = "exemplars"
@@ -42,7 +42,7 @@ class Icarl(Rehearsal[C]):
         self._taught: Outputs | None = None
         if self.params.distillation:
             self._taught = self.ask_teacher(examples)
-        # A class that comes again is told by its labels.
+        # A class that comes again learns from its labels.
         self._distilled = self.old[~torch.isin(self.old, turn.data.train.y)]
         return examples
 
@@ -52,7 +52,7 @@ class Icarl(Rehearsal[C]):
     ) -> Tensor:
         """Compute algorithm 3's loss: a sum over classes so far, a mean over samples.
 
-        The authors' code has a mean over classes, too, at a rate of 2.
+        The authors' code has a mean over classes too, at a rate of 2.
         """
         targets = one_hot(labels, logits.shape[1]).float()
         if self._taught is not None:
@@ -68,11 +68,10 @@ class Icarl(Rehearsal[C]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Compute minus the distances to the means of the exemplars, or the logits.
+        """Compute minus the distances to the means of exemplars, or the head's logits.
 
-        Features, and the means of those, have length 1 (section 2.1); so the nearest
-        mean is the nearest in angle. A class without an exemplar has the logit
-        `CLOSED`.
+        Features and their means have length 1 (section 2.1). So the nearest mean is
+        also the nearest in angle. A class without an exemplar has the logit `CLOSED`.
         """
         load(self.model, received["base"])
         self.model.eval()
@@ -89,7 +88,7 @@ class Icarl(Rehearsal[C]):
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
         load(self.model, received["base"])
-        # What `project_features` takes out it takes out linearly.
+        # `project_features` is linear, so its values at the identity are its matrix.
         kept = self.project_features(state, torch.eye(self.model.features))
         network = self.model.network(task)
         if self.params.classifier == "head":
@@ -102,19 +101,19 @@ class Icarl(Rehearsal[C]):
         exemplars = replay_samples(state.get("exemplars", {}), self.context.device)
         if not len(exemplars.y):
             return {}
-        known = normalize(hidden_features(self.model, exemplars))
+        directions = normalize(hidden_features(self.model, exemplars))
         return {
-            label: normalize(known[exemplars.y == label].mean(0), dim=0)
+            label: normalize(directions[exemplars.y == label].mean(0), dim=0)
             for label in torch.unique(exemplars.y).tolist()
         }
 
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
-        """Choose what of features (batch, features) is classified: all."""
+        """Choose the part of features (batch, features) to classify: here all."""
         return hidden
 
 
 class Projection(nn.Module):
-    """Features times a matrix, (features, features)."""
+    """The product of features and a matrix, (features, features)."""
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -127,10 +126,10 @@ class Projection(nn.Module):
 
 
 class NearestMean(nn.Module):
-    """Minus the distances of features' directions to means of classes."""
+    """A classifier: minus the distances of features' directions to class means."""
 
     def __init__(self, means: Mapping[int, Tensor], classes: int) -> None:
-        """Take the mean direction of some of the classes, by their number."""
+        """Take the mean direction of some of the classes, by class number."""
         super().__init__()
         self._known, self._classes = [*means], classes
         for label, mean in means.items():

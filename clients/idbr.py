@@ -1,8 +1,8 @@
-"""IDBR: what is common to all tasks and what is not are held apart.
+"""IDBR: features that all tasks share are kept apart from those of single tasks.
 
-Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, sections 3.2 to 3.4, as
-FedET (Liu et al., IJCAI 2023) federates it: by averaging. The paper replays in every
-tenth batch; here the memory is trained on together with the task, as in `replay`.
+Huang et al., NAACL 2021, https://arxiv.org/abs/2104.05489, sections 3.2 to 3.4. FedET
+(Liu et al., IJCAI 2023) federates it by averaging. The paper replays in every tenth
+batch. Here the memory is trained on together with the task, as in `replay`.
 """
 
 from collections.abc import Callable
@@ -36,12 +36,12 @@ _CHUNK = 64
 
 
 class Idbr(Rehearsal[IdbrParams]):
-    """Minimise four losses over the task's samples and those of the memory.
+    """A learner that minimises four losses over the task's samples and the memory's.
 
-    The cross-entropies of the label and of the order of a text's halves, over texts in
-    both orders; and from a client's second task on that of the task, over both orders
-    as well, and the squared distance of both spaces from those of the teacher, over
-    texts as they are.
+    Two are cross-entropies over texts in both orders: of the label, and of the order of
+    a text's halves. From a client's second task on two more are added. One is the
+    cross-entropy of the task, over both orders as well. The other is the squared
+    distance of both spaces from the teacher's, over texts as they are.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Idbr(Rehearsal[IdbrParams]):
         params, width = self.params, self._body.width
         other = self._body(swap_halves(self.seen, draw_cuts(self.seen)))
         both = torch.cat([hidden, other])
-        said = torch.cat([logits, self.model.heads[0](other)])
+        logits_of_both = torch.cat([logits, self.model.heads[0](other)])
         swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)
         swapped[len(rows) :] = 1
-        loss = mean_cross_entropy(said, labels.repeat(2), self.weights)
+        loss = mean_cross_entropy(logits_of_both, labels.repeat(2), self.weights)
         order = self._body.order(both[:, :width])
         loss = loss + params.order * cross_entropy(order, swapped)
         if not self.teacher.teaches:
             return loss
-        # Of its own order of concepts a client may have met later ones before.
+        # With an order of its own, a client may have met later concepts before.
         so_far = int(self._tasks.max()) + 1
         tasks = self._body.task(both[:, width:])[:, :so_far]
         loss = loss + params.task * cross_entropy(tasks, self._tasks[rows].repeat(2))
@@ -130,13 +130,14 @@ class Idbr(Rehearsal[IdbrParams]):
 def nearest_to_centres(features: Array, count: int, seed: int) -> Array:
     """Find the sample nearest to each centre of k-means (section 3.4).
 
-    Places, int64, ascending, one for each of ``count`` clusters of features (N, d).
+    Returns:
+        places, int64, ascending, one for each of ``count`` clusters of features (N, d).
     """
-    # Imported here since it takes a second.
+    # The import takes a second.
     from sklearn.cluster import KMeans
 
     points = np.asarray(features, np.float64)
-    # There are no more clusters than different points.
+    # K-means needs as many different points as clusters.
     count = min(count, len(np.unique(points, axis=0)))
     fitted = KMeans(count, n_init=10, random_state=seed % 2**32).fit(points)
     places = []
@@ -148,14 +149,14 @@ def nearest_to_centres(features: Array, count: int, seed: int) -> Array:
 
 
 # Section 3.2 has next sentence prediction within a text that is cut anywhere. There a
-# separator marks the cut in both orders; here neither has one, so that texts stay as
-# long as they are.
+# separator marks the cut in both orders. Here neither order has one, so texts keep
+# their length.
 
 
 def draw_cuts(x: Tensor) -> Tensor:
-    """Draw after how many words each text is cut: any number with words behind it.
+    """Draw the number of words before each text's cut; at least one word follows it.
 
-    From torch's own generator, which training has seeded. A text of one word is cut
+    Torch's own generator draws, which training has seeded. A text of one word is cut
     behind it.
     """
     words = (x > 0).sum(1) - 2
@@ -164,10 +165,10 @@ def draw_cuts(x: Tensor) -> Tensor:
 
 
 def swap_halves(x: Tensor, cuts: Tensor) -> Tensor:
-    """Let texts begin with the words behind the cut.
+    """Move the words behind the cut to the beginning of texts.
 
     Texts are token numbers, shape (batch, tokens), 0 behind their end. The first and
-    the last token, which are the tokenizer's own, stay where they are.
+    the last token are the tokenizer's own and stay where they are.
     """
     lengths = (x > 0).sum(1)[:, None]
     places = torch.arange(x.shape[1], device=x.device)[None]

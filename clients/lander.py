@@ -1,4 +1,4 @@
-"""LANDER, client side: features held near the anchors of their classes.
+"""LANDER, client side: features stay near the anchors of their classes.
 
 Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code.
 """
@@ -22,16 +22,18 @@ from strategies.target.server import SAMPLES
 
 
 class Lander(SyntheticRehearsal[LanderParams]):
-    """Minimise CE + ``anchor_weight`` * B, where B is the bounding loss.
+    """A learner that minimises CE + ``anchor_weight`` * B, with the bounding loss B.
 
-    From the second task on it is the sum of ``current`` * (CE of the new classes +
-    ``anchor_weight`` * B) and, on the samples, ``previous`` * (KL(old || new) + MSE),
-    where MSE is that between the old model's projected features and one's own; see
-    `LanderParams.weights`. Beside a batch of examples there are as many samples.
+    From the second task on the loss has two parts. The first is ``current`` * (CE of
+    the new classes + ``anchor_weight`` * B). The second is ``previous`` * (KL(old ||
+    new) + MSE), on synthetic samples. MSE is the squared error between the old and the
+    new model's projected features. See `LanderParams.weights`. Each batch of examples
+    is trained with as many synthetic samples.
 
-    The authors' code shifts and mirrors images, as a run does here that augments, but
-    the server's samples as well. It lowers the rate over the rounds and goes on from
-    the round with the least loss, which is not done here.
+    The authors' code shifts and mirrors images, and the server's samples too. A run
+    here that augments changes only the client's own images. The authors' code also
+    lowers the rate over the rounds, and goes on from the round with the least loss.
+    That is not done here.
     """
 
     @override
@@ -65,8 +67,8 @@ class Lander(SyntheticRehearsal[LanderParams]):
             return entropy + params.anchor_weight * near
         chosen = next(old.batches)
         head, features = self.model.heads[0], self.model.body(old.x[chosen])
-        found = head(features)[:, old.labels]
-        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
+        logits_of_old = head(features)[:, old.labels]
+        kept = softened_kl(logits_of_old, old.logits[chosen], params.temperature).mean()
         kept = kept + mse_loss(project(features), self._features[chosen])
         opened = logits.masked_fill(old.closed, CLOSED)
         new = mean_cross_entropy(opened, labels, self.weights)

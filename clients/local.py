@@ -1,4 +1,4 @@
-"""Sequential training of one model that never meets another: no federation."""
+"""Sequential training of one model that never meets another, without federation."""
 
 from torch import Tensor
 from typing_extensions import override
@@ -11,7 +11,7 @@ from fcl_flower.training.tensors import snapshot
 
 
 class Local(LocalTraining[Params]):
-    """`LocalTraining` whose received model is the one it kept; as in local-only FedAvg.
+    """A learner that trains from its own kept model, as in local-only FedAvg.
 
     State beside that of `LocalTraining`: ``base``, the client's own model.
     """

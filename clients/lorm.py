@@ -38,16 +38,16 @@ from strategies.lorm import (
 )
 
 NEVER = -1e4
-"""The logit of a class that nobody has learned; finite, so that losses are."""
+"""The logit of a class that no client has learned; it is finite, so that losses are."""
 HEAD_ALPHA = 0.5
-"""What the head's Gram matrix is multiplied by off its diagonal: below 1, so that it is
-regular if no feature is always 0."""
+"""The factor of the head's Gram matrix off its diagonal. It is below 1, so that the
+matrix is regular if no feature is always 0."""
 CHUNK = 64
-"""Samples that are predicted or looked at together."""
+"""The number of samples in one pass."""
 
 
 def lora_of(model: MultiHeadModel) -> LoraTransformer:
-    """Look up the body of a model whose layers `adapted_layers` has found."""
+    """Return the body of a model whose layers `adapted_layers` lists."""
     if not isinstance(model.body, LoraTransformer):
         raise ContractError(
             f"LoRA: got body {type(model.body).__name__}, expected LoraTransformer"
@@ -55,22 +55,22 @@ def lora_of(model: MultiHeadModel) -> LoraTransformer:
     return model.body
 
 
-def with_told(labels: Tensor, told: AnyArray) -> Tensor:
-    """List the classes of labels and those with a 1 in ``told``, ascending."""
-    more = torch.from_numpy(np.flatnonzero(np.asarray(told))).to(labels.device)
-    found: Tensor = torch.unique(torch.cat([labels, more]))
-    return found
+def with_told(labels: Tensor, reported: AnyArray) -> Tensor:
+    """List the classes of labels and those with a 1 in ``reported``, ascending."""
+    more = torch.from_numpy(np.flatnonzero(np.asarray(reported))).to(labels.device)
+    classes: Tensor = torch.unique(torch.cat([labels, more]))
+    return classes
 
 
 def close_unknown(head: nn.Linear, known: AnyArray) -> None:
-    """Set the logits of classes that nobody has learned to `NEVER`, for ever."""
+    """Set the logits of classes that no client has learned to `NEVER` for good."""
     unknown = ~to_torch(known, str(head.weight.device)).bool()
     head.weight[unknown] = 0.0
     head.bias[unknown] = NEVER
 
 
 class Lorm(ClientLearner[LormParams]):
-    """Train the factor whose turn it is, and the task's rows of the head.
+    """A learner that trains the factor whose turn it is, and the task's head rows.
 
     State: adapters and grams of the finished tasks, as they were received.
     """
@@ -95,8 +95,8 @@ class Lorm(ClientLearner[LormParams]):
         classes = self._contrasted(received, data.train.y)
         x = frozen_features(self.model, data.train.x)
         trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
-        # The optimizer starts anew: what it has learned of one factor does not help
-        # the other. Rows of other classes are not sent.
+        # The optimizer starts anew, since moments of one factor do not help the other.
+        # Rows of other classes are not sent.
         done = fit_classes(
             self.model,
             trained,
@@ -121,9 +121,9 @@ class Lorm(ClientLearner[LormParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Compute logits of all classes, with what all tasks have learned together.
+        """Compute logits of all classes, with the merged changes of all tasks.
 
-        The task is not used. A class that nobody has learned has the logit `NEVER`.
+        The task is not used. A class that no client has learned has the logit `NEVER`.
         """
         everything, device = {**state, **received}, str(x.device)
         load(self.model, received[HEADS])
@@ -138,7 +138,7 @@ class Lorm(ClientLearner[LormParams]):
                 )
             )
             with torch.no_grad():
-                change.up.zero_()  # of the current task, which is among the merged
+                change.up.zero_()  # the merged change includes the current task's
         with self._body.beside(merged):
             logits = predict_logits(self.model, x, CHUNK)
         return logits.masked_fill(~known, NEVER)
@@ -158,9 +158,11 @@ class Lorm(ClientLearner[LormParams]):
         return network
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        told = received[TASK]["classes"]
-        nobody = np.zeros_like(told)
-        return with_told(labels, told if self.params.contrast == "task" else nobody)
+        reported = received[TASK]["classes"]
+        none_reported = np.zeros_like(reported)
+        return with_told(
+            labels, reported if self.params.contrast == "task" else none_reported
+        )
 
     def _grams(self, x: Tensor) -> Arrays:
         self.model.eval()

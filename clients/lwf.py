@@ -1,8 +1,8 @@
-"""LwF: on new samples, answer for old classes as the old model does.
+"""LwF: on new samples, the model answers for old classes as the old model does.
 
-Li and Hoiem, ECCV 2016, https://arxiv.org/abs/1606.09282, algorithm 1, as class-
-incremental comparisons use it (PyCIL, FACIL: one head, whose new logits alone are
-trained by labels) and as FedLwF federates it: the old model is the global one.
+Li and Hoiem, ECCV 2016, https://arxiv.org/abs/1606.09282, algorithm 1. This is its form
+in class-incremental comparisons (PyCIL, FACIL): one head, and labels train its new
+logits alone. As in FedLwF, the old model is the global one.
 """
 
 from torch import Tensor
@@ -18,10 +18,11 @@ from strategies.lwf import LwfParams
 
 
 class Lwf(Rehearsal[LwfParams]):
-    """Minimise ``CE(z_new, y) + strength * distillation(z_old, z*_old)``.
+    """A learner with the cross-entropy of new classes and distillation of old ones.
 
-    z are the logits of the new classes and of the old ones, z* those of the old model
-    for the same samples; `distillation_loss` says how it differs from the paper's.
+    The loss is ``CE(z_new, y) + strength * distillation(z_old, z*_old)``. z are the
+    logits of the new classes and of the old ones. z* are the old model's logits for the
+    same samples. `distillation_loss` says how it differs from the paper's.
     """
 
     memory_group = None
@@ -38,9 +39,9 @@ class Lwf(Rehearsal[LwfParams]):
     ) -> Tensor:
         params = self.params
         own = mask_logits(logits, self.new) if params.contrast == "new" else logits
-        found = mean_cross_entropy(own, labels, self.weights)
+        entropy = mean_cross_entropy(own, labels, self.weights)
         if self._taught is None:
-            return found
+            return entropy
         targets = self._taught.logits[rows][:, self.old]
         term = distillation_loss(logits[:, self.old], targets, params.temperature)
-        return found + params.strength * term
+        return entropy + params.strength * term

@@ -1,8 +1,8 @@
-"""Ensembles of matched networks, client side: train alone, predict together.
+"""Ensembles of matched networks, client side: clients train alone, predict together.
 
-One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175); the
-mean of what networks say is that of deep ensembles (Lakshminarayanan et al., NeurIPS
-2017, section 2.4).
+One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175). Deep
+ensembles also take the mean of networks' probabilities (Lakshminarayanan et al.,
+NeurIPS 2017, section 2.4).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,28 +35,32 @@ from strategies.analytic import sums as forms
 from strategies.matched_ensemble import HEADS, MatchedEnsembleParams
 
 _LEVEL = 0.2
-"""How likely a network that knows nothing is to be asked, at most."""
+"""The largest probability with which a network that only guesses is used."""
 _HEAD = "head."
-"""Before the names of a head's tensors, whatever task it is of."""
+"""The prefix of the names of a head's tensors, for a head of any task."""
 
 
 class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
-    """Learn each task with a network of its own; ask those of the same classes, too.
+    """A learner with a network for each task, which predicts with matching ones too.
 
-    A network is sent as its task ends, or later, if the server says that it is missing.
+    A network is sent when its task ends, or later, if the server says that it is
+    missing. The answer is the mean of several distributions over all classes. The
+    task's own network gives the first. Each other network that has learned some of the
+    task's classes gives one more. It divides the probability that the own network gives
+    to these classes among them; the others keep theirs. A network is used only if it is
+    better than chance on the task's validation samples. A binomial test at a level of
+    0.2 decides it.
 
-    A network that has learned some of a task's classes says how likely each of these
-    is, if it is one of them; how likely that is, and all others, the task's own says.
-    So each is a distribution over all classes, and the mean of them is the answer. Who
-    is no better than chance on the task's validation samples is not asked, whoever has
-    made it: a binomial test at a level of 0.2.
+    State, with t the number of a task of any client c:
 
-    State, with t the number of a task of any client c: ``base``, the body of the run's
-    first network; ``networks/c/t``, those that the client has, its own among them, with
-    the head as ``head.weight`` and ``head.bias``; ``same/T``, of its own task T, by
-    ``c/t`` the pairs of a class of T and of the other's that are the same, shape
-    (pairs, 2); ``valid/T``, its validation samples (``x`` and ``y``), for what comes
-    when the task has ended; ``optimizer``, as that of `LocalTraining`.
+    - ``base``: the body of the run's first network.
+    - ``networks/c/t``: the networks that the client has, also its own. The head is
+      ``head.weight`` and ``head.bias``.
+    - ``same/T``, for its own task T: by ``c/t`` the pairs of a class of T and the same
+      class of that task, shape (pairs, 2).
+    - ``valid/T``: validation samples of T (``x`` and ``y``), for networks that come
+      after the task.
+    - ``optimizer``: as in `LocalTraining`.
     """
 
     update_is_model = False
@@ -70,26 +74,26 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def answer_query(
         self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
     ) -> Payload:
-        """Sum over a task's samples; nothing where they are too few."""
+        """Sum over a task's samples; send nothing if the samples are too few."""
         if len(data.train.y) < self.params.min_samples:
             return {}
-        known = concat([data.train, data.valid])
+        samples = concat([data.train, data.valid])
         if self.model.single_head:
-            # Which classes there are is all that is needed, and their numbers tell.
-            h = np.zeros((len(known.y), self.model.features))
+            # In a single head class numbers match classes, so features are not needed.
+            h = np.zeros((len(samples.y), self.model.features))
         else:
             load(self.model, state["base"])
-            h = unit_features(self.model, known.x)
-        return {"sums": forms.exact(h, to_numpy(known.y), data.classes)}
+            h = unit_features(self.model, samples.x)
+        return {"sums": forms.exact(h, to_numpy(samples.y), data.classes)}
 
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         task, own = stage.task, self._own(stage.task)
-        told = dict(received)
-        missing = told.pop("meta", {}).get("missing", ())
-        state = {**state, **told}
+        groups = dict(received)
+        missing = groups.pop("meta", {}).get("missing", ())
+        state = {**state, **groups}
         if self.params.matching == "tested":
             valid = {"x": to_numpy(data.valid.x), "y": to_numpy(data.valid.y)}
             state[f"valid/{task}"] = valid
@@ -118,16 +122,16 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
         """Compute the logarithm of the mean of all probabilities."""
-        known = {**state, **received}
+        groups = {**state, **received}
         x = frozen_features(self.model, x)
-        own = known.get(self._own(task)) or self._fresh(known, task)
+        own = groups.get(self._own(task)) or self._fresh(groups, task)
         alone = softmax(self._logits(own, task, x), 1)
         answers = [alone]
-        asked = self._trusted(known, task) if self.params.ask == "matched" else ()
+        asked = self._trusted(groups, task) if self.params.ask == "matched" else ()
         for group, pairs in asked:
             mine, its = pairs.T
-            theirs = softmax(self._logits(known[group], task, x)[:, its], 1)
-            if torch.isfinite(theirs).all():  # anybody may have made it
+            theirs = softmax(self._logits(groups[group], task, x)[:, its], 1)
+            if torch.isfinite(theirs).all():  # any client may have sent it
                 answer = alone.clone()
                 answer[:, mine] = alone[:, mine].sum(1, keepdim=True) * theirs
                 answers.append(answer)
@@ -135,11 +139,11 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        known = {**state, **received}
-        own = known.get(self._own(task)) or self._fresh(known, task)
-        asked = self._trusted(known, task) if self.params.ask == "matched" else ()
-        found = [(known[group], pairs) for group, pairs in asked]
-        others = [(self._copied(network, task), pairs) for network, pairs in found]
+        groups = {**state, **received}
+        own = groups.get(self._own(task)) or self._fresh(groups, task)
+        asked = self._trusted(groups, task) if self.params.ask == "matched" else ()
+        trusted = [(groups[group], pairs) for group, pairs in asked]
+        others = [(self._copied(network, task), pairs) for network, pairs in trusted]
         return MatchedNetworks(self._copied(own, task), others)
 
     def _copied(self, network: Arrays, task: int) -> nn.Module:
@@ -149,29 +153,30 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def _own(self, task: int) -> str:
         return ClientTask(self.context.client, task).group("networks")
 
-    def _trusted(self, known: Payload, task: int) -> Iterator[tuple[str, Array]]:
-        """Yield the groups of networks that may answer for a task, and its classes.
+    def _trusted(self, groups: Payload, task: int) -> Iterator[tuple[str, Array]]:
+        """Yield the networks that may answer for some of a task's classes.
 
         Returns:
-            With each group the pairs of a class of the task and of the network's.
+            each network's group, with pairs of a class of the task and of the
+            network's.
         """
-        valid = known.get(f"valid/{task}")
+        valid = groups.get(f"valid/{task}")
         if valid is None:
             return
         y = np.asarray(valid["y"])
         x = to_torch(valid["x"], self.context.device)
-        for name, found in sorted(known.get(f"same/{task}", {}).items()):
-            if (group := f"networks/{name}") not in known:
+        for name, matches in sorted(groups.get(f"same/{task}", {}).items()):
+            if (group := f"networks/{name}") not in groups:
                 continue
-            pairs = np.array(found)
+            pairs = np.array(matches)
             mine, its = pairs.T
             rows = np.flatnonzero(np.isin(y, mine))
             if not len(rows):
                 continue
             seen = frozen_features(self.model, x[torch.from_numpy(rows)])
-            said = self._logits(known[group], task, seen)[:, its].argmax(1)
-            right = (mine[to_numpy(said)] == y[rows]).sum()
-            # How likely as many right answers are by guessing.
+            answers = self._logits(groups[group], task, seen)[:, its].argmax(1)
+            right = (mine[to_numpy(answers)] == y[rows]).sum()
+            # The value is the probability of as many right answers by guessing.
             if binom.sf(right - 1, len(rows), 1 / len(mine)) <= _LEVEL:
                 yield group, pairs
 
@@ -179,17 +184,17 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
     def _start(self, state: Payload, task: int) -> Arrays:
         """Choose the network that a new task begins with.
 
-        That which has most of its classes, and of several the last that was begun; rows
-        of the head that stand for none of them are fresh.
+        It is the network with most of the task's classes; of several the one begun
+        last. Rows of the head for other classes are fresh.
         """
         fresh = self._fresh(state, task)
         matched = self.params.start == "matched"
-        found = list(self._trusted(state, task)) if matched else []
-        if not found:
+        trusted = list(self._trusted(state, task)) if matched else []
+        if not trusted:
             return fresh
         group, (mine, its) = max(
-            ((group, pairs.T) for group, pairs in found),
-            key=lambda one: (len(one[1][0]), int(one[0].rpartition("/")[2])),
+            ((group, pairs.T) for group, pairs in trusted),
+            key=lambda match: (len(match[1][0]), int(match[0].rpartition("/")[2])),
         )
         network = dict(state[group])
         for name in ("head.weight", "head.bias"):
@@ -236,7 +241,7 @@ class MatchedNetworks(nn.Module):
     def __init__(
         self, own: nn.Module, others: Sequence[tuple[nn.Module, Array]]
     ) -> None:
-        """Take with each other network pairs of a class of the task and of its own."""
+        """Take the other networks, each with pairs of the task's class and its own."""
         super().__init__()
         self.own = own
         self.others = nn.ModuleList(network for network, _ in others)

@@ -1,12 +1,13 @@
-"""PODNet: what a network sees of a sample may not move far, at any of its stages.
+"""PODNet: outputs of a network's stages for a sample must not move far.
 
 Douillard et al., ECCV 2020, https://arxiv.org/abs/2004.13513, federated by averaging as
-FedET's tables have it (Liu et al., IJCAI 2023, section 4.1): the old model is the
-global one that came with the task. What follows the authors' code, where the paper
-leaves it open: proxies of old classes rest while a task is trained, and the balanced
-fine-tuning after it trains the proxies alone. They draw the proxies of a new class from
-the k-means of its features; here they are random and the same for all clients, since
-the centres of two clients have no common order in which they could be averaged.
+in FedET's tables (Liu et al., IJCAI 2023, section 4.1). The old model is the global one
+that came with the task. Where the paper leaves details open, they follow the authors'
+code. Proxies of old classes rest while a task is trained. The balanced fine-tuning
+after it trains the proxies alone. One detail differs. The authors draw the proxies of a
+new class from the k-means of its features. Here they are random and the same for all
+clients. The centres of two clients have no common order in which they could be
+averaged.
 """
 
 import copy
@@ -37,22 +38,23 @@ from strategies.podnet import PodNetParams
 
 BODY = "body."
 FINETUNE_RATE = 0.5
-"""Learning rate of the tuning as a multiple of the usual one."""
+"""The learning rate of the fine-tuning as a multiple of the usual one."""
 
 
 class PodNet(Rehearsal[PodNetParams]):
-    """Minimise ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
+    """A learner with the margin loss and distillation of maps and features.
 
-    Seen and new are numbers of classes; there is no distillation in a client's first
-    task. Trained on are the task's samples and those of the memory together.
+    The loss is ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
+    Seen and new are numbers of classes. A client's first task has no distillation. The
+    client trains on the task's samples and those of the memory together.
     """
 
     @override
     @classmethod
     def replace_heads(cls, model: MultiHeadModel, params: Params) -> None:
-        given = cast(PodNetParams, params)
+        podnet = cast(PodNetParams, params)
         model.heads = nn.ModuleList(
-            LocalSimilarity(model.features, model.classes, given.proxies, given.scale)
+            LocalSimilarity(model.features, model.classes, podnet.proxies, podnet.scale)
             for _ in model.heads
         )
 
@@ -84,8 +86,8 @@ class PodNet(Rehearsal[PodNetParams]):
         self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
     ) -> Tensor:
         margin = self.params.margin * self._head.scale
-        found = margin_loss(logits, labels, margin, self.weights)
-        return found + self.penalty(rows, hidden)
+        margin_term = margin_loss(logits, labels, margin, self.weights)
+        return margin_term + self.penalty(rows, hidden)
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
@@ -94,7 +96,7 @@ class PodNet(Rehearsal[PodNetParams]):
         with torch.no_grad(), stage_outputs(self._old_body) as old_maps:
             old_hidden = self._old_body(self.seen)
         params, spatial = self.params, spatial_distance(self._maps, old_maps)
-        # Half of equation 6's squared distance between features of length 1.
+        # This is half of equation 6's squared distance between features of length 1.
         flat = (1 - cosine_similarity(hidden, old_hidden, dim=1)).mean()
         total = params.spatial_strength * spatial + params.flat_strength * flat
         return self._weight * total
@@ -136,23 +138,24 @@ class PodNet(Rehearsal[PodNetParams]):
 
 
 class LocalSimilarity(GrowingHead):
-    """Logits ``eta * y_c``, where y_c is the similarity of a feature h and class c.
+    """A head with logits ``eta * y_c``, where y_c is the similarity of h and class c.
 
-    A class is a few proxies, and a feature is compared with the nearest of them most.
-    With the cosines ``a_k = <theta_ck, h>`` of h and the K proxies of a class, ``y_c =
-    sum_k softmax(a)_k a_k``. The authors' code has ``2 a - 2``, minus the squared
-    distance of unit vectors, in the place of a; a sharper softmax is the difference.
+    A class has a few proxies, and the one nearest to a feature counts most. With the
+    cosines ``a_k = <theta_ck, h>`` of h and the K proxies of a class, ``y_c = sum_k
+    softmax(a)_k a_k``. In the place of a, the authors' code has ``2 a - 2``, minus the
+    squared distance of unit vectors. The difference is a sharper softmax.
 
     Attributes:
         proxies: theta, shape (classes, K, features).
         scale: eta, shape (1,); learned.
-        resting: bool, shape (classes,): whose proxies are not trained; None for none.
+        resting: bool, shape (classes,): the classes whose proxies are not trained; None
+            for none.
     """
 
     resting: Tensor | None = None
 
     def __init__(self, features: int, classes: int, proxies: int, scale: float) -> None:
-        """Draw K proxies a class, of length 1 in the mean square; eta is ``scale``."""
+        """Draw K proxies a class, of mean square length 1; eta is ``scale``."""
         super().__init__()
         drawn = torch.randn(classes, proxies, features) / features**0.5
         self.proxies = nn.Parameter(drawn)
@@ -179,11 +182,11 @@ def margin_loss(
 ) -> Tensor:
     """Compute the mean of equation 9, the NCA loss with a margin and hinge.
 
-    ``max(0, log sum_{c != y} exp(z_c) - (z_y - margin))``: the right class is compared
-    with all others and not with itself. In the authors' code the margin is subtracted
-    from every class, and so from none, and nothing is cut off at 0; here it is as
-    printed. Closed classes count nothing. Samples are weighted by ``weights`` of their
-    classes, shape (classes,), where there are some.
+    The loss is ``max(0, log sum_{c != y} exp(z_c) - (z_y - margin))``: the right class
+    is compared with all others, not with itself. This is the printed form. The authors'
+    code subtracts the margin from every class, and so from none, and it has no hinge.
+    Closed classes do not count. ``weights`` of classes, shape (classes,), weigh the
+    samples, if present.
     """
     own = labels[:, None]
     others = logits.scatter(1, own, CLOSED).logsumexp(1)
@@ -195,32 +198,32 @@ def margin_loss(
 
 
 def stages(body: nn.Module) -> list[nn.Module]:
-    """List the parts of a body, one after the other, that have a 2-D convolution.
+    """List the parts of a body, in order, that have a 2-D convolution.
 
-    A part is a block or a layer; sequences are looked into.
+    A part is a block or a layer. Sequences are searched for their parts.
     """
-    found = []
+    parts = []
     for part in body.children():
         if isinstance(part, nn.Sequential):
-            found += stages(part)
+            parts += stages(part)
         elif any(isinstance(module, nn.Conv2d) for module in part.modules()):
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 @contextmanager
 def stage_outputs(body: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield a list in which are, after each call of ``body``, the maps of that call.
+    """Yield a list that has, after each call of ``body``, the maps of that call.
 
-    These are what its `stages` return, of shape (batch, channels, height, width); what
-    has another shape is none.
+    Maps are the outputs of its `stages` of shape (batch, channels, height, width).
+    Outputs of another shape are no maps.
     """
     maps: list[Tensor] = []
 
-    def begin(module: nn.Module, given: object) -> None:
+    def begin(module: nn.Module, inputs: object) -> None:
         maps.clear()
 
-    def note(module: nn.Module, given: object, output: Tensor) -> None:
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
         if output.ndim == 4:
             maps.append(output)
 
@@ -237,8 +240,8 @@ def spatial_distance(maps: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor | 
     """Compute POD-spatial: the mean over stages and samples; 0 without any stage.
 
     A map (batch, channels, height, width) is summed over its width, and over its
-    height; both sums together are one vector. As in the authors' code, and not in
-    equations 3 to 5, the values of a map are squared before, the vector has length 1,
+    height; both sums together are one vector. Three details follow the authors' code
+    and not equations 3 to 5. A map's values are squared first, the vector has length 1,
     and the distance is not squared.
     """
     distances = [

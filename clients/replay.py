@@ -1,12 +1,12 @@
-"""Replay: a few samples of each old task are trained on again with every new one.
+"""Replay: training replays a few samples of each old task with every new one.
 
-De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076, as FedET
-(Liu et al., IJCAI 2023, section 4.1) federates it: every client keeps a fraction gamma
-of its samples; or, with ``budget`` fixed, a number of them in all. With ``strength``
-above 0 it is the baseline "regularization + replay" of Huang et al., NAACL 2021,
-https://arxiv.org/abs/2104.05489: an L2 term on the hidden state of the classifier,
-between the old and the new model. In a federation the old model is the one that the
-client received for the round.
+De Masson d'Autume et al., NeurIPS 2019, https://arxiv.org/abs/1906.01076. As FedET (Liu
+et al., IJCAI 2023, section 4.1) federates it, every client keeps a fraction gamma of
+its samples. With ``budget`` fixed it keeps a number of samples in all. With
+``strength`` above 0 the method is the baseline "regularization + replay" of Huang et
+al., NAACL 2021, https://arxiv.org/abs/2104.05489. That adds an L2 term on the
+classifier's hidden state, between the old and the new model. In a federation the old
+model is the one that the client received for the round.
 """
 
 from torch import Tensor
@@ -23,10 +23,10 @@ from strategies.replay import ReplayParams
 
 
 class Replay(Rehearsal[ReplayParams]):
-    """Minimise the loss over the task's samples and those of the memory together.
+    """A learner that trains on the task's samples and those of the memory together.
 
-    From a client's second task on ``strength * mean (h - h_received)^2`` is added,
-    where h is the body's output for a sample; the mean is over samples and features.
+    From a client's second task on ``strength * mean (h - h_received)^2`` is added. Here
+    h is the body's output for a sample, and the mean is over samples and features.
     """
 
     has_teacher = False
@@ -50,8 +50,8 @@ class Replay(Rehearsal[ReplayParams]):
     def remember(self, turn: Turn) -> Arrays:
         if self.params.budget == "fixed":
             return super().remember(turn)
-        # A task counts once: its samples stay the same over rounds, also where its
-        # first round was repeated, or the client did not take part in it.
+        # A task counts once: its samples stay the same over rounds, even if its first
+        # round was repeated, or the client missed it.
         task, share = turn.stage.task, self.params.buffer_fraction
         memory, seed = self.memory(turn), memory_seed(self.context, task)
         return remember_fraction(memory, turn.data.train, share, seed, task=task)

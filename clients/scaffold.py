@@ -1,7 +1,7 @@
-"""SCAFFOLD, client side: what is known of the drift is taken out of each gradient.
+"""SCAFFOLD, client side: control variates remove the known drift from each gradient.
 
-Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378, algorithm 1. Symbols:
-x is the received ``base``, y_i what is trained from it, c the received ``control``, c_i
+Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378, algorithm 1. Symbols: x
+is the received ``base``, y_i the model trained from it, c the received ``control``, c_i
 the client's own.
 """
 
@@ -24,15 +24,17 @@ CHUNK = 512
 
 
 class Scaffold(LocalTraining[ScaffoldParams]):
-    """Take steps along ``g_i(y_i) - c_i + c``; then let c_i be a mean of the g_i.
+    """A learner whose steps go along ``g_i(y_i) - c_i + c``.
 
-    By SGD without momentum the mean over the steps is the ``c_i - c + (x - y_i) / (K
-    rate)`` of option II. It is made of the gradients themselves, so that it is one by
-    any optimizer: momentum, weight decay, a rate that falls within a round and Adam's
-    metric would go into that quotient, and are no drift. Adam takes the corrected
-    gradient for the gradient; of that the paper says nothing.
+    After a round c_i becomes a mean of the g_i. By SGD without momentum this is the
+    ``c_i - c + (x - y_i) / (K rate)`` of option II. Here the mean is computed from the
+    gradients, so that it is one by any optimizer. Momentum, weight decay, a rate that
+    falls within a round and Adam's metric would enter that quotient, and they are no
+    drift. Adam takes the corrected gradient as its gradient; the paper does not treat
+    Adam.
 
-    State besides: ``control``, c_i by shared parameter, kept over tasks.
+    State beside that of `LocalTraining`: ``control``, c_i by shared parameter, kept
+    over tasks.
     """
 
     training_only = ("control",)
@@ -57,7 +59,7 @@ class Scaffold(LocalTraining[ScaffoldParams]):
 
     @override
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        # Its gradient is the correction, and its value 0 where the round starts.
+        # The term's gradient is the correction. Its value is 0 at the round's start.
         terms = (((w - x) * c).sum() for w, x, c in self._terms)
         return super().penalty(rows, hidden) + sum(terms)
 
@@ -65,7 +67,7 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     def after_step(self, step_size: StepSize) -> None:
         self._steps += 1
         for name, weight in self._weights.items():
-            assert weight.grad is not None  # the penalty has one for each
+            assert weight.grad is not None  # the penalty has a gradient for each
             self._sums[name] += weight.grad
 
     @override
@@ -84,29 +86,29 @@ class Scaffold(LocalTraining[ScaffoldParams]):
         return super().finish(turn, state, replace(update, payload=payload))
 
     def _gradients(self, turn: Turn) -> dict[str, Tensor]:
-        """Compute the mean gradient over examples at x, by name; none without any."""
+        """Compute the mean gradient over examples at x, by name; empty for none."""
         load(self.model, turn.received["base"])
         load(self.model, turn.state.get("heads", {}))
         self.model.eval()
         weights, examples = self._weights, turn.data.train
         total = {name: torch.zeros_like(w) for name, w in weights.items()}
-        of_classes: Tensor | None = None
+        by_class: Tensor | None = None
         if self.training(turn.stage).balanced and len(examples.y):
-            # That of balanced batches is the same in expectation.
-            of_classes = class_weights(examples.y, self.model.classes)
+            # Balanced batches have the same gradient in expectation.
+            by_class = class_weights(examples.y, self.model.classes)
         for x, y in batches(examples, CHUNK, seed=None):
             logits = self.model(x, turn.stage.task)
-            loss = cross_entropy(logits, y, of_classes, reduction="sum")
+            loss = cross_entropy(logits, y, by_class, reduction="sum")
             loss = loss / len(examples.y)
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, list(weights.values()), materialize_grads=True
             )
-            for name, gradient in zip(weights, found, strict=True):
+            for name, gradient in zip(weights, gradients, strict=True):
                 total[name] += gradient
         return total if len(examples.y) else {}
 
     def _of(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Take tensors of the weights; zeros in place of those that there are not."""
+        """Convert arrays to tensors of the weights; zeros where an array is missing."""
         return {
             name: to_torch(arrays[name], self.context.device)
             if name in arrays

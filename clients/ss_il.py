@@ -1,13 +1,13 @@
-"""SS-IL: new classes and old ones compete among themselves only.
+"""SS-IL: new classes compete among themselves only, and so do old ones.
 
 Ahn et al., ICCV 2021, https://arxiv.org/abs/2003.13947: a separated softmax,
-distillation task by task, and batches in which new samples and those of the memory
-stand in one ratio. Averaged as FedET's tables do (Liu et al., IJCAI 2023).
+distillation task by task, and a fixed ratio of new and replayed samples in a batch. The
+average is that of FedET's tables (Liu et al., IJCAI 2023).
 
-The authors' code normalises both parts of a batch together where a network normalises
-by batches, divides the rate by the number of the task, and ends an epoch with the
-memory if that is the shorter. Here each part is normalised by itself, the rate is that
-of the run, and samples of the memory are drawn anew for each step.
+The authors' code normalises both parts of a batch together where a network has batch
+normalisation. It divides the rate by the number of the task, and an epoch ends with the
+memory if that is shorter. Here each part is normalised by itself, the rate is that of
+the run, and samples of the memory are drawn anew for each step.
 """
 
 import numpy as np
@@ -31,14 +31,14 @@ TASKS, STORED = "memory/tasks", "augment-stored"
 
 
 class SsIl(Rehearsal[SsIlParams]):
-    """Minimise ``CE_new + CE_old + strength * sum_s distillation_s``.
+    """A learner that minimises ``CE_new + CE_old + strength * sum_s distillation_s``.
 
-    The first two are over new samples among new classes and over samples of the memory
-    among old classes, the mean over both; the third is over the classes of each old
-    task s by themselves, for all samples.
+    The first term is over new samples among new classes, the second over samples of the
+    memory among old classes. Their mean is over both. The third is over the classes of
+    each old task s by themselves, for all samples.
 
-    State besides: ``memory/tasks``: in which task each class was first met, int64,
-    shape (classes,), -1 for none.
+    State beside that of `Rehearsal`: ``memory/tasks`` has the task in which each class
+    was first met, int64, shape (classes,), -1 for none.
     """
 
     @override

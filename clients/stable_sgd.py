@@ -1,8 +1,8 @@
-"""Stable SGD: wide minima by large first steps that get smaller from task to task.
+"""Stable SGD: a large learning rate that falls from task to task widens minima.
 
-Mirzadeh et al., NeurIPS 2020, https://arxiv.org/abs/2006.06958, section 4: a large
-learning rate that decays, small batches and dropout widen the minima of tasks, so that
-later tasks raise their losses less.
+Mirzadeh et al., NeurIPS 2020, https://arxiv.org/abs/2006.06958, section 4. A large
+learning rate that decays, small batches and dropout widen the minima of tasks. So later
+tasks raise the losses of earlier ones less.
 """
 
 from dataclasses import replace
@@ -19,10 +19,10 @@ S = TypeVar("S", bound=StableSgdParams)
 
 
 class StableSgd(LocalTraining[S]):
-    """Train task t at the rate ``max(rate * gamma^t, minimum_rate)``, t from 0.
+    """A learner with the rate ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
 
-    The authors' code counts tasks from 1, so that its first task has ``rate * gamma``,
-    and makes a new optimizer in each epoch; here the momentum is kept between the
+    The authors' code counts tasks from 1, so that its first task has ``rate * gamma``.
+    It creates a new optimizer in each epoch; here the momentum is kept between the
     rounds of a task.
     """
 

@@ -1,8 +1,8 @@
 """Single-task learning: a fresh model for each task, the bound without transfer.
 
-Named STL in the FedWeIT paper, tables 1 and 2. With several networks for each task, a
-deep ensemble (Lakshminarayanan et al., NeurIPS 2017, section 2.4): they begin alike,
-and differ by the order in which they see the samples.
+The FedWeIT paper calls it STL, tables 1 and 2. With several networks for each task it
+is a deep ensemble (Lakshminarayanan et al., NeurIPS 2017, section 2.4). The networks
+begin alike, and differ by the order in which they see the samples.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ _TRAINED = ("heads", "optimizer")
 
 
 class SingleTask(ClientLearner[StlParams]):
-    """Nothing is forgotten and nothing is reused.
+    """A learner of a fresh model for each task: it forgets nothing and reuses nothing.
 
-    State: ``base`` (the untrained model), ``base/T``, the model of task T, and what
-    `LocalTraining` keeps. Of the m-th network beside the first all groups end in
+    State: ``base`` (the untrained model), ``base/T``, the model of task T, and the
+    groups of `LocalTraining`. All groups of the m-th network after the first end in
     ``/m``.
     """
 
@@ -52,9 +52,9 @@ class SingleTask(ClientLearner[StlParams]):
             own["heads"] = {**fresh, **own.get("heads", {})}
             body = _body(state, task, member)
             after, update = self._member(member).train(own, body, stage, data)
-            found = {name: after[name] for name in _TRAINED}
-            found[f"base/{task}"] = update.payload["base"]
-            kept |= {name + _ending(member): arrays for name, arrays in found.items()}
+            groups = {name: after[name] for name in _TRAINED}
+            groups[f"base/{task}"] = update.payload["base"]
+            kept |= {name + _ending(member): arrays for name, arrays in groups.items()}
         return kept, Update({}, update.num_examples, update.metrics)
 
     @override
@@ -68,7 +68,7 @@ class SingleTask(ClientLearner[StlParams]):
             logits.append(self._member(member).predict(own, body, task, x))
         if len(logits) == 1:
             return logits[0]
-        return mean_answer([softmax(one, 1) for one in logits])
+        return mean_answer([softmax(answers, 1) for answers in logits])
 
     @override
     def predictor(
@@ -92,7 +92,7 @@ class SingleTask(ClientLearner[StlParams]):
 
 
 class Ensemble(nn.Module):
-    """The logarithm of the mean of networks' probabilities."""
+    """An ensemble: the logarithm of the mean of its networks' probabilities."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         """Take one network or more, from inputs to logits."""
@@ -105,7 +105,7 @@ class Ensemble(nn.Module):
 
 
 def mean_answer(answers: Sequence[Tensor]) -> Tensor:
-    """Compute the logarithm of the mean of probabilities, `CLOSED` for none.
+    """Compute the logarithm of the mean of probabilities, `CLOSED` where it is 0.
 
     Args:
         answers: one or more of shape (batch, classes).
@@ -115,7 +115,7 @@ def mean_answer(answers: Sequence[Tensor]) -> Tensor:
 
 
 def _trained(state: Payload, member: int) -> dict[str, Arrays]:
-    """Take out what `LocalTraining` keeps of a network."""
+    """Select the groups of `LocalTraining` for one network."""
     groups = {name: name + _ending(member) for name in _TRAINED}
     return {name: state[group] for name, group in groups.items() if group in state}
 

@@ -1,4 +1,4 @@
-"""TARGET, client side: new classes by their labels, old ones by the server's samples.
+"""TARGET, client side: labels teach new classes, the server's samples old ones.
 
 Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937: the clients' loss.
 """
@@ -26,14 +26,14 @@ from strategies.target.trainer import inputs
 
 
 class OldSamples(NamedTuple):
-    """The server's samples, as a round of training takes them.
+    """The server's synthetic samples, as a round of training takes them.
 
     Attributes:
-        x: as the model takes them, shape (N, C, H, W).
-        logits: what the old model says of them, shape (N, old classes).
+        x: inputs of the model, shape (N, C, H, W).
+        logits: the old model's answers, shape (N, old classes).
         labels: int64, places of these logits in the head.
-        closed: bool, (classes,): those that the client has no examples of.
-        batches: rows, without end.
+        closed: bool, (classes,): old classes without examples at this client.
+        batches: rows of batches, without end.
     """
 
     x: Tensor
@@ -44,16 +44,17 @@ class OldSamples(NamedTuple):
 
 
 class SyntheticRehearsal(LocalTraining[P]):
-    """Train on a task beside samples of old classes that the server has made.
+    """A learner that trains beside the server's synthetic samples of old classes.
 
-    State besides: all groups ``memory/...`` as they were received.
+    State beside that of `LocalTraining`: all groups ``memory/...`` as they were
+    received.
 
     Attributes:
         memory: these groups.
         old: the samples; None where there is nothing to train.
     """
 
-    # Sent anew for each task.
+    # The server sends the memory anew for each task.
     temporary_state = (*LocalTraining.temporary_state, "memory")
     training_only = ("memory",)
     memory: Payload
@@ -61,8 +62,8 @@ class SyntheticRehearsal(LocalTraining[P]):
 
     @override
     def begin(self, turn: Turn) -> Examples:
-        known = {**turn.state, **turn.received}
-        self.memory = {g: known[g] for g in known if g.startswith("memory/")}
+        groups = {**turn.state, **turn.received}
+        self.memory = {g: groups[g] for g in groups if g.startswith("memory/")}
         self.old = self._old_samples(turn)
         return super().begin(turn)
 
@@ -74,7 +75,7 @@ class SyntheticRehearsal(LocalTraining[P]):
 
     @abstractmethod
     def beside(self, samples: int, examples: int) -> int:
-        """Say how many samples stand beside a batch of examples."""
+        """Choose the number of synthetic samples beside a batch of examples."""
 
     def _old_samples(self, turn: Turn) -> OldSamples | None:
         context, y = self.context, turn.data.train.y
@@ -105,12 +106,12 @@ def _batches(count: int, size: int, smallest: int, seed: int) -> Iterator[Tensor
 
 
 class Target(SyntheticRehearsal[TargetParams]):
-    """Minimise CE of the new classes plus ``alpha`` * KL(old || new) on the samples.
+    """A learner that minimises CE of new classes plus ``alpha`` * KL(old || new).
 
-    The cross-entropy is over the logits of the new classes alone, and of old ones that
-    come back; the divergence over those of the old ones. An epoch goes through the
-    samples once. The authors' code shifts and mirrors images; here examples are what
-    the run augments them to, and the server's samples stay as they are.
+    The cross-entropy is over the logits of the new classes, and of old ones that come
+    back. The divergence is over the logits of old classes. An epoch goes through the
+    samples once. The authors' code shifts and mirrors images. Here examples are
+    augmented as the run says, and the server's samples stay as they are.
     """
 
     @override
@@ -126,8 +127,8 @@ class Target(SyntheticRehearsal[TargetParams]):
         if old is None:
             return super().loss(logits, labels, rows, hidden)
         chosen = next(old.batches)
-        found = self.model(old.x[chosen], 0)[:, old.labels]
-        kept = softened_kl(found, old.logits[chosen], params.temperature).mean()
+        logits_of_old = self.model(old.x[chosen], 0)[:, old.labels]
+        kept = softened_kl(logits_of_old, old.logits[chosen], params.temperature).mean()
         opened = logits.masked_fill(old.closed, CLOSED)
         new = mean_cross_entropy(opened, labels, self.weights)
         return new + params.alpha * kept

@@ -1,1 +1,1 @@
-"""Server sides of the algorithms, one file or room each, with their declarations."""
+"""The server sides of the algorithms, one file or folder each, and declarations."""

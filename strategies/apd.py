@@ -1,7 +1,7 @@
-"""APD: declaration and hyper-parameters; all of it happens on the client.
+"""APD: declaration and hyper-parameters; the client does all the work.
 
-Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432. In a federation it is a client
-that learns alone, as in the tables of FedWeIT (Yoon et al., ICML 2021).
+Yoon et al., ICLR 2020, https://arxiv.org/abs/1902.09432. In a federation each client
+learns alone, as in the tables of FedWeIT (Yoon et al., ICML 2021).
 """
 
 from typing import Self
@@ -20,29 +20,30 @@ class ApdParams(Params):
     """
 
     lambda1: float = Field(4e-4, ge=0)
-    """Weight of the sparsity of adapters (the paper's tau), at least 0."""
+    """The weight of the sparsity of adapters (the paper's tau), at least 0."""
     lambda2: float = Field(100.0, ge=0)
-    """Weight of keeping old tasks where they were, at least 0."""
+    """The weight of the penalty that keeps old tasks as they were, at least 0."""
     weight_decay: float = Field(1e-4, ge=0)
-    """Weight of the halved squares of the task's adapters and masks, in the first task
-    of the shared weights too, at least 0."""
+    """The weight of the halved squares of the task's adapters and masks, at least 0. In
+    the first task the shared weights are included."""
     threshold: float = Field(4e-4, ge=0)
-    """Entries of adapters up to this magnitude are dropped when a task ends, at least
-    0."""
+    """The magnitude up to which entries of adapters are dropped when a task ends, at
+    least 0."""
     initial_adapter: float = Field(0.5, ge=0, le=1)
-    """Adapters of a new task start as this multiple of the shared weights, in [0, 1]:
-    1 in the authors' code, 1/2 in that of FedWeIT's authors, with which a network
-    starts with the weights of its initialisation."""
+    """The multiple of the shared weights at which adapters of a new task start, in [0,
+    1]. It is 1 in the authors' code. It is 1/2 in that of FedWeIT's authors, where a
+    network starts with its initial weights."""
     mask_rate: float = Field(1.0, ge=0)
-    """Factor on the learning rate for masks, at least 0."""
+    """The factor on the learning rate for masks, at least 0."""
     consolidate_every: int = Field(5, ge=0)
-    """New tasks after which adapters are clustered (the paper's s), at least 0; 0 for
-    never."""
+    """The number of new tasks after which adapters are clustered (the paper's s), at
+    least 0; 0 for never."""
     groups: int = Field(2, ge=1)
-    """Clusters that each consolidation adds (the paper's k), at least 1."""
+    """The number of clusters that each consolidation adds (the paper's k), at least
+    1."""
     gap: float = Field(0.01, ge=0)
-    """Entries of a cluster's adapters that lie within this become one that its tasks
-    share (the paper's beta), at least 0."""
+    """The largest difference of a cluster's adapters, by entry, at which the entry
+    becomes one that its tasks share (the paper's beta), at least 0."""
 
     @model_validator(mode="after")
     def _check_groups(self) -> Self:

@@ -1,4 +1,4 @@
-"""BiC: the mean of the clients' networks and of what corrects their heads.
+"""BiC: the mean of the clients' networks and of the corrections of their heads.
 
 Wu et al., CVPR 2019, https://arxiv.org/abs/1905.13260.
 """
@@ -17,18 +17,19 @@ from strategies.fedavg import FedAvg
 class BicParams(MemoryParams):
     """Hyper-parameters of BiC; temperature and the fraction held out are the paper's.
 
-    The second stage's epochs and rate are ours.
+    The second stage's epochs and rate are our choice.
     """
 
     temperature: float = Field(2.0, gt=0)
-    """What logits are divided by in the distillation, above 0 (T)."""
+    """The number that divides logits in the distillation, above 0 (T)."""
     held_out: float = Field(0.1, gt=0, lt=1)
-    """Fraction of the memory's samples of a class, one at least, that the second stage
-    has for itself, and as many of each new class; in (0, 1)."""
+    """The fraction of a class's samples in the memory, at least one sample, that only
+    the second stage uses; in (0, 1). It uses as many samples of each new class."""
     bias_epochs: int = Field(100, ge=0)
-    """Passes of the second stage over the samples held out; 0 for no second stage."""
+    """The number of passes of the second stage over the samples held out; 0 for no
+    second stage."""
     bias_rate: float = Field(0.01, gt=0)
-    """Learning rate of the second stage, above 0."""
+    """The learning rate of the second stage, above 0."""
 
 
 ALGORITHM = class_incremental(
@@ -42,7 +43,7 @@ ALGORITHM = class_incremental(
 
 
 class Bic(FedAvg):
-    """Keep one global model, and a scale and a shift for each logit."""
+    """A strategy with one global model, and a scale and a shift for each logit."""
 
     groups = {**FedAvg.groups, "bias": Group(mean=True)}
 

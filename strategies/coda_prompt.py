@@ -1,10 +1,11 @@
 """CODA-Prompt, server side: a task's components and head rows are averaged.
 
 Smith et al., CVPR 2023, https://arxiv.org/abs/2211.13218, section 4, as their released
-code computes; clients are averaged after fed-mammoth (https://arxiv.org/abs/2410.17961,
-where it is a baseline). There the whole pool and head travel. All but the components of
-the current task, and the rows of its classes, are the same for all clients, and their
-mean is what they were: here they stay where they are.
+code computes. The average over clients follows fed-mammoth
+(https://arxiv.org/abs/2410.17961, where the method is a baseline). There the whole pool
+and head travel. All clients have the same values except for the components of the
+current task and the rows of its classes. The mean does not change these values, so here
+they do not travel.
 """
 
 import math
@@ -43,8 +44,8 @@ class CodaPromptParams(Params):
     """Hyper-parameters of CODA-Prompt; those of the prompts are the model's."""
 
     ortho_weight: float = Field(0.0, ge=0)
-    """Weight of what keeps components orthogonal, at least 0: the paper's lambda, the
-    code's mu."""
+    """The weight of the penalty that keeps components orthogonal, at least 0: the
+    paper's lambda, the code's mu."""
 
 
 ALGORITHM = Algorithm(
@@ -85,7 +86,7 @@ def finished_prompts(payload: Payload) -> list[str]:
 
 
 def learned_prompts(payload: Payload) -> list[str]:
-    """List the groups that have been trained; the last one may be the current's."""
+    """List the trained groups; the last one may be the current task's."""
     now = [NOW] if count_in(payload[TASK], "rounds") else []
     return [*finished_prompts(payload), *now]
 
@@ -99,21 +100,21 @@ def rows_of(heads: Arrays, classes: Array) -> dict[str, SparseArray]:
 
 
 def rows_classes(rows: Arrays) -> Array:
-    """List the classes whose rows are given, int64, ascending."""
+    """List the classes of rows, int64, ascending."""
     return cast(SparseArray, rows[BIAS]).indices
 
 
 def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array:
-    """Draw orthonormal rows that are orthogonal to old ones, which need not be.
+    """Draw orthonormal rows that are orthogonal to old rows.
 
-    By QR: subtracting projections on old rows one by one, as the released code does,
-    leaves new rows that are not orthogonal to them once training has turned these.
-    Where the width has no room for all, the oldest rows are left out.
+    The function uses QR. The released code subtracts projections on old rows one by
+    one. Once training has turned the old rows, that leaves new rows that are not
+    orthogonal to them. If the width has no room for all rows, the oldest are left out.
 
     Args:
-        old: shape (rows, width).
-        number: of new rows, at most the width.
-        rng: of what is drawn.
+        old: shape (rows, width); the rows need not be orthonormal.
+        number: number of new rows, at most the width.
+        rng: source of the random numbers.
 
     Returns:
         float32, shape (number, width).
@@ -129,17 +130,21 @@ def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array
 
 
 class CodaPrompt(ServerStrategy[CodaPromptParams]):
-    """Keep the components of each task, and one head.
+    """A strategy that keeps the components of each task, and one head.
 
-    A client receives those of finished tasks once, likewise the rows of their classes
-    (``heads/old``), and in each round the current ones (``prompts/now``, ``heads/now``:
-    rows of classes that some client has told of). It sends ``prompts`` and ``heads``,
-    the rows of its classes.
+    A client receives the components of finished tasks once, likewise the rows of their
+    classes (``heads/old``). In each round it receives the current components
+    (``prompts/now``) and the rows of classes that some client has reported
+    (``heads/now``). It sends ``prompts`` and ``heads``, the rows of its classes.
 
-    State: ``prompts/T`` of each finished task T and of ``now``; ``heads``, whole;
-    ``meta/learned`` (``task``, int64, (classes,): the last one in which a row was
-    learned, -1 for none); ``meta/held``, and ``meta/task`` (``rounds``, int64, of the
-    current task so far; ``finished``).
+    State:
+
+    - ``prompts/T`` of each finished task T and of ``now``.
+    - ``heads``: the whole head.
+    - ``meta/learned``: ``task``, int64, (classes,), the last task in which a row was
+      learned, -1 for none.
+    - ``meta/held``, and ``meta/task`` (``rounds``, int64, of the current task so far;
+      ``finished``).
     """
 
     groups = {}  # no mean: a task has to end for all before another begins
@@ -224,7 +229,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
         return {**ended, **self._new_task(ended, finished + 1)}
 
     def _new_task(self, state: Payload, number: int) -> Payload:
-        """Begin a task: its components are orthonormal to all before."""
+        """Begin a task with components that are orthonormal to all earlier ones."""
         rng = np.random.default_rng(derive(self.context.seed, "coda-prompt", number))
         pools = dict[str, Array]()
         for name in sorted(state[NOW]):

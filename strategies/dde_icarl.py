@@ -15,19 +15,19 @@ from strategies.icarl import IcarlParams
 class DdeIcarlParams(IcarlParams):
     """Hyper-parameters of iCaRL with the distillation of causal effects.
 
-    Ten neighbours, 0.9 and 0.5 are in the authors' code. There alpha is then learned on
-    balanced samples; here it is a setting.
+    The authors' code has ten neighbours, 0.9 and 0.5. It then learns alpha on balanced
+    samples; here alpha is a setting.
     """
 
     neighbours: int = Field(10, ge=0)
-    """Samples of new classes, the nearest in the old model's features, that answer
-    together with a sample, at most (the paper's K); 0 leaves the colliding effect
-    out."""
+    """The most samples of new classes, nearest in the old model's features, that answer
+    together with a sample (the paper's K). 0 leaves the colliding effect out."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Share of the running sum of mean features that a step keeps, in [0, 1) (mu)."""
+    """The share of the running sum of mean features that a step keeps, in [0, 1)
+    (mu)."""
     removal: float = Field(0.5, ge=0, le=1)
-    """Share of a feature along that sum which predictions go without, in [0, 1]
-    (alpha); 0 leaves the momentum effect in."""
+    """The share of a feature's part along that sum that predictions leave out, in [0,
+    1] (alpha); 0 leaves the momentum effect in."""
 
     @model_validator(mode="after")
     def _neighbours_have_features(self) -> Self:

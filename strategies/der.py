@@ -13,14 +13,14 @@ class DerParams(MemoryParams):
     """Hyper-parameters of DER++; experience replay alone (FedER) has ``alpha`` 0."""
 
     memory_policy: MemoryPolicy = "reservoir"
-    """Which samples stay; the paper's are those of a reservoir."""
+    """The rule by which samples stay; the paper has a reservoir."""
     alpha: float = Field(0.3, ge=0)
-    """Weight of the stored logits, at least 0. The defaults of both weights are those
-    of the authors' library (Mammoth) for CIFAR-100 with 500 samples."""
+    """The weight of the stored logits, at least 0. The defaults of both weights are
+    those of the authors' library (Mammoth) for CIFAR-100 with 500 samples."""
     beta: float = Field(0.5, ge=0)
-    """Weight of the labels of stored samples, at least 0; 0 is DER."""
+    """The weight of the labels of stored samples, at least 0; 0 is DER."""
     replay_batch: int = Field(32, ge=1)
-    """Stored samples in a step, for each of the two terms, at least 1."""
+    """The number of stored samples in a step, for each of the two terms, at least 1."""
 
 
 ALGORITHM = class_incremental(

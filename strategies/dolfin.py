@@ -3,26 +3,28 @@
 Moussadek et al., 2025, https://arxiv.org/abs/2510.13567: InfLoRA (Liang and Li, CVPR
 2024, https://arxiv.org/abs/2404.00228) for a federation. Keys and values of all blocks
 of a frozen transformer learn ``dW = B A`` in each task. Symbols: A, shape (rank,
-inputs), is computed and then frozen; B, shape (outputs, rank), is trained; G is the
+inputs), is computed and then frozen; B, shape (outputs, rank), is trained. G is the
 Gram matrix ``X^T X / n`` of the n tokens X, shape (n, inputs), that enter a layer.
 
-Of InfLoRA, as its paper's idea and its released code say, are
+These parts are InfLoRA's, by its paper's idea and its released code:
 
 - A: the leading principal directions of the task's inputs outside of a subspace M;
-- its scale, and what clients train: B, and the head's rows of the task's classes;
+- A's scale, and what clients train: B, and the head's rows of the task's classes;
 - M (DualGPM): by the end of a task it holds a share of its inputs' energy.
 
-Of DOLFIN, whose text was not at hand beyond its summary and one page about it, are keys
-and values, and that adapters alone are averaged. Ours are
+These parts are DOLFIN's, whose text was not at hand beyond its summary and one page
+about it: the keys and values, and the average over adapters alone.
 
-- what tells the server of the inputs: clients send G and n, before a task and before
-  its last round. All measure with one model, so that A and M are those of all their
-  tokens in one place;
-- the energy, which is the sum of the squared inputs: eigenvalues of G. The released
-  code squares the singular values of G, which are these already. So its shares are of
-  fourth powers, and its A has the singular vectors of ``P G``, not of ``P X^T``;
-- that M is kept as a basis of its complement alone. DualGPM keeps the smaller of both;
-- that the share grows by a step, so that nobody has to know the number of tasks.
+These parts are our choice:
+
+- Clients tell the server of the inputs by G and n, before a task and before its last
+  round. All measure with one model. So A and M are those of all their tokens in one
+  place.
+- The energy is the sum of the squared inputs: eigenvalues of G. The released code
+  squares the singular values of G, which are these already. So its shares are of fourth
+  powers, and its A has the singular vectors of ``P G``, not of ``P X^T``.
+- M is kept as a basis of its complement alone. DualGPM keeps the smaller of both.
+- The share grows by a step, so that the number of tasks need not be known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,10 +74,10 @@ class DolfinParams(Params):
     """Hyper-parameters of DOLFIN; the rank is the model's."""
 
     energy: float = Field(0.9, gt=0, lt=1)
-    """Share of the first task's inputs, by their squares, that later tasks must leave
-    alone, in (0, 1). The default is ours."""
+    """The share of the first task's inputs, by their squares, that later tasks must
+    leave alone, in (0, 1). The default is our choice."""
     energy_step: float = Field(0.0, ge=0, lt=1)
-    """By how much ``energy`` grows with each later task, in [0, 1); above 1 it stays at
+    """The growth of ``energy`` with each later task, in [0, 1); above 1 it stays at
     1."""
 
 
@@ -104,29 +106,29 @@ ALGORITHM = Algorithm(
 def directions(gram: Array, free: Array, rank: int) -> Array:
     """Compute A, whose rows are orthogonal and of length ``1 / sqrt(3)``.
 
-    They are the leading eigenvectors of ``P G P``, where P projects on what is free; if
-    fewer than ``rank`` directions are free, the last rows are 0.
+    They are the leading eigenvectors of ``P G P``, where P projects on the free
+    subspace. If fewer than ``rank`` directions are free, the last rows are 0.
 
     Args:
         gram: G, shape (inputs, inputs).
         free: an orthonormal basis of the complement of M, shape (inputs, directions).
-        rank: of A, at least 1.
+        rank: number of rows of A, at least 1.
 
     Returns:
         float64, shape (rank, inputs).
     """
     _, vectors = _principal(gram, free)
-    found = np.zeros((rank, len(gram)))
+    matrix = np.zeros((rank, len(gram)))
     rows = (free @ vectors[:, :rank]).T
-    found[: len(rows)] = rows / np.sqrt(3)
-    return found
+    matrix[: len(rows)] = rows / np.sqrt(3)
+    return matrix
 
 
 def still_free(gram: Array, free: Array, energy: float) -> Array:
-    """Take out of what is free the fewest directions of a task (DualGPM).
+    """Remove the fewest directions of a task from the free subspace (DualGPM).
 
-    They are leading eigenvectors of ``P G P``. What stays free has at most ``1 -
-    energy`` of the trace of G.
+    They are leading eigenvectors of ``P G P``. The rest has at most ``1 - energy`` of
+    the trace of G.
 
     Args:
         gram: G, shape (inputs, inputs).
@@ -150,18 +152,20 @@ def _principal(gram: Array, free: Array) -> tuple[Array, Array]:
 # ---- the groups that travel
 
 ADAPTERS: Final = "adapters/now"
-"""B of each layer."""
+"""The group with B of each layer."""
 DIRECTIONS: Final = "directions/now"
-"""A of each pair of layers; 0 until clients have told of their inputs."""
+"""The group with A of each pair of layers; 0 until clients have sent grams."""
 GRAMS: Final = "grams"
-"""The `upper_half` of G of each pair, float32, and ``tokens``, int64: n."""
+"""The group with the `upper_half` of each pair's G, float32, and ``tokens``, int64:
+n."""
 CLASSES: Final = "meta/classes"
-"""``classes``, uint8, (classes,): those of the task that a client has samples of."""
+"""The group with ``classes``, uint8, (classes,): 1 for the task's classes at a
+client."""
 SUBSPACE: Final = "subspace"
 
 
 def unfit() -> ConfigError:
-    """Make the refusal of a model whose layers are no such pairs."""
+    """Build the error for a model whose layers are no such pairs."""
     return config_error(
         "model.layers",
         "layers with different inputs",
@@ -170,7 +174,7 @@ def unfit() -> ConfigError:
 
 
 def pair_of(layer: str) -> str:
-    """Name the pair of a layer, keys and values of a block, by its first."""
+    """Name the pair of a layer, keys and values of a block, by its first layer."""
     home, _, place = layer.rpartition(".")
     if not place.isdigit():
         raise unfit()
@@ -178,7 +182,7 @@ def pair_of(layer: str) -> str:
 
 
 def factors_of(payload: Payload, layer: str) -> dict[str, tuple[Array, Array]]:
-    """Look up A and B of a layer by task: those that are finished, and ``now``."""
+    """Look up A and B of a layer by task: all finished tasks, and ``now``."""
     tasks = [*map(str, range(count_in(payload[TASK], "finished"))), "now"]
     down, up = pair_of(layer) + DOWN, layer + UP
     return {
@@ -194,17 +198,22 @@ _MOST_TOKENS = 2**40
 
 
 class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
-    """Average B and the head's rows; compute A before a task, and M at its end.
+    """A strategy that averages B and head rows, and computes A and M of each task.
 
-    It asks for Gram matrices with the model that clients then train: until A is there,
-    and before a task's last round. A then stays for all of the task. A client receives
-    the factors of finished tasks once. It sends B, and of the head the rows of its own
-    classes and of those of the task that it was told of.
+    It computes A before a task, and M at its end. The server asks for Gram matrices
+    with the model that clients then train. It asks until A is there, and before a
+    task's last round. A then stays for all of the task.
+    A client receives the factors of finished tasks once. It sends B. It also sends the
+    head's rows of its own classes and of the task's classes that the server has named.
 
-    State: ``adapters/T`` and ``directions/T`` of each finished task T and of ``now``;
-    ``heads``; ``subspace`` (of each pair a basis of what is free); ``grams`` (of all
-    tokens, before a last round); ``meta/known``, ``meta/held``, and ``meta/task``
-    (``classes`` and ``finished``) as LoRM has them.
+    State:
+
+    - ``adapters/T`` and ``directions/T`` of each finished task T and of ``now``.
+    - ``heads``.
+    - ``subspace``: for each pair a basis of the free subspace.
+    - ``grams``: of all tokens, before a last round.
+    - ``meta/known``, ``meta/held``, and ``meta/task`` (``classes`` and ``finished``),
+      as in LoRM.
     """
 
     groups = {}  # no mean: a task has to end for all at once
@@ -260,8 +269,10 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        told = [np.asarray(answer[CLASSES]["classes"]) for answer in answers.values()]
-        new = {**state, TASK: _with_classes(state[TASK], np.any(told, axis=0))}
+        reported = [
+            np.asarray(answer[CLASSES]["classes"]) for answer in answers.values()
+        ]
+        new = {**state, TASK: _with_classes(state[TASK], np.any(reported, axis=0))}
         grams = _joined([answer[GRAMS] for answer in answers.values()])
         if not grams:
             return new
@@ -319,7 +330,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float]:
-        """Report for each pair of layers which share of its directions is taken."""
+        """Report the share of its directions that is taken, for each pair of layers."""
         return {
             f"subspace/{pair}": 1 - basis.shape[1] / basis.shape[0]
             for pair, basis in state[SUBSPACE].items()
@@ -335,9 +346,9 @@ def _new_task(ups: Arrays, downs: Arrays, task: int, none: Array) -> Payload:
 
 
 def _ended(state: Payload, params: DolfinParams) -> Payload:
-    """Take the task's inputs out of what is free, and begin another task.
+    """Remove the task's inputs from the free subspace, and begin another task.
 
-    Without an answer before its last round there is nothing to take out.
+    Without a reply before the task's last round nothing is removed.
     """
     task, free = count_in(state[TASK], "finished"), state[SUBSPACE]
     energy = min(params.energy + task * params.energy_step, 1.0)
@@ -376,7 +387,7 @@ def _with_classes(task: Arrays, more: Array) -> Arrays:
 
 
 def _joined(sent: Sequence[Arrays]) -> dict[str, Array]:
-    """Compute G of all tokens by pair, (inputs, inputs); nothing without tokens."""
+    """Compute G of all tokens by pair, (inputs, inputs); empty without tokens."""
     tokens = [count_in(grams, TOKENS) for grams in sent]
     if not sum(tokens):
         return {}

@@ -13,12 +13,13 @@ class EwcParams(Params):
     """Hyper-parameters of Elastic Weight Consolidation."""
 
     strength: float = Field(100.0, ge=0)
-    """Weight of the penalty, at least 0 (the paper's lambda)."""
+    """The weight of the penalty, at least 0 (the paper's lambda)."""
     decay: float = Field(1.0, ge=0, le=1)
-    """Share of the old Fisher information that a new task keeps, in [0, 1]; 1 sums over
-    all tasks."""
+    """The share of the old Fisher information that a new task keeps, in [0, 1]; 1 sums
+    over all tasks."""
     fisher_examples: int = Field(200, ge=1)
-    """Training examples from which it is estimated, at least 1."""
+    """The number of training examples that estimate the Fisher information, at least
+    1."""
 
 
 ALGORITHM = Algorithm(

@@ -1,12 +1,12 @@
 """Federated LoRA, server side: four rules for the mean of changes of low rank.
 
 Each linear layer of a frozen transformer has the weight ``W0 + B A``. Symbols: A, shape
-(rank, inputs), is ``NAME.down``, B, shape (outputs, rank), is ``NAME.up``; p_k is the
-share of client k, the last of which is K; a bar is the mean ``sum_k p_k (.)``.
+(rank, inputs), is ``NAME.down``. B, shape (outputs, rank), is ``NAME.up``. p_k is the
+share of client k, the last of which is K. A bar is the mean ``sum_k p_k (.)``.
 
 The mean of the clients' weights needs ``sum_k p_k B_k A_k``. The product of the means
-misses it by ``E = sum_k p_k (B_k - Bbar) (A_k - Abar)``, which is 0 where all clients
-have one of the factors in common. The rules, by the names of their papers:
+misses it by ``E = sum_k p_k (B_k - Bbar) (A_k - Abar)``. E is 0 where all clients have
+one of the factors in common. The rules, by the names of their papers:
 
 - ``mean``, FedIT (Zhang et al., ICASSP 2024, https://arxiv.org/abs/2305.05644): both
   factors are trained and averaged, and E is lost;
@@ -14,9 +14,8 @@ have one of the factors in common. The rules, by the names of their papers:
   stays as it is drawn from the run's seed, the same for all, and never travels;
 - ``alternating``, RoLoRA (Chen et al., 2025, https://arxiv.org/abs/2502.01755): B is
   trained in one round, A in the next;
-- ``residual``, FedEx-LoRA (Singhal et al., ACL 2025,
-  https://arxiv.org/abs/2410.09432): both are trained and averaged, and E is added to
-  W0.
+- ``residual``, FedEx-LoRA (Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432):
+  both are trained and averaged, and E is added to W0.
 
 In FedEx-LoRA clients count alike; here they count by their examples, as in all means.
 """
@@ -39,9 +38,9 @@ class FedLoraParams(Params):
     """Hyper-parameters of federated LoRA; the rank is the model's."""
 
     aggregation: Literal["mean", "frozen", "alternating", "residual"] = "alternating"
-    """The rule: the ``mean`` of both factors, which is not the mean of the weights;
-    or, exactly that, A ``frozen``, factors trained in ``alternating`` rounds, or the
-    ``residual`` of the mean added to the frozen weights."""
+    """The rule. The ``mean`` of both factors is not the mean of the weights. The other
+    rules give exactly that: A ``frozen``, factors trained in ``alternating`` rounds, or
+    the ``residual`` of the mean added to the frozen weights."""
 
 
 ALGORITHM = Algorithm(
@@ -60,8 +59,8 @@ ALGORITHM = Algorithm(
 # ---- the equations
 
 Matrices: TypeAlias = tuple[Array, ...]
-"""What is multiplied, as `Lora.fixed` has it: one matrix (outputs, inputs); or two, of
-shapes (k, inputs) and (outputs, k); () for 0."""
+"""The factors of a product, as in `Lora.fixed`: one matrix (outputs, inputs); or two,
+of shapes (k, inputs) and (outputs, k); () for 0."""
 
 
 def residual(
@@ -69,10 +68,10 @@ def residual(
 ) -> tuple[Array, Array]:
     """Factor E, which is ``sum_{k<K} p_k (B_k - Bbar) (A_k - A_K)``.
 
-    For as the ``p_k (B_k - Bbar)`` add up to 0, anything may be taken from all A_k
-    alike, and A_K leaves one client out. The factors are those of the singular value
-    decomposition, each with the roots of the values: they follow from E alone, so that
-    nobody can read single clients' factors from them.
+    The ``p_k (B_k - Bbar)`` add up to 0, so any matrix may be subtracted from all A_k
+    alike. A_K leaves one client out. The factors are those of the singular value
+    decomposition, each with the roots of the values. They follow from E alone, so they
+    do not show single clients' factors.
 
     Args:
         ups: B_k by client, at least two.
@@ -94,16 +93,16 @@ def residual(
     return roots[:, None] * back @ columns.T, rows @ turned * roots
 
 
-def add(known: Matrices, down: Array, up: Array) -> Matrices:
+def add(product: Matrices, down: Array, up: Array) -> Matrices:
     """Add ``up @ down`` to a product, in the form that has fewer numbers.
 
-    Once it is one matrix it stays one.
+    Once the product is one matrix it stays one.
     """
-    if len(known) == 1:
-        return (known[0] + up @ down,)
-    if known:
-        down = np.concatenate([known[0], down])
-        up = np.concatenate([known[1], up], axis=1)
+    if len(product) == 1:
+        return (product[0] + up @ down,)
+    if product:
+        down = np.concatenate([product[0], down])
+        up = np.concatenate([product[1], up], axis=1)
     small = down.size + up.size < len(up) * down.shape[1]
     return (down, up) if small else (up @ down,)
 
@@ -112,9 +111,10 @@ def add(known: Matrices, down: Array, up: Array) -> Matrices:
 
 ADAPTED: Final = "lora-transformer or lora-vit, whose changes are averaged"
 FIXED: Final = "adapters/fixed"
-"""The factors that nobody trains in this round."""
+"""The group of the factors that no client trains in this round."""
 RESIDUAL: Final = "adapters/residual"
-"""The sum of all E so far: of each layer its factors, or by the layer's name itself."""
+"""The group of the sum of all E so far: each layer's factors, or one matrix by the
+layer's name."""
 
 
 def adapted(names: Iterable[str]) -> list[str]:
@@ -124,24 +124,24 @@ def adapted(names: Iterable[str]) -> list[str]:
 
 def residual_of(payload: Payload, layer: str) -> Matrices:
     """Look up the sum of all E of a layer so far."""
-    known = payload.get(RESIDUAL, {})
+    arrays = payload.get(RESIDUAL, {})
     names = (layer,), (layer + DOWN, layer + UP)
-    found = next((forms for forms in names if forms[0] in known), ())
-    return tuple(np.asarray(known[name]) for name in found)
+    present = next((forms for forms in names if forms[0] in arrays), ())
+    return tuple(np.asarray(arrays[name]) for name in present)
 
 
 class FedLora(FedAvg):
-    """Keep one model, and beside it what a rule needs; average what is trained.
+    """A strategy that keeps one model and what a rule needs beside it.
 
     Clients train and send what they receive as ``base``, and no more. All else is sent
-    as a whole, so that nothing depends on the rounds in which a client took part.
+    as a whole, so nothing depends on the rounds in which a client took part.
 
     State: ``base``; by the rule ``alternating`` also ``adapters/fixed``, the factor
     whose turn comes a round later; by ``residual`` also ``adapters/residual``.
     """
 
-    # No mean and no model: a round is looked at as a whole, and products of rounded
-    # factors are not exact.
+    # No group is a mean or a model: a round is taken as a whole, and products of
+    # rounded factors are not exact.
     groups = {}
     params: FedLoraParams
 
@@ -196,7 +196,7 @@ class FedLora(FedAvg):
 
 
 def _next_turn(state: Payload) -> Payload:
-    """Exchange the factor that was trained and the one that was not."""
+    """Exchange the trained factor and the fixed one."""
     base = state["base"]
     trained = {name: base[name] for name in base if name.endswith((UP, DOWN))}
     rest = {name: base[name] for name in base if name not in trained}
@@ -211,13 +211,14 @@ def _with_residual(state: Payload, updates: Mapping[int, Update]) -> Arrays:
     shares = [count / sum(counts) for count in counts if count]
     if len(sent) < 2:
         return state.get(RESIDUAL, {})
-    found = dict[str, Array]()
+    total = dict[str, Array]()
     for layer in adapted(state["base"]):
         ups, downs = (
-            [np.asarray(one[layer + factor]) for one in sent] for factor in (UP, DOWN)
+            [np.asarray(arrays[layer + factor]) for arrays in sent]
+            for factor in (UP, DOWN)
         )
         matrices = add(residual_of(state, layer), *residual(ups, downs, shares))
         names = (layer,) if len(matrices) == 1 else (layer + DOWN, layer + UP)
         for name, matrix in zip(names, matrices, strict=True):
-            found[name] = matrix.astype(ups[0].dtype)
-    return found
+            total[name] = matrix.astype(ups[0].dtype)
+    return total

@@ -24,9 +24,9 @@ ALGORITHM = Algorithm(
 
 
 class FedAvg(ServerStrategy[Params], SumsUpdates):
-    """Keep one global model; every client receives it whole.
+    """A strategy with one global model, which every client receives whole.
 
-    What is sent and averaged is what `summands` says: all groups of the state.
+    The groups of `summands` are sent and averaged: all groups of the state.
     """
 
     groups = {"base": Group(mean=True, model=True)}

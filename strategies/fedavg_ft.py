@@ -14,11 +14,11 @@ class FedAvgFtParams(Params):
     """Hyper-parameters of FedAvg with fine-tuning."""
 
     tuning_epochs: int = Field(5, ge=1)
-    """Passes over the recent samples before a client predicts, where concepts are
-    hidden; at least 1. Elsewhere it tunes as it trains."""
+    """The number of passes over the recent samples before a client predicts, where
+    concepts are hidden; at least 1. Elsewhere it tunes as it trains."""
     subset: int = Field(64, ge=1)
-    """Recent samples that it then tunes on, at least 1, as many as Concept Matching
-    chooses by. A client that has fewer takes them all."""
+    """The number of recent samples on which it then tunes, at least 1, as many as in
+    Concept Matching. A client that has fewer takes all of its samples."""
 
 
 ALGORITHM = Algorithm(

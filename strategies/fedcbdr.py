@@ -1,10 +1,10 @@
-"""FedCBDR: FedAvg, and what clients have to know to choose the samples that they keep.
+"""FedCBDR: FedAvg, and the statistics by which clients choose the samples they keep.
 
 Qi et al., 2025, https://arxiv.org/abs/2507.07712. There clients send their features,
-each sample's turned by a random matrix, the server computes the singular value
-decomposition ``U S V^T`` of all of them, and a sample's leverage score is the square of
-its row of U. The score is ``x^T G^+ x``, where G is the sum of ``x x^T`` over all
-samples: so here clients send their matrices of products, and no features at all.
+each sample's turned by a random matrix. The server computes the singular value
+decomposition ``U S V^T`` of all of them. A sample's leverage score is the square of its
+row of U. The score is ``x^T G^+ x``, where G is the sum of ``x x^T`` over all samples.
+So here clients send their matrices of products, and no features at all.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from strategies.analytic.sums import symmetric
 BASE, GRAMS = "base", "grams"
 _SUMS, _COUNTS = "memory/grams", "memory/counts"
 SELECTION = "selection"
-"""What a client receives to choose samples: ``gram`` (upper half of G) and ``quotas``
-(by class)."""
+"""The group by which a client chooses samples: ``gram`` (upper half of G) and
+``quotas`` (by class)."""
 
 MOST_EXAMPLES = 2**31
 _TOLERANCE = 1e-9
@@ -35,20 +35,22 @@ _TOLERANCE = 1e-9
 class FedCbdrParams(RoomParams):
     """Hyper-parameters of class-wise balancing data replay.
 
-    The paper chooses temperatures from 0.8 to 0.9 and 1.1 to 1.2, weights from 1.1 to
-    1.4 and 0.7 to 0.9, by data set; of these the defaults, ours, are the mildest.
+    By data set, the paper chooses temperatures from 0.8 to 0.9 and 1.1 to 1.2, and
+    weights from 1.1 to 1.4 and 0.7 to 0.9. The defaults are our choice, the mildest of
+    these.
     """
 
     memory_samples: int = Field(200, ge=0)
-    """Samples of all tasks that a client keeps, in the mean over clients: one with more
-    samples of a class keeps more of it; 0 for none. The default is ours."""
+    """The number of samples of all tasks that a client keeps, in the mean over clients;
+    0 for none. A client with more samples of a class keeps more of it. The default is
+    our choice."""
     memory_per_class: int = Field(0, ge=0)
-    """Samples of each class that a client keeps, in the mean over clients, in the place
-    of memory_samples; 0 for a total."""
+    """The number of samples of each class that a client keeps, in the mean over
+    clients, in the place of memory_samples; 0 for a total."""
     old_weight: float = Field(1.1, ge=0)
-    """Weight of the loss of stored samples, at least 0."""
+    """The weight of the loss of stored samples, at least 0."""
     new_weight: float = Field(0.9, ge=0)
-    """Weight of the loss of new samples, at least 0."""
+    """The weight of the loss of new samples, at least 0."""
 
     @override
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
@@ -67,13 +69,14 @@ ALGORITHM = class_incremental(
 
 
 class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
-    """Keep one global model; before a client's last round of a task ask for products.
+    """A strategy with one global model, which asks for products at a task's end.
 
-    The answer to a query, whose model is the one that the client then trains:
-    ``grams`` (``half``, the upper half of the sum of ``x x^T`` over the features of the
-    task's samples, float64, and ``counts``, its samples by class). With the round's
-    model a client gets the sum over all who have answered for the task so far. Of one
-    whose answer is lost nothing of the task is stored.
+    The query comes before a client's last round of a task. It sends the model that the
+    client then trains. The reply is ``grams``:
+    ``half``, the upper half of the sum of ``x x^T`` over the features of the task's
+    samples, float64; and ``counts``, its samples by class. With the round's model a
+    client gets the sum over all clients that have replied for the task so far. A client
+    whose reply is lost stores nothing of the task.
 
     State: ``base``; by client ``memory/grams/TASK`` while a task lasts, and
     ``memory/counts/TASK``.
@@ -112,7 +115,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        # By client, since a round that is tried again asks again.
+        # Replies are kept by client, since a repeated round asks again.
         state = dict(state)
         for kind, name in ((_SUMS, "half"), (_COUNTS, "counts")):
             new = {str(client): answers[client][GRAMS][name] for client in answers}
@@ -127,9 +130,9 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
             return {BASE: state[BASE]}
         seed = derive(self.context.seed, "kept-classes")
         samples, per_class = self.params.memory_samples, self.params.memory_per_class
-        found = quotas(_counts(state), samples, seed, per_class)[client]
+        quota = quotas(_counts(state), samples, seed, per_class)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
-        return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": found}}
+        return {BASE: state[BASE], SELECTION: {"gram": total, "quotas": quota}}
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -146,7 +149,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
 
     @override
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        # It has none of its samples any more: others have the room.
+        # The client has lost its samples, so other clients get the room.
         others = {
             group: {name: t for name, t in arrays.items() if name != str(client)}
             for group, arrays in state.items()
@@ -155,31 +158,32 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
 
 
 def _counts(state: Payload) -> dict[int, Array]:
-    """Sum how many samples of each class clients have had, over all tasks."""
-    found: dict[int, Array] = {}
+    """Sum the numbers of samples of each class that clients have had so far."""
+    totals: dict[int, Array] = {}
     for group, arrays in state.items():
         if group.startswith(_COUNTS):
             for client, counts in arrays.items():
-                found[int(client)] = found.get(int(client), 0) + np.asarray(counts)
-    return found
+                totals[int(client)] = totals.get(int(client), 0) + np.asarray(counts)
+    return totals
 
 
 def quotas(
     counts: Mapping[int, Array], samples: int, seed: int, per_class: int = 0
 ) -> dict[int, Array]:
-    """Divide the room: how many samples of each class each client keeps.
+    """Divide the room: compute how many samples of each class each client keeps.
 
     The paper (section 3) draws a class's samples from those of all clients together.
-    Here each client draws its own, in proportion to how many it has, so that the server
-    knows of numbers alone. Two classes differ by at most one in their sums, unless one
-    of them has no more.
+    Here each client draws its own, in proportion to its number of samples, so the
+    server knows numbers alone. Two classes differ by at most one in their sums, unless
+    one of them has no more samples.
 
     Args:
-        counts: how many samples of each class a client has had, int64, shape
-            (classes,), by client, as the quotas are.
-        samples: that a client keeps in the mean, at least 0.
-        seed: draws who keeps one, where there are more classes than samples.
-        per_class: that a client keeps of each class in the mean, in the place of
+        counts: by client, the number of samples of each class that it has had, int64,
+            shape (classes,). The quotas have the same form.
+        samples: number that a client keeps in the mean, at least 0.
+        seed: draws the classes that keep a sample, where there are more classes than
+            samples.
+        per_class: number that a client keeps of each class in the mean, in the place of
             ``samples``; 0 for a total.
     """
     clients = sorted(counts)
@@ -205,29 +209,29 @@ def quotas(
 def evenly(total: int, limits: Array) -> Array:
     """Divide a number as equally as limits allow; less if all limits are reached.
 
-    What does not divide goes to those with the highest limits; of equal ones to the
-    last.
+    The remainder goes to the highest limits; of equal ones to the last.
     """
-    found = np.zeros_like(limits)
+    shares = np.zeros_like(limits)
     order = np.argsort(limits, kind="stable")
     for place, index in enumerate(order):
-        share = (total - int(found.sum())) // (len(limits) - place)
-        found[index] = min(int(limits[index]), share)
-    return found
+        share = (total - int(shares.sum())) // (len(limits) - place)
+        shares[index] = min(int(limits[index]), share)
+    return shares
 
 
 def in_proportion(total: int, sizes: Array) -> Array:
     """Divide a number nearly in proportion to sizes: by largest remainders.
 
-    It is at most their sum. Of equal remainders the first come first.
+    The number is at most the sum of the sizes. Of equal remainders the first come
+    first.
     """
-    # Python's integers: sums and products of claimed numbers may be beyond 64 bits.
+    # Python's integers are exact: products of claimed numbers may exceed 64 bits.
     everything = sum(map(int, sizes))
     if not everything:
         return np.zeros_like(sizes)
     products = [total * int(size) for size in sizes]
-    found = np.array([product // everything for product in products], np.int64)
+    shares = np.array([product // everything for product in products], np.int64)
     left = np.array([product % everything for product in products], np.int64)
-    missing = total - int(found.sum())
-    found[np.argsort(-left, kind="stable")[:missing]] += 1
-    return found
+    missing = total - int(shares.sum())
+    shares[np.argsort(-left, kind="stable")[:missing]] += 1
+    return shares

@@ -22,11 +22,12 @@ class FedCurvParams(Params):
     """Hyper-parameters of FedCurv."""
 
     strength: float = Field(1.0, ge=0)
-    """Weight of the penalty, at least 0 (the paper's lambda); 0 is FedAvg. The default
-    is the largest of FedWeIT's experiments (Yoon et al., ICML 2021, appendix A)."""
+    """The weight of the penalty, at least 0 (the paper's lambda); 0 is FedAvg. The
+    default is the largest of FedWeIT's experiments (Yoon et al., ICML 2021, appendix
+    A)."""
     fisher_examples: int = Field(200, ge=1)
-    """Training examples from which the Fisher information is estimated in a round, at
-    least 1."""
+    """The number of training examples that estimate the Fisher information in a round,
+    at least 1."""
 
 
 ALGORITHM = Algorithm(
@@ -43,10 +44,10 @@ FISHER, WEIGHTED = "curvature/fisher", "curvature/weighted"
 
 
 class FedCurv(ServerStrategy[FedCurvParams]):
-    """Keep one global model, and of each client the last u_j and v_j.
+    """A strategy with one global model, and the last u_j and v_j of each client.
 
     A client receives the model and the sums over all others, so that it need not keep
-    its own; up and down these are three times the bytes of FedAvg.
+    its own. Both ways these are three times the bytes of FedAvg.
 
     State: ``base``; ``curvature/fisher`` and ``curvature/weighted``, the sums over all
     clients, by parameter; ``curvature/fisher/J`` and ``curvature/weighted/J`` of client
@@ -88,7 +89,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        trained = {c: one for c, one in updates.items() if one.num_examples}
+        trained = {c: sent for c, sent in updates.items() if sent.num_examples}
         if not trained:
             return state
         latest = {

@@ -13,7 +13,7 @@ class FedProxParams(Params):
     """Hyper-parameters of FedProx."""
 
     mu: float = Field(0.005, ge=0)
-    """Weight of the proximal term, at least 0; 0 is FedAvg. The default is that of
+    """The weight of the proximal term, at least 0; 0 is FedAvg. The default is that of
     FedWeIT's experiments (Yoon et al., ICML 2021, appendix A)."""
 
 

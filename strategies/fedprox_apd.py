@@ -1,8 +1,9 @@
-"""FedProx-APD: the weights that APD's tasks share are averaged, and pulled back.
+"""FedProx-APD: the shared weights of APD's tasks are averaged, and pulled back.
 
-A baseline of FedWeIT (Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, tables
-1 to 3): APD (Yoon et al., ICLR 2020) with sigma from the server, and FedProx' proximal
-term (Li et al., MLSys 2020). Masks, adapters, biases and heads stay on the client.
+It is a baseline of FedWeIT (Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196,
+tables 1 to 3): APD (Yoon et al., ICLR 2020) with sigma from the server, and FedProx'
+proximal term (Li et al., MLSys 2020). Masks, adapters, biases and heads stay on the
+client.
 """
 
 from pydantic import Field
@@ -19,8 +20,8 @@ class FedProxApdParams(ApdParams):
     """Hyper-parameters of APD, and the weight of the proximal term."""
 
     mu: float = Field(0.005, ge=0)
-    """Weight of the proximal term over the shared weights, at least 0. The default is
-    that of FedWeIT's experiments (appendix A)."""
+    """The weight of the proximal term over the shared weights, at least 0. The default
+    is that of FedWeIT's experiments (appendix A)."""
 
 
 ALGORITHM = Algorithm(
@@ -36,7 +37,10 @@ ALGORITHM = Algorithm(
 
 
 class SharedWeights(FedAvg):
-    """Average what is decomposed; all else stays on the client."""
+    """A strategy that averages the decomposed weights alone.
+
+    All other tensors stay on the client.
+    """
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -1,6 +1,6 @@
-"""FedProx with Elastic Weight Consolidation: declaration; of FedWeIT's table 2.
+"""FedProx with Elastic Weight Consolidation: declaration; a baseline of FedWeIT.
 
-Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196 ("FedProx-EWC").
+Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, table 2 ("FedProx-EWC").
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from strategies.fedprox import FedProxParams
 
 
 class FedProxEwcParams(FedProxParams, EwcParams):
-    """Hyper-parameters of both."""
+    """Hyper-parameters of both methods."""
 
 
 ALGORITHM = replace(

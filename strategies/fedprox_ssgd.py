@@ -12,7 +12,7 @@ from strategies.stable_sgd import StableSgdParams
 
 
 class FedProxSsgdParams(FedProxParams, StableSgdParams):
-    """Hyper-parameters of both."""
+    """Hyper-parameters of both methods."""
 
 
 ALGORITHM = replace(

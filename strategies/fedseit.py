@@ -1,8 +1,8 @@
 """FedSeIT, server side: FedWeIT's, and dense projections where clients share them.
 
 Chaudhary et al., Findings of EMNLP 2022, algorithm 1. The foreign adapters that a
-client receives become branches of its network instead of summands of its weights;
-that happens on the client alone.
+client receives become branches of its network instead of summands of its weights. That
+happens on the client alone.
 """
 
 import re
@@ -27,20 +27,21 @@ class FedSeitParams(FedWeitParams):
     """Hyper-parameters beside those of FedWeIT."""
 
     knowledge: SelectionRule = "previous"
-    """The latest adapter of each client by default."""
+    """The choice of foreign adapters; by default the latest one of each client."""
     lambda2: float = Field(0.0, ge=0)
-    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts
-    have much in common it only brakes, so that it is 0 here."""
+    """The weight of the penalty that keeps old tasks as they were, at least 0. It is 0
+    here: where tasks of texts have much in common it only slows learning."""
     dls: bool = False
-    """Dense layer sharing: the clients' projections W_c and W_f are averaged and handed
-    out (FedSeIT+DLS, the paper's ablation)."""
+    """Whether dense layers are shared: the clients' projections W_c and W_f are
+    averaged and sent to clients (FedSeIT+DLS, the paper's ablation)."""
     initial_attention: float = 1.0
-    """Alpha of every branch at the start of a task."""
+    """The alpha of every branch at the start of a task."""
     cache: CacheType = "float32"
-    """How the extremes of the documents are kept during a task; float16 halves the
-    memory and rounds them to 11 bits."""
+    """The type in which the extremes of documents are kept during a task. float16
+    halves the memory and rounds them to 11 bits."""
     cache_megabytes: int = Field(256, ge=0)
-    """That they may take; a task that needs more computes them anew in each step."""
+    """The most memory for these extremes; a task that needs more computes them anew in
+    each step."""
 
 
 ALGORITHM = Algorithm(
@@ -61,11 +62,12 @@ COUNT = re.compile("[1-9][0-9]{0,5}")
 
 
 class FedSeit(FedWeit[FedSeitParams]):
-    """State beside that of `FedWeit`: ``dense/K``, the mean of the projections.
+    """The server side of FedWeIT, which also averages projections of clients.
 
-    They are averaged over the clients whose tasks have K branches: W_c (``local``,
-    shape (features, 2 features)) and for each layer of F filters W_f
-    (``foreign/NAME``, (F, K F)). ``meta/branches`` has K by task ``C/T``.
+    State beside that of `FedWeit`: ``dense/K`` is the mean of the projections over the
+    clients whose tasks have K branches. It has W_c (``local``, shape (features, 2
+    features)) and for each layer of F filters W_f (``foreign/NAME``, (F, K F)).
+    ``meta/branches`` has K by task ``C/T``.
     """
 
     groups = {**FedWeit.groups, "dense": Group(mean=True, model=True)}
@@ -90,8 +92,8 @@ class FedSeit(FedWeit[FedSeitParams]):
             raise WireError(f"groups {dense}: expected one with dls, none without")
         for group in dense:
             count = group.removeprefix("dense/")
-            # Canonical digits only, and no more branches than adapters that exist:
-            # they become the name of a group, which is kept.
+            # The count becomes the name of a kept group. So only canonical digits pass,
+            # and no more branches than there are adapters.
             most = len(self.broadcast(state).adapters)
             if not COUNT.fullmatch(count) or int(count) > most:
                 raise WireError(

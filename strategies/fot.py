@@ -1,18 +1,16 @@
 """FOT, server side: means of models that keep off the subspace of old tasks' inputs.
 
-Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289: FedProject in every round,
-GPSE (the extraction of the global principal subspace) at the end of a task.
-
-The subspace of a layer's inputs, and changes of weights that leave it alone.
-
 Bakman et al., ICLR 2024, https://arxiv.org/abs/2309.01289, as their released code
-computes. A layer answers its inputs x, shape (inputs,), with W x, where a convolution
-is the matrix of its flattened kernels, shape (outputs, channels * positions), and x a
-patch. With columns of U that are an orthonormal basis of old inputs, a change g of W
-becomes ``g - g U U^T``: then ``(W + g) x = W x`` for each x that they span.
+computes: FedProject in every round, GPSE (the extraction of the global principal
+subspace) at the end of a task.
 
-That code's networks have no biases. Here a bias is the weight of one more input that is
-always 1, so that answers stay the same where there is one, too.
+A layer maps its inputs x, shape (inputs,), to W x. For a convolution W is the matrix of
+its flattened kernels, shape (outputs, channels * positions), and x a patch. Let the
+columns of U be an orthonormal basis of old inputs. Then a change g of W becomes ``g - g
+U U^T``. So ``(W + g) x = W x`` holds for each x that they span.
+
+The networks of the released code have no biases. Here a bias is the weight of one more
+input that is always 1. So outputs stay the same with a bias too.
 """
 
 import math
@@ -34,16 +32,17 @@ class FotParams(Params):
     """Hyper-parameters of federated orthogonal training."""
 
     energy: float = Field(0.87, gt=0, lt=1)
-    """Share of a layer's inputs, by their squares, that the first task's subspace has
-    to hold, in (0, 1) (the paper's epsilon). What it holds no later update changes. The
-    released code has 0.87 for CIFAR-100, 0.95 for 5-Datasets, 0.94 to 0.96 for MNIST
-    and 0.9 for an ImageNet subset."""
+    """The share of a layer's inputs, by their squares, that the first task's subspace
+    has to hold, in (0, 1) (the paper's epsilon). No later update changes the outputs in
+    that subspace. The released code has 0.87 for CIFAR-100, 0.95 for 5-Datasets, 0.94
+    to 0.96 for MNIST and 0.9 for an ImageNet subset."""
     energy_step: float = Field(0.001, ge=0, lt=1)
-    """By how much ``energy`` grows with each later task, in [0, 1); above 1 it stays at
-    1. The default is the released code's for CIFAR-100; it has 0 for MNIST."""
+    """The growth of ``energy`` with each later task, in [0, 1); above 1 it stays at 1.
+    The default is the released code's for CIFAR-100; it has 0 for MNIST."""
     sketch_width: float = Field(1.0, gt=0, le=10)
-    """Columns of a layer's sketch, as a multiple of its inputs, in (0, 10]. The
-    released code has 1, but 5 for the linear layers of its CIFAR-100 network."""
+    """The number of columns of a layer's sketch, as a multiple of its inputs, in (0,
+    10]. The released code has 1, but 5 for the linear layers of its CIFAR-100
+    network."""
 
 
 ALGORITHM = Algorithm(
@@ -57,11 +56,12 @@ ALGORITHM = Algorithm(
 
 
 BASE, SUBSPACE = "base", "subspace"
-"""Groups that the server sends: the model, and U by layer."""
+"""The groups that the server sends: the model, and U by layer."""
 
 SKETCHES, OUTSIDE = "sketches", "sketches/outside"
-"""Groups that a client sends beside its model, by layer: a sketch of what of its inputs
-A is outside of U, shape (inputs, columns), and ``|A - U U^T A|^2 / |A|^2``."""
+"""The groups that a client sends beside its model, by layer. The first is a sketch of
+the part of its inputs A outside of U, shape (inputs, columns). The second is ``|A - U
+U^T A|^2 / |A|^2``."""
 
 WEIGHT, BIAS = ".weight", ".bias"
 
@@ -71,13 +71,13 @@ class HasShape(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """Sizes of its axes."""
+        """The sizes of its axes."""
 
 
 def layer_inputs(tensors: Mapping[str, HasShape]) -> dict[str, int]:
-    """Measure what enters each layer of a model, by the layer's name.
+    """Count the inputs of each layer of a model, by the layer's name.
 
-    A layer is what has a weight of at least two axes, its outputs on the first.
+    A layer has a weight of at least two axes, with its outputs on the first.
     """
     return {
         name.removesuffix(WEIGHT): math.prod(tensor.shape[1:])
@@ -95,12 +95,12 @@ def sketch_columns(inputs: int, width: float) -> int:
 def without_subspace(
     changed: Arrays, before: Arrays, subspace: Arrays
 ) -> dict[str, Array]:
-    """Take the part in the subspace out of a model's change.
+    """Remove the part in the subspace from a model's change.
 
-    The subspace has U by layer, shape (inputs, directions); of a layer without any
-    direction, and of what is no layer, the change stays as it is.
+    The subspace has U by layer, shape (inputs, directions). A layer without any
+    direction keeps its change, and so do tensors of no layer.
     """
-    found = {name: np.asarray(tensor) for name, tensor in changed.items()}
+    projected = {name: np.asarray(tensor) for name, tensor in changed.items()}
     for layer, columns in subspace.items():
         basis = np.asarray(columns, np.float64)
         if not basis.shape[1]:
@@ -108,31 +108,33 @@ def without_subspace(
         old = _matrix(before, layer)
         change = _matrix(changed, layer) - old
         kept = old + change - (change @ basis) @ basis.T
-        weight = found[layer + WEIGHT]
+        weight = projected[layer + WEIGHT]
         flat = kept[:, : weight[0].size]
-        found[layer + WEIGHT] = flat.reshape(weight.shape).astype(weight.dtype)
-        if layer + BIAS in found:
-            bias = found[layer + BIAS]
-            found[layer + BIAS] = kept[:, -1].astype(bias.dtype)
-    return found
+        projected[layer + WEIGHT] = flat.reshape(weight.shape).astype(weight.dtype)
+        if layer + BIAS in projected:
+            bias = projected[layer + BIAS]
+            projected[layer + BIAS] = kept[:, -1].astype(bias.dtype)
+    return projected
 
 
 def extended(basis: Array, sketch: Array, outside: float, energy: float) -> Array:
     """Extend a basis by the principal directions of a task's inputs.
 
-    Of inputs A, shape (inputs, samples), the share ``outside`` of the squares lies
-    outside of the old basis U: ``|A - U U^T A|^2 / |A|^2``. So that ``energy`` of all
-    is inside, as many left singular vectors of ``A - U U^T A`` are added as hold
+    The share ``outside`` of the squares of inputs A, shape (inputs, samples), lies
+    outside of the old basis U: ``|A - U U^T A|^2 / |A|^2``. The function adds left
+    singular vectors of ``A - U U^T A`` until ``energy`` of all squares is inside. They
+    must hold
 
         (outside - (1 - energy)) / outside
 
-    of its squares, and none if that is not above 0. They are those of a sketch
-    ``(A - U U^T A) R`` with random R, nearly (Halko et al., SIAM Review 2011). The
-    released code takes that ratio of norms that are not squared, and always adds one.
+    of its squares; none is added if that is not above 0. The vectors are nearly those
+    of a sketch ``(A - U U^T A) R`` with random R (Halko et al., SIAM Review 2011). The
+    released code takes that ratio of norms that are not squared, and always adds one
+    vector.
 
     Args:
         basis: U, shape (inputs, directions), orthonormal.
-        sketch: shape (inputs, columns); what of it is in U is taken out.
+        sketch: shape (inputs, columns); its part in U is removed.
         outside: in [0, 1].
         energy: in (0, 1].
 
@@ -153,7 +155,7 @@ def extended(basis: Array, sketch: Array, outside: float, energy: float) -> Arra
 
 
 def no_directions(inputs: Mapping[str, int]) -> dict[str, Array]:
-    """Make the subspaces before the first task: bases without columns."""
+    """Create the subspaces before the first task: bases without columns."""
     return {layer: np.zeros((count, 0), np.float32) for layer, count in inputs.items()}
 
 
@@ -170,18 +172,21 @@ _COUNTS = "sketches/counts"
 
 
 class Fot(ServerStrategy[FotParams]):
-    """Keep one global model, and for each of its layers a basis of old tasks' inputs.
+    """A strategy with one model, and for each layer a basis of old tasks' inputs.
 
-    A client receives the model in every round, and the bases in its last of a task
-    (also for an evaluation after it, as nothing tells the two apart), in which it sends
-    sketches of its layers' inputs beside its model. They are added up, and extend the
-    bases at the end of the task. Of a client that is absent from then on the sketches
-    of its own last round count; of one that fails there, none.
+    A client receives the model in every round, and the bases in its last round of a
+    task. It also receives the bases for an evaluation after it, as the two requests
+    look the same. In that round it sends sketches of its layers' inputs beside its
+    model. The sketches are added up, and extend the bases at the end of the task. A
+    client that is absent from then on counts by the sketches of its own last round. A
+    client that fails there has none.
 
-    State: ``base``; ``subspace`` (U by layer); of the task so far the sums of
-    ``sketches``, of their shares outside of U, weighed by examples
-    (``sketches/outside``), and, with the number of tasks in U, of examples
-    (``sketches/counts``).
+    State:
+
+    - ``base``, and ``subspace``: U by layer.
+    - ``sketches``: the sum of the task's sketches so far.
+    - ``sketches/outside``: the sum of their shares outside of U, weighed by examples.
+    - ``sketches/counts``: the number of these examples, and of tasks in U.
     """
 
     groups = {}  # no mean: a task has to end for all before its subspace counts
@@ -199,8 +204,8 @@ class Fot(ServerStrategy[FotParams]):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        known = {n: u for n, u in state[SUBSPACE].items() if u.shape[1]}
-        sent = {SUBSPACE: known} if stage.ends_task and known else {}
+        bases = {n: u for n, u in state[SUBSPACE].items() if u.shape[1]}
+        sent = {SUBSPACE: bases} if stage.ends_task and bases else {}
         return {BASE: state[BASE], **sent}
 
     @override
@@ -240,7 +245,7 @@ class Fot(ServerStrategy[FotParams]):
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float]:
-        """Report for each layer which share of its inputs' directions is taken."""
+        """Report the share of its inputs' directions that is taken, for each layer."""
         return {
             f"subspace/{layer}": basis.shape[1] / basis.shape[0]
             for layer, basis in state[SUBSPACE].items()
@@ -275,7 +280,7 @@ def _added(state: Payload, updates: list[Update]) -> Payload:
     examples = np.asarray(counts["examples"])
     for update in updates:
         weight = update.num_examples
-        # Sketches are of one size, but stand for the squares of so many samples.
+        # All sketches have one scale, but stand for different numbers of samples.
         sketches = _sum(sketches, update.payload[SKETCHES], weight**0.5)
         outside = _sum(outside, update.payload[OUTSIDE], weight)
         examples = examples + weight

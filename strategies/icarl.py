@@ -15,14 +15,16 @@ class IcarlParams(MemoryParams):
     """Hyper-parameters of iCaRL; those of the paper's ablations are the last two."""
 
     memory_samples: int = Field(200, ge=1)
-    """Exemplars that a client keeps of all its classes together, at least 1."""
+    """The most exemplars that a client keeps of all its classes together, at least
+    1."""
     memory_policy: MemoryPolicy = "herding"
-    """Which samples are exemplars; the paper's are chosen by herding."""
+    """The rule by which samples become exemplars; the paper has herding."""
     classifier: Literal["nearest-mean", "head"] = "nearest-mean"
-    """What predicts: the nearest mean of a client's own exemplars, so that it knows no
-    class that it has never had, or the head that clients share (hybrid1)."""
+    """The classifier. With nearest-mean, the nearest mean of a client's own exemplars
+    predicts, so that the client knows no class that it has never had. With head, the
+    shared head predicts (hybrid1)."""
     distillation: bool = True
-    """Let the old model say what old classes are; without it labels do (hybrid2)."""
+    """Whether the old model teaches old classes; otherwise labels do (hybrid2)."""
 
 
 ALGORITHM = class_incremental(

@@ -13,20 +13,20 @@ class IdbrParams(BudgetParams):
     """Hyper-parameters of IDBR; the weights are those of the released code."""
 
     buffer_fraction: float = Field(0.03, gt=0, le=1)
-    """Fraction of a task's training samples that is kept to be replayed, in (0, 1]; the
+    """The fraction of a task's training samples that is kept for replay, in (0, 1]; the
     paper has 0.01, FedET 0.03."""
     generic: float = Field(0.5, ge=0)
-    """Weight of the squared distance in the generic space, at least 0."""
+    """The weight of the squared distance in the generic space, at least 0."""
     specific: float = Field(0.5, ge=0)
-    """Weight of the squared distance in the task-specific space, at least 0."""
+    """The weight of the squared distance in the task-specific space, at least 0."""
     new_weight: float = Field(0.5, ge=0)
-    """Weight of both for samples of the present task, at least 0."""
+    """The weight of both distances for samples of the present task, at least 0."""
     replayed_weight: float = Field(5.0, ge=0)
-    """Weight of both for replayed samples, at least 0."""
+    """The weight of both distances for replayed samples, at least 0."""
     order: float = Field(1.0, ge=0)
-    """Weight of the loss of telling a text from its halves swapped, at least 0."""
+    """The weight of the loss of telling a text from its halves swapped, at least 0."""
     task: float = Field(1.0, ge=0)
-    """Weight of the loss of telling tasks apart, at least 0."""
+    """The weight of the loss of telling tasks apart, at least 0."""
 
 
 ALGORITHM = class_incremental(

@@ -18,7 +18,7 @@ ALGORITHM = Algorithm(
 
 
 class NoOpStrategy(ServerStrategy[Params]):
-    """Send nothing to the clients and keep nothing of them."""
+    """A strategy that sends nothing to the clients and keeps nothing of them."""
 
     predicts_locally = True
     robust_aggregation = True

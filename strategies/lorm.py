@@ -1,14 +1,14 @@
-"""LoRM, server side: what clients learned is merged so that it answers as they do.
+"""LoRM, server side: clients' weights are merged so that outputs stay as they are.
 
 Salami et al., ICLR 2025, https://arxiv.org/abs/2410.17961, section 3, and RegMean (Jin
-et al., ICLR 2023, equation 2). Of all ``W``, the merged one minimises
-``sum_k | W X_k - W_k X_k |^2``, where the columns of X_k, shape (inputs, tokens), are
-what has entered the layer. Of them it takes ``Gamma_k = X_k X_k^T``: a matrix, or a
-vector, its diagonal, where all else counts as 0. All is computed in float64.
+et al., ICLR 2023, equation 2). The merged ``W`` minimises ``sum_k | W X_k - W_k X_k
+|^2``. The columns of X_k, shape (inputs, tokens), are the inputs of the layer. The
+solution needs only ``Gamma_k = X_k X_k^T``: a matrix, or a vector, its diagonal, where
+all else counts as 0. All is computed in float64.
 
-Some directions hardly any input has: there the equations as printed would leave weights
-to rounding errors, and make them huge (three of MiniLM's features are such). Of all W
-that are equally near, as far as float32 can tell, it is the one nearest to the mean.
+Some directions have hardly any inputs (three of MiniLM's features are such). There the
+equations as printed would leave weights to rounding errors, and make them huge. Many W
+are equally good as far as float32 can tell; here W is the one nearest to the mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +39,8 @@ class LormParams(Params):
     """Hyper-parameters of LoRM; the rank is the model's."""
 
     contrast: Literal["task", "own"] = "task"
-    """Among which classes a client's loss is: all of the ``task`` that some client has
-    told of in an earlier round, or its ``own``."""
+    """The classes of a client's loss: all of the ``task`` that some client has reported
+    in an earlier round, or the client's ``own``."""
 
 
 ALGORITHM = Algorithm(
@@ -62,12 +62,13 @@ ALGORITHM = Algorithm(
 def regmean(weights: Sequence[Array], grams: Sequence[Array]) -> Array:
     """Merge linear layers: ``(sum_k W_k Gamma_k) (sum_k Gamma_k)^+``.
 
-    With M the mean of all W_k, each of shape (outputs, inputs), it is computed as
-    ``M + (sum_k (W_k - M) Gamma_k) (sum_k Gamma_k)^+``, which is the same wherever the
-    inverse exists, and M where there are no inputs.
+    With M the mean of all W_k, each of shape (outputs, inputs), it is computed as ``M +
+    (sum_k (W_k - M) Gamma_k) (sum_k Gamma_k)^+``. Both are the same wherever the
+    inverse exists. Without inputs the result is M.
 
-    So are merged rows of a head, and the factors A where all clients have the same B:
-    ``B A X`` is nearest to all ``B A_k X_k`` if ``A X`` is to all ``A_k X_k``.
+    It merges the rows of a head, and the factors A where all clients have the same B.
+    For ``B A X`` is nearest to all ``B A_k X_k`` if ``A X`` is nearest to all ``A_k
+    X_k``.
     """
     own, seen = _doubled(weights), _doubled(grams)
     mean = np.mean(own, 0)
@@ -89,10 +90,9 @@ def merged_change(
 ) -> tuple[Array, Array]:
     """Merge the changes of some tasks: ``(sum_t dW_t Gamma_t) (sum_t Gamma_t)^+``.
 
-    Its rank is at most the sum of theirs, since it is
-    ``sum_t B_t (A_t Gamma_t (sum_t Gamma_t)^+)``: the factors A and B that are returned
-    are what is in parentheses, and B_t, side by side. So no matrix of the layer's own
-    size is ever made.
+    The result is ``sum_t B_t (A_t Gamma_t (sum_t Gamma_t)^+)``, so its rank is at most
+    the sum of theirs. The returned factors A and B are the parentheses, and B_t, side
+    by side. So no matrix of the layer's own size is ever computed.
     """
     seen = _doubled(grams)
     inverse = _inverse_of_sum(seen)
@@ -127,17 +127,18 @@ ADAPTERS: Final = "adapters/now"
 GRAMS: Final = "grams/now"
 HEADS: Final = "heads"
 KNOWN: Final = "meta/known"
-"""``classes``, uint8, (classes,): which ones have been learned by anybody."""
+"""The group with ``classes``, uint8, (classes,): 1 for classes that a client has
+learned."""
 TOKENS: Final = "tokens"
 HEAD: Final = "head"
 
 
 def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
     """List the layers of a model that have a change of low rank."""
-    given = tuple(names)
-    layers = tuple(name.removesuffix(DOWN) for name in given if name.endswith(DOWN))
+    shared = tuple(names)
+    layers = tuple(name.removesuffix(DOWN) for name in shared if name.endswith(DOWN))
     wanted = {layer + factor for layer in layers for factor in (UP, DOWN)}
-    odd = sorted({*given} ^ {*wanted, WEIGHT, BIAS})
+    odd = sorted({*shared} ^ {*wanted, WEIGHT, BIAS})
     if odd or not layers:
         raise config_error(
             "model.name",
@@ -150,22 +151,22 @@ def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
 def trained_factor(payload: Payload) -> str:
     """Name the factor of this round: B and A take turns in a task, B first.
 
-    The rounds of the task that the server has aggregated decide, so that a round that
-    is repeated, or one without this client, changes nothing.
+    The number of the task's rounds that the server has aggregated decides. So a
+    repeated round, or one without this client, changes nothing.
     """
     return DOWN if count_in(payload[TASK], "rounds") % 2 else UP
 
 
 def merged_layer(payload: Payload, layer: str) -> tuple[Array, Array]:
-    """Merge a layer's factors A and B as the tasks so far have its change together.
+    """Merge a layer's factors A and B to its change by all tasks so far.
 
     The current task counts once a round of it is aggregated.
     """
     tasks = [*map(str, range(count_in(payload[TASK], "finished"))), "now"]
     factors = [payload[f"adapters/{task}"] for task in tasks]
     return merged_change(
-        [np.asarray(one[layer + DOWN]) for one in factors],
-        [np.asarray(one[layer + UP]) for one in factors],
+        [np.asarray(task_factors[layer + DOWN]) for task_factors in factors],
+        [np.asarray(task_factors[layer + UP]) for task_factors in factors],
         [_diagonal(payload[f"grams/{task}"], layer) for task in tasks],
     )
 
@@ -180,17 +181,21 @@ _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
 
 class Lorm(ServerStrategy[LormParams]):
-    """Keep a change of low rank for each task, and one head; merge, never train.
+    """A strategy that merges a low-rank change for each task, and one head.
 
-    A client receives those of finished tasks once. It sends ``adapters`` (of each layer
-    the factor of this round), ``grams`` (of each layer the mean diagonal of Gamma,
-    ``tokens``, and ``head``, the `upper_half` of the mean Gram matrix of the features)
-    and ``heads`` (``classes``, int64, ascending, and their rows).
+    A client receives the changes of finished tasks once. It sends these groups:
 
-    State: ``adapters/T`` and ``grams/T`` of each finished task T and of ``now``,
-    ``heads``, ``meta/known``, ``meta/held``, and ``meta/task`` (``rounds``, int64, of
-    the current task so far; ``classes``, uint8, (classes,): which ones have been
-    learned in it; ``finished``).
+    - ``adapters``: of each layer the factor of this round.
+    - ``grams``: of each layer the mean diagonal of Gamma, ``tokens``, and ``head``, the
+      `upper_half` of the mean Gram matrix of the features.
+    - ``heads``: ``classes``, int64, ascending, and their rows.
+
+    State:
+
+    - ``adapters/T`` and ``grams/T`` of each finished task T and of ``now``.
+    - ``heads``, ``meta/known`` and ``meta/held``.
+    - ``meta/task``: ``rounds``, int64, of the current task so far; ``classes``, uint8,
+      (classes,), 1 for those learned in it; ``finished``.
     """
 
     groups = {}
@@ -243,17 +248,17 @@ class Lorm(ServerStrategy[LormParams]):
             },
         }
         same_tensors(payload, expected)
-        for name, found in payload["grams"].items():
+        for name, gram in payload["grams"].items():
             if name == HEAD:
-                check_gram(f"grams/{HEAD}", np.asarray(found))
+                check_gram(f"grams/{HEAD}", np.asarray(gram))
             elif name == TOKENS:
-                tokens, examples = int(np.asarray(found)), update.num_examples
+                tokens, examples = int(np.asarray(gram)), update.num_examples
                 if not 0 <= tokens <= _MOST_TOKENS * examples:
                     raise WireError(
                         f"grams/{name}: expected 0 to {_MOST_TOKENS} an example, got "
                         f"{tokens} of {examples}"
                     )
-            elif not (np.asarray(found) >= 0).all():
+            elif not (np.asarray(gram) >= 0).all():
                 raise WireError(f"grams/{name}: expected squares, which are at least 0")
 
     @override
@@ -284,7 +289,7 @@ class Lorm(ServerStrategy[LormParams]):
         return {**new, **ended, **begun}
 
     def _new_task(self, factors: Arrays, number: int, none: Array) -> Payload:
-        """Begin a task: A is random, the same for all, and B is 0."""
+        """Begin a task: A is random, the same for all clients, and B is 0."""
         rng = np.random.default_rng(derive(self.context.seed, "lorm", number))
         adapters, grams = dict[str, Array](), dict[str, Array]()
         for name in sorted(factors):
@@ -300,7 +305,7 @@ class Lorm(ServerStrategy[LormParams]):
 def check_gram(name: str, half: Array) -> None:
     """Refuse an `upper_half` that is of no Gram matrix.
 
-    Rounding moves an eigenvalue by no more than that share of the trace.
+    Rounding moves an eigenvalue by at most its share of the trace.
     """
     gram = symmetric(half.astype(np.float64))
     if not np.isfinite(gram).all() or not (np.diag(gram) >= 0).all():
@@ -329,18 +334,18 @@ def _merged_factors(state: Payload, updates: Sequence[Update]) -> Arrays:
 def _joined_grams(updates: Sequence[Update]) -> Arrays:
     sent = [update.payload["grams"] for update in updates]
     tokens = sum(count_in(grams, TOKENS) for grams in sent)
-    found: dict[str, Array] = {TOKENS: as_count(tokens)}
+    joined: dict[str, Array] = {TOKENS: as_count(tokens)}
     for layer in sent[0]:
         if layer not in (TOKENS, HEAD):
             total = np.sum([_diagonal(grams, layer) for grams in sent], axis=0)
-            found[layer] = (total / max(tokens, 1)).astype(np.float32)
-    return found
+            joined[layer] = (total / max(tokens, 1)).astype(np.float32)
+    return joined
 
 
 def _merged_heads(heads: Arrays, updates: Sequence[Update]) -> tuple[Arrays, Array]:
-    """Merge the head; list which of its classes have been learned, uint8.
+    """Merge the head; also mark the classes that have been learned, uint8.
 
-    A row is merged of those clients that learned it, its bias by number of examples.
+    A row is merged over the clients that learned it, its bias by number of examples.
     """
     weight, bias = (np.asarray(heads[name]).copy() for name in (WEIGHT, BIAS))
     has = np.zeros((len(updates), len(bias)), bool)
@@ -352,9 +357,9 @@ def _merged_heads(heads: Arrays, updates: Sequence[Update]) -> tuple[Arrays, Arr
         for update in updates
     ]
     learned = np.flatnonzero(has.any(0))
-    for who in np.unique(has[:, learned], axis=1).T:
-        classes = np.flatnonzero((has == who[:, None]).all(0))
-        clients = np.flatnonzero(who).tolist()
+    for pattern in np.unique(has[:, learned], axis=1).T:
+        classes = np.flatnonzero((has == pattern[:, None]).all(0))
+        clients = np.flatnonzero(pattern).tolist()
         rows = [_rows(updates[k], WEIGHT, classes) for k in clients]
         biases = [_rows(updates[k], BIAS, classes) for k in clients]
         counts = np.array([updates[k].num_examples for k in clients], np.float64)

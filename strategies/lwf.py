@@ -13,8 +13,8 @@ class LwfParams(DistillationParams):
     """Hyper-parameters of learning without forgetting; 1 and 2 are the paper's."""
 
     contrast: Literal["new", "all"] = "new"
-    """Among which classes the labels' loss is: the new ones, as if they had a head of
-    their own (as in the paper), or all."""
+    """The classes of the labels' loss: the new ones, as if they had a head of their own
+    (as in the paper), or all."""
 
 
 ALGORITHM = class_incremental(

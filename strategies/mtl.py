@@ -1,6 +1,6 @@
 """FedAvg on all tasks at once, the bound without forgetting: a preset of FedAvg.
 
-Named MTL, multi-task learning, in FedET (Liu et al., IJCAI 2023, table 4).
+FedET (Liu et al., IJCAI 2023, table 4) calls it MTL, multi-task learning.
 """
 
 from dataclasses import replace

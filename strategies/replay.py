@@ -10,10 +10,10 @@ class ReplayParams(BudgetParams):
     """Hyper-parameters of replay."""
 
     buffer_fraction: float = Field(0.03, gt=0, le=1)
-    """Fraction of a task's training samples that is kept to be replayed, in (0, 1] (the
+    """The fraction of a task's training samples that is kept for replay, in (0, 1] (the
     paper's gamma)."""
     strength: float = Field(0.0, ge=0)
-    """Weight of the L2 term that keeps the body's output near that of the received
+    """The weight of the L2 term that keeps the body's output near that of the received
     model, at least 0; 0 is replay alone."""
 
 

@@ -23,9 +23,9 @@ class ScaffoldParams(Params):
     """Hyper-parameters of SCAFFOLD."""
 
     variate: Literal["steps", "start"] = Field("steps")
-    """What a client's control variate becomes: the mean gradient over the ``steps`` of
-    a round (option II), or that over all of its samples at the received model, from
-    which it will ``start`` (option I)."""
+    """The new value of a client's control variate. With ``steps``, it is the mean
+    gradient over the steps of a round (option II). With ``start``, it is the mean
+    gradient over all of its samples at the received model (option I)."""
 
 
 ALGORITHM = Algorithm(
@@ -43,19 +43,21 @@ SEEN = "meta/seen"
 
 
 class Scaffold(ServerStrategy[ScaffoldParams]):
-    """Keep one global model and c, the mean of the c_i; every client receives both.
+    """A strategy with one global model and c, the mean of the c_i.
+
+    Every client receives both.
 
     State: ``base``; ``control`` (by parameter, empty before the first round: zeros);
-    ``meta/seen`` (``client``: who has ever trained, ascending).
+    ``meta/seen`` (``client``: the clients that have ever trained, ascending).
 
-    In the paper c is a mean over all clients, of which those that have not taken part
-    have c_i = 0. Here it is one over those that have, and a client begins with c_i = c:
-    without any knowledge of its own drift it corrects nothing. With all clients in each
+    In the paper c is a mean over all clients, and c_i = 0 for those that have not taken
+    part. Here it is a mean over those that have, and a client begins with c_i = c.
+    While it does not know its own drift, it corrects nothing. With all clients in each
     round the two are the same. The global step size is 1, and clients count in x by
     their examples, as in FedAvg.
 
-    Only clients know their c_i. What was learned in a round that is not used, or by a
-    client that then lost its state, remains a part of c, divided by their number.
+    Only clients know their c_i. A round that is not used, or a client that then lost
+    its state, still leaves its change in c, divided by their number.
     """
 
     groups = {"base": Group(mean=True, model=True, predicts=True)}
@@ -81,7 +83,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        trained = {c: one for c, one in updates.items() if one.num_examples}
+        trained = {c: sent for c, sent in updates.items() if sent.num_examples}
         if not trained:
             return state
         changes = [update.payload[CHANGE] for update in trained.values()]
@@ -101,7 +103,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
 
 
 def _floats(model: Arrays) -> Arrays:
-    """Select what may be a parameter: BatchNorm counts its batches in integers."""
+    """Select possible parameters: BatchNorm counts its batches in integers."""
     return {name: tensor for name, tensor in model.items() if tensor.dtype.kind == "f"}
 
 

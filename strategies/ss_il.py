@@ -13,8 +13,8 @@ class SsIlParams(MemoryParams, DistillationParams):
     """Hyper-parameters of SS-IL; strength, temperature and ratio are the paper's."""
 
     replay_ratio: float = Field(0.25, gt=0, le=1)
-    """Samples of the memory in a step, as a multiple of the new ones, in (0, 1]; the
-    paper has 32 beside 128."""
+    """The number of samples of the memory in a step, as a multiple of the new ones, in
+    (0, 1]; the paper has 32 beside 128."""
 
 
 ALGORITHM = class_incremental(

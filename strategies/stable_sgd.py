@@ -1,6 +1,6 @@
 """Stable SGD: declaration and hyper-parameters; its server side is that of FedAvg.
 
-Mirzadeh et al., NeurIPS 2020, https://arxiv.org/abs/2006.06958. Local-only it is the
+Mirzadeh et al., NeurIPS 2020, https://arxiv.org/abs/2006.06958. Local-only, it is the
 row "Stable SGD" of FedWeIT's table 2: individual continual learning.
 """
 
@@ -14,10 +14,10 @@ class StableSgdParams(Params):
     """Hyper-parameters of Stable SGD that are not those of all training."""
 
     gamma: float = Field(0.8, gt=0, le=1)
-    """Factor by which the learning rate falls from task to task, in (0, 1]; 1 for one
-    rate. The default is that of the authors' scripts for Split CIFAR-100."""
+    """The factor by which the learning rate falls from task to task, in (0, 1]; 1 for a
+    constant rate. The default is that of the authors' scripts for Split CIFAR-100."""
     minimum_rate: float = Field(5e-5, ge=0)
-    """Learning rate below which none is set, at least 0; that of the authors' code."""
+    """The least learning rate of any task, at least 0; that of the authors' code."""
 
 
 ALGORITHM = Algorithm(

@@ -1,4 +1,4 @@
-"""Single-task learning: declaration; all of it happens on the client."""
+"""Single-task learning: declaration; the client does all the work."""
 
 from pydantic import Field
 
@@ -10,8 +10,8 @@ class StlParams(Params):
     """Hyper-parameters of single-task learning."""
 
     members: int = Field(1, ge=1, le=100)
-    """Networks that learn each task, in different orders of its samples, and are asked
-    together: a deep ensemble (Lakshminarayanan et al., NeurIPS 2017)."""
+    """The number of networks that learn each task, in different orders of its samples.
+    They predict together: a deep ensemble (Lakshminarayanan et al., NeurIPS 2017)."""
 
 
 ALGORITHM = Algorithm(

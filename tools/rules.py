@@ -17,9 +17,33 @@ SOMEBODYS = re.compile(r"""(?<![\w.<])/(work|home|root|Users|mnt|opt)/|[A-Z]:\\"
 TEXTS = {".py", ".toml", ".md", ".css", ".txt", ".cfg", ".yaml", ".yml"}
 OF_RULES = {"rules.py", "test_rules.py"}
 OFFERED = {"app", "serverapp", "clientapp", "simulation"}
-"""What Flower documents for users of it."""
+"""The parts of Flower that its documentation offers to users."""
 # Not installed everywhere, and of another name than what is imported.
 DISTRIBUTIONS = {"mlflow": ["mlflow-skinny"]}
+FRAGMENT = re.compile(
+    r"\s*(After|As|Before|Beside|Between|By|For|From|How|If|In|Of|Since|So|That|To|Under"
+    r"|What|When|Where|Which|Who|Whose|Why|With|Without)\b"
+)
+"""The words that begin no docstring: with them it is no sentence and no noun."""
+NOT_YET = (
+    "fcl_flower/aggregation",
+    "fcl_flower/attacks.py",
+    "fcl_flower/cli",
+    "fcl_flower/config",
+    "fcl_flower/core",
+    "fcl_flower/data",
+    "fcl_flower/deploy",
+    "fcl_flower/exports",
+    "fcl_flower/flower_app",
+    "fcl_flower/models",
+    "fcl_flower/privacy",
+    "fcl_flower/results",
+    "fcl_flower/rounds",
+    "fcl_flower/setup",
+    "fcl_flower/simulation",
+    "fcl_flower/training",
+)
+"""The files and folders whose docstrings may still begin with fragments."""
 
 
 class Project:
@@ -65,6 +89,34 @@ def undocumented(project: Project) -> Iterator[str]:
     for path, tree in project.trees.items():
         if not ast.get_docstring(tree):
             yield f"{path}: has no docstring"
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield docstrings, and the strings after assignments in a class or module."""
+    functions = ast.FunctionDef, ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, *functions)):
+            continue
+        named = () if isinstance(node, functions) else (ast.Assign, ast.AnnAssign)
+        for before, statement in zip([None, *node.body], node.body, strict=False):
+            match statement:
+                case ast.Expr(ast.Constant(str()) as text) if (
+                    before is None or isinstance(before, named)
+                ):
+                    yield text
+
+
+def fragments(project: Project) -> Iterator[str]:
+    """Find docstrings that begin with a preposition or a relative word."""
+    for path, tree in project.trees.items():
+        if any(path.is_relative_to(project.root / place) for place in NOT_YET):
+            continue
+        for text in docstrings(tree):
+            if first := FRAGMENT.match(str(text.value)):
+                yield (
+                    f"{path}:{text.lineno}: the docstring begins with {first[1]!r}, "
+                    "expected a verb, a noun with its article or a whole sentence"
+                )
 
 
 def unmarked_and_private(project: Project) -> Iterator[str]:
@@ -143,6 +195,7 @@ def crossing(project: Project) -> Iterator[str]:
 
 RULES: list[Callable[[Project], Iterator[str]]] = [
     undocumented,
+    fragments,
     unmarked_and_private,
     unpinned,
     undeclared,

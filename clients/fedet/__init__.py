@@ -1,1 +1,1 @@
-"""FedET, client side."""
+"""The client side of FedET."""

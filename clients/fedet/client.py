@@ -1,9 +1,9 @@
 """FedET, client side: an Enhancer Group learns new classes and keeps its old ones.
 
 Liu et al., IJCAI 2023, section 3.1, algorithm 1 and equations 1 to 5. A group H^j is
-all that is trained of the model: Enhancers and head. Symbols: H_old is ``enhancers/j``
-as the server knows it, H^t a temporary group, S the sample memory, U what is distilled
-on.
+all of the model that is trained: Enhancers and head. Symbols: H_old is ``enhancers/j``
+at the server, H^t is a temporary group, S the sample memory, U the data set of the
+distillation.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ from strategies.fedet.trainer import Router
 
 KNOWN = "meta/known"
 NEVER = -1e4
-"""The logit of a class that a group does not know; finite, so that losses are."""
+"""The logit of a class that a group does not know; it is finite, so that losses are."""
 
 
 class FedEt(ClientLearner[FedEtParams]):
-    """Train temporary groups, consolidate, send the groups that changed.
+    """A learner that trains temporary groups, consolidates them and sends changed ones.
 
-    State: the groups as they were last received, which classes they know, ``router``,
-    and ``memory`` (S).
+    State: the groups as they were last received, their classes, ``router``, and
+    ``memory`` (S).
     """
 
     balances = ("weights", "batches")
@@ -48,7 +48,7 @@ class FedEt(ClientLearner[FedEtParams]):
     def __init__(
         self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
     ) -> None:
-        """Keep what a fresh group looks like: the same for every task and client."""
+        """Keep the initial values of a group, the same for every task and client."""
         super().__init__(params, model, context)
         self._fresh = snapshot(model, model.shared_names())
 
@@ -70,7 +70,7 @@ class FedEt(ClientLearner[FedEtParams]):
         samples = replay_samples(memory, self.context.device)
         scores = router.scores(data.train.x)
         routed = assign_group(scores, self._chosen(scores))
-        # As a class was handed over, so are its samples in memory.
+        # If a class goes to another group, its samples in memory go with it.
         knows = known.T.to(routed.device, copy=True)
         knows[data.train.y, routed] = True
         again = router.scores(samples.x) if len(samples.y) else scores[:0]
@@ -116,7 +116,7 @@ class FedEt(ClientLearner[FedEtParams]):
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
-        """Compute logits of the group that the router names; the task is not used.
+        """Compute logits of the group that the router chooses; the task is not used.
 
         A class that the group does not know has the logit `NEVER`.
         """
@@ -150,16 +150,17 @@ class FedEt(ClientLearner[FedEtParams]):
         return self.params.start == "group"
 
     def _known(self, kept: Payload) -> Tensor:
-        """Read which classes each group knows, bool, shape (J, classes)."""
+        """Read the classes that each group knows, bool, shape (J, classes)."""
         return torch.from_numpy(np.asarray(kept[KNOWN]["classes"]).astype(bool))
 
     def _router(self, kept: Payload) -> Router:
         return Router(self.model, kept.get("router", {}), self.params.groups)
 
     def _chosen(self, scores: Tensor) -> Tensor:
-        """Choose which groups learn from the task, bool, shape (J,); at least one.
+        """Choose the groups that learn from the task, bool, shape (J,); at least one.
 
-        The samples of the others go to the best of these, so that no class is lost.
+        Samples of the other groups go to the best of the chosen ones, so no class is
+        lost.
         """
         counts = torch.bincount(scores.argmax(1), minlength=self.params.groups)
         least = min(self.params.least_share * len(scores), float(counts.max()))
@@ -176,9 +177,9 @@ class FedEt(ClientLearner[FedEtParams]):
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int
     ) -> Examples:
-        of_old = torch.isin(mine.y, old)
-        past, present = _at(mine, of_old), _at(mine, ~of_old)
-        # The one sample that stays of a class may be another group's.
+        is_old = torch.isin(mine.y, old)
+        past, present = _at(mine, is_old), _at(mine, ~is_old)
+        # The memory may have no new class for this group: another group may have it.
         if self.params.distil_on == "task" or not len(mine.y):
             present = part
         a_class = len(present.y) / max(1, len(torch.unique(present.y)))
@@ -205,7 +206,7 @@ class FedEt(ClientLearner[FedEtParams]):
 
 
 class EnhancerGroups(nn.Module):
-    """One frozen encoder, with the Enhancers and heads of some groups of classes."""
+    """A frozen encoder, with the Enhancers and heads of some groups of classes."""
 
     def __init__(
         self,
@@ -214,7 +215,7 @@ class EnhancerGroups(nn.Module):
         known: Tensor,
         router: nn.Module,
     ) -> None:
-        """Take what each group puts in place, and which classes each of all knows.
+        """Take the tensors of each group, and the classes that each group knows.
 
         ``known`` is bool, shape (J, classes); ``router`` rates the J groups.
         """
@@ -237,9 +238,9 @@ class EnhancerGroups(nn.Module):
                 name.replace("heads.0.", "head."): self.get_buffer(_flat(j, name))
                 for name in names
             }
-            found = functional_call(self.network, tensors, (x,))
-            found = found.masked_fill(~self.known[j], NEVER)
-            logits = torch.where(routed == j, found, logits)
+            answers = functional_call(self.network, tensors, (x,))
+            answers = answers.masked_fill(~self.known[j], NEVER)
+            logits = torch.where(routed == j, answers, logits)
         return logits
 
 
@@ -248,10 +249,10 @@ def _flat(group: int, name: str) -> str:
 
 
 def assign_group(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Choose the best of some groups for each sample, int64, shape (N,).
+    """Choose the best open group for each sample, int64, shape (N,).
 
     ``scores`` have shape (N, J). ``allowed`` says which groups are open, shape (J,), or
-    (N, J) for each sample; a sample for which none is open gets group 0.
+    (N, J) for each sample. A sample without an open group gets group 0.
     """
     return scores.masked_fill(~allowed, -torch.inf).argmax(1)
 
@@ -261,9 +262,10 @@ def distillation_targets(
 ) -> Tensor:
     """Compute the targets of the double distillation (equations 1 and 5).
 
-    The logits of the m old classes come from H_old and those of the n new ones from
-    H^t, each less its own mean over these classes; 0 for a class of neither. All logits
-    have shape (N, classes); ``old`` and ``new`` are the places of classes, disjoint.
+    The logits of the m old classes come from H_old, those of the n new ones from H^t.
+    The mean over these classes is subtracted from each. A class of neither has 0. All
+    logits have shape (N, classes); ``old`` and ``new`` are the places of classes,
+    disjoint.
     """
     targets = torch.zeros_like(f_old)
     for logits, classes in ((f_old, old), (f_t, new)):

@@ -1,11 +1,11 @@
-"""FedET's client: variations of samples, and statistics of labels with noise.
+"""Mathematics of FedET's client: variations of samples, and noised label statistics.
 
 Liu et al., IJCAI 2023, section 3.2, says of the data set U that it "utilizes data
-augmentation", and not which; these are the plainest ones for each kind of data. Of its
-labels a client sends the distribution P_y and the information entropy H of the new
-classes. With noise on both, `label_loss` says how well a single label is hidden in
-these numbers; the set of classes and the trained tensors, which travel beside them,
-hide nothing.
+augmentation", and not which. The variations here are the plainest ones for each kind of
+data. A client sends two statistics of U's labels: the distribution P_y and the
+information entropy H of the new classes. With noise on both, `label_loss` says how well
+these numbers hide a single label. The set of classes and the trained tensors, which
+travel beside them, hide nothing.
 """
 
 import math
@@ -21,13 +21,13 @@ from fcl_flower.data.examples import Examples
 from strategies.fedet import FedEtParams
 
 DROPPED: Final = 0.1
-"""Probability with which a word of a document is left out."""
+"""The probability with which a word of a document is left out."""
 
 SHIFTED: Final = 8
-"""An image moves by up to its size divided by this, in each direction."""
+"""The divisor of an image's size that gives its largest shift in each direction."""
 
 NOISE: Final = 0.1
-"""Standard deviation of noise, as a multiple of that of the feature."""
+"""The standard deviation of noise, as a multiple of that of the feature."""
 
 
 def augmented(examples: Examples, copies: int, seed: int) -> Examples:
@@ -92,7 +92,7 @@ def _noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def class_frequencies(labels: Array, classes: int) -> Array:
-    """Count the share of each class, float64, shape (classes,); zeros of no labels."""
+    """Compute the share of each class, float64, shape (classes,); 0 without labels."""
     counts = np.bincount(labels, minlength=classes).astype(np.float64)
     return np.asarray(counts / max(counts.sum(), 1.0))
 
@@ -110,17 +110,18 @@ def label_statistics(
     params: FedEtParams,
     rng: np.random.Generator,
 ) -> Arrays:
-    """Collect what travels beside a group of classes.
+    """Collect the label statistics that travel beside a group of classes.
 
     Args:
-        trained: labels of the samples that the group was trained and distilled on,
-            whose shares are told.
-        new: labels of those of the new classes, whose entropy is told.
-        classes: of the head.
-        params: how exactly they are sent, and the standard deviation of the Gaussian
-            noise on each share, which is then cut at 0 and brought to the sum 1, and on
-            the entropy, cut at 0 as well.
-        rng: of the noise; secret, as who can repeat it can take it off again.
+        trained: labels of the samples on which the group was trained and distilled;
+            their shares are sent.
+        new: labels of the samples of new classes; their entropy is sent.
+        classes: number of classes of the head.
+        params: how exactly the statistics are sent, and the noise's standard deviation.
+            Noise is added to each share, which is then cut at 0 and scaled to the sum
+            1. It is also added to the entropy, which is cut at 0.
+        rng: source of the noise; secret, since anyone who can repeat the noise can
+            subtract it.
 
     Returns:
         ``classes`` (int64, the new ones, ascending) and, if they are sent,
@@ -128,28 +129,29 @@ def label_statistics(
     """
     statistics = {"classes": np.unique(new).astype(np.int64)}
     if params.distribution != "withheld":
-        known = class_frequencies(trained, classes)
+        shares = class_frequencies(trained, classes)
         if params.distribution == "noised":
-            known = np.maximum(known + rng.normal(0, params.noise, classes), 0)
+            shares = np.maximum(shares + rng.normal(0, params.noise, classes), 0)
             even = np.full(classes, 1 / classes)
-            known = known / known.sum() if known.any() else even
-        statistics["distribution"] = known.astype(np.float32)
+            shares = shares / shares.sum() if shares.any() else even
+        statistics["distribution"] = shares.astype(np.float32)
     if params.entropy != "withheld":
-        found = information_entropy(class_frequencies(new, classes))
+        entropy = information_entropy(class_frequencies(new, classes))
         if params.entropy == "noised":
-            found = max(0.0, found + float(rng.normal(0, params.noise)))
-        statistics["entropy"] = np.asarray(found, np.float32)
+            entropy = max(0.0, entropy + float(rng.normal(0, params.noise)))
+        statistics["entropy"] = np.asarray(entropy, np.float32)
     return statistics
 
 
 def label_loss(trained: int, new: int, params: FedEtParams) -> float:
     """Compute mu^2 of a group's statistics, for one label (`privacy.accounting`).
 
-    Neighbours differ in the label of one sample, which is among the new ones and may be
-    once more in the buffer; numbers of samples are taken as known. The shares of n =
-    ``trained`` labels are then 2 sqrt(2) / n apart at most, and the entropy of n =
-    ``new`` 2 max(1, ln n) / n: a count that goes from 1 to 0 changes -p ln p by ln n /
-    n, and no other step by more, or by 1 / n. What is exact is no part of it.
+    Neighbours differ in the label of one sample. It is among the new ones, and may be
+    in the buffer a second time. The numbers of samples count as public. The shares of n
+    = ``trained`` labels are then at most 2 sqrt(2) / n apart. The entropy of n =
+    ``new`` labels is at most 2 max(1, ln n) / n apart. A count that goes from 1 to 0
+    changes -p ln p by ln n / n. No other step changes it by more than that, or than 1 /
+    n. Exact statistics add nothing to the result.
     """
     sensitivities = [
         *[2 * math.sqrt(2) / trained] * (params.distribution == "noised"),

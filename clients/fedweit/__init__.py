@@ -1,1 +1,1 @@
-"""FedWeIT, client side."""
+"""The client side of FedWeIT."""

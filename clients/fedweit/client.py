@@ -1,11 +1,11 @@
 """FedWeIT, client side: a gated base, one sparse adapter a task, foreign adapters.
 
-Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Per decomposed
-tensor: theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server; m, A,
-alpha and everything that is not decomposed (biases, normalisation, the head) belong to
-a task. The mask receives the task's gradient and old adapters follow the base, which
-is what the released code leaves out. A client that meets a task again goes on where it
-stood, which the paper does not know.
+Yoon et al., ICML 2021, https://arxiv.org/abs/2003.03196, algorithm 1. Each decomposed
+tensor is theta = B * g(m) + A + sum_j alpha_j A_j. B is shared with the server. A task
+owns m, A, alpha and everything that is not decomposed (biases, normalisation, the
+head). The mask receives the task's gradient, and old adapters follow the base; the
+released code leaves out both. A client that meets a task again goes on from the task's
+state; the paper has no such case.
 """
 
 import math
@@ -55,11 +55,11 @@ from strategies.fedweit.maths import EXACT, decomposed
 CURRENT = "meta/current"
 RECEIVED = "received/"
 ADAPTERS = "adapters/"
-"""Of others, in what the server sends: ``adapters/C/S``."""
+"""The prefix of other clients' adapters in what the server sends: ``adapters/C/S``."""
 
 
 def current_task(state: Payload) -> int | None:
-    """Task in progress; None between tasks."""
+    """Read the task in progress; None between tasks."""
     return int(dense(state[CURRENT]["task"])) if CURRENT in state else None
 
 
@@ -69,12 +69,12 @@ def known_tasks(state: Payload) -> list[int]:
 
 
 def received(state: Payload) -> list[str]:
-    """List whose adapters came for the task, as ``client/task``, in one order."""
+    """List the sources of the task's received adapters, ``client/task``, in order."""
     return sorted(g.removeprefix(RECEIVED) for g in state if g.startswith(RECEIVED))
 
 
 def foreign_adapters(state: Payload) -> dict[str, Array]:
-    """Collect the adapters that came, (J, *shape) by tensor; empty when none did."""
+    """Collect received adapters, (J, *shape) by tensor; empty when there are none."""
     adapters = [state[RECEIVED + source] for source in received(state)]
     return {
         name: np.stack([dense(adapter[name]) for adapter in adapters])
@@ -95,7 +95,7 @@ def start_task(
 ) -> dict[str, Arrays]:
     """Put ``task`` in progress, with equal attention to adapters by ``client/task``.
 
-    Another task may be in progress, if its end was never asked for.
+    Another task may still be in progress, if its end was never requested.
     """
     equal = np.full(len(foreign), 1 / max(len(foreign), 1), np.float32)
     return {
@@ -117,7 +117,7 @@ def end_task(state: Payload) -> dict[str, Arrays]:
 
 
 class Learned(NamedTuple):
-    """What a round of training leaves, and the loss in validation."""
+    """The result of a round of training, and its validation loss."""
 
     state: Payload
     metrics: dict[str, float]
@@ -125,19 +125,18 @@ class Learned(NamedTuple):
 
 
 class DecomposedLearner(ClientLearner[P]):
-    """Learn a task with its own adapter; keep old tasks as they were.
+    """A learner of tasks with an adapter each; old tasks stay as they were.
 
-    A method says in `upload` what travels, and may change any step.
-
-    State, with T the number of a task:
+    A method says in `upload` what travels, and may change any step. State, with T the
+    number of a task:
 
     - ``base``: B now; ``anchor/base``: B when a task last ended.
     - ``masks/T``: raw masks m; ``heads/T``: biases, normalisation and head.
-    - ``adapters/T``: A. Of a finished task, as it was when a task last ended; with the
-      gradient solver as it is now, and ``anchor/T`` as it was then.
-    - ``foreign/T``: sum_j alpha_j A_j of a finished task. Where adapters are rounded it
-      is a part of ``adapters/T``, which takes half of the bytes.
-    - of the task in progress ``meta/current``, ``attention`` (alpha by tensor),
+    - ``adapters/T``: A. A finished task has its A of the last end of any task. With the
+      gradient solver it has the present A, and ``anchor/T`` has that of the end.
+    - ``foreign/T``: sum_j alpha_j A_j of a finished task. Where adapters are rounded,
+      it is a part of ``adapters/T`` instead, which takes half of the bytes.
+    - For the task in progress: ``meta/current``, ``attention`` (alpha by tensor),
       ``received/C/S`` (A_j) and ``optimizer``.
     """
 
@@ -152,13 +151,13 @@ class DecomposedLearner(ClientLearner[P]):
         context: ClientContext,
         settings: FedWeitParams,
     ) -> None:
-        """Keep as ``settings`` how weights are decomposed."""
+        """Keep the settings of the decomposition in ``settings``."""
         super().__init__(params, model, context)
         self.settings = settings
 
     @abstractmethod
     def upload(self, state: Payload, stage: TaskStage) -> Payload:
-        """Select what goes up after a round."""
+        """Select what the client sends after a round."""
 
     def attention_weights(self, state: Payload) -> dict[str, float]:
         """Report ``attention/C/S``, the weight of each foreign adapter."""
@@ -174,7 +173,7 @@ class DecomposedLearner(ClientLearner[P]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         task, unfinished = stage.task, current_task(state)
-        if unfinished not in (None, task):  # the client was away when it ended
+        if unfinished not in (None, task):  # the client was away at its end
             state = self.finish_task(state, unfinished)
         state = self.take_up(state, received.get("base", {}))
         if task not in known_tasks(state):
@@ -202,9 +201,9 @@ class DecomposedLearner(ClientLearner[P]):
     def take_up(self, state: Payload, sent: Arrays) -> Payload:
         """Write theta_G over B; let the adapter in training follow it in part.
 
-        Averaging undoes what a task has learned in B, which costs most where the
-        others' tasks are unlike it. The adapter takes back the share ``follow`` of
-        that, as old adapters do for all of theirs.
+        Averaging undoes what a task has learned in B. That costs most where the other
+        clients' tasks are unlike it. The adapter takes back the share ``follow`` of the
+        loss. Old adapters take back all of theirs.
         """
         base, task = with_global_base(state["base"], sent), current_task(state)
         taken = {**state, "base": base}
@@ -225,7 +224,7 @@ class DecomposedLearner(ClientLearner[P]):
         return self.learn(self.start(state, received, stage.task), stage, data)
 
     def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
-        """Train a round; also measure the loss in validation."""
+        """Train a round, and measure the validation loss."""
         task = stage.task
         work, training = self.build_task_model(state, task), self.context.training
         work.class_weights = training.class_weights(data.train.y, self.model.classes)
@@ -261,7 +260,7 @@ class DecomposedLearner(ClientLearner[P]):
         )
 
     def task_tensors(self, state: Payload, task: int) -> TaskTensors:
-        """Collect the tensors of a task, and if it is in progress those of others."""
+        """Collect the tensors of a task, and in progress also those of other tasks."""
         tensors = TaskTensors(
             base=self.to_tensors(state["base"]),
             masks=self.to_tensors(state[f"masks/{task}"]),
@@ -283,7 +282,7 @@ class DecomposedLearner(ClientLearner[P]):
         return tensors
 
     def followers(self, state: Payload, tasks: Sequence[int]) -> dict[str, Followers]:
-        """Collect what the task in progress must know of the old ones, by weight."""
+        """Collect what the task in progress must know of old tasks, by weight."""
         lambda2 = self.settings.lambda2
         if not lambda2:
             return {}
@@ -292,14 +291,14 @@ class DecomposedLearner(ClientLearner[P]):
         return {
             name: Followers.of(
                 [to_torch(arrays[name], device) for arrays in old],
-                [of_task[name] for of_task in gates],
+                [task_gates[name] for task_gates in gates],
                 lambda2,
             )
             for name in state["base"]
         }
 
     def old_task(self, state: Payload, task: int) -> OldTask:
-        """Collect what the gradient solver trains along of an old task."""
+        """Collect the tensors of an old task that the gradient solver trains along."""
         return OldTask(
             self.to_tensors(state[f"anchor/{task}"]),
             self.gates(state, task),
@@ -324,11 +323,11 @@ class DecomposedLearner(ClientLearner[P]):
     # ---- the beginning and the end of a task
 
     def initial(self) -> dict[str, Array]:
-        """Decompose the weights that every client starts from."""
+        """Decompose the initial weights, the same for every client."""
         return decomposed(snapshot(self.model, self.model.shared_names()))
 
     def fresh(self, task: int) -> Payload:
-        """Make mask, adapter and private tensors of a task not yet trained."""
+        """Create mask, adapter and private tensors of an untrained task."""
         owned = {*self.model.shared_names(), *self.model.head_names(task)}
         names = [name for name in self.model.state_dict() if name in owned]
         initial = snapshot(self.model, names)
@@ -346,7 +345,7 @@ class DecomposedLearner(ClientLearner[P]):
         }
 
     def start(self, state: Payload, received: Payload, task: int) -> Payload:
-        """Begin a new task, with what arrived for it."""
+        """Begin a new task, with the adapters that were received for it."""
         foreign = {
             group.removeprefix(ADAPTERS): arrays
             for group, arrays in received.items()
@@ -357,15 +356,15 @@ class DecomposedLearner(ClientLearner[P]):
     def resume(self, state: Payload, task: int) -> Payload:
         """Come back to a task that the client has finished.
 
-        Its adapter is the one that it would predict with now; mask, biases, head and
-        foreign sum are as they were left. Adapters of others are for new tasks alone
-        (``stage.starts_task``), so that alpha is not trained again.
+        Its adapter is the one of its present predictions. Mask, biases, head and
+        foreign sum are as they were left. Adapters of others come only with new tasks
+        (``stage.starts_task``), so alpha is not trained again.
         """
         adapters = arrays_of(self.adapters(state, task))
         return {**start_task(state, task), f"adapters/{task}": adapters}
 
     def finish_task(self, state: Payload, task: int) -> Payload:
-        """Let all adapters follow the base, and settle them; fold the foreign ones."""
+        """Let all adapters follow the base and settle them; fold in the foreign sum."""
         finished: dict[str, Arrays] = {**end_task(state), "anchor/base": state["base"]}
         foreign = foreign_sums(state)
         for t in known_tasks(state):
@@ -383,7 +382,7 @@ class DecomposedLearner(ClientLearner[P]):
         return finished
 
     def settled(self, adapters: Tensors) -> dict[str, SparseArray]:
-        """Prune adapters, and round them, as they are kept and handed in."""
+        """Prune and round adapters, as the client stores and sends them."""
         threshold, bits = self.settings.threshold, self.settings.adapter_bits
         return {
             name: rounded(SparseArray.of_nonzero(to_numpy(values), threshold), bits)
@@ -393,9 +392,9 @@ class DecomposedLearner(ClientLearner[P]):
     def task_statistics(self, state: Payload, task: int) -> dict[str, float]:
         """Measure the parts of a task that ends.
 
-        ``adapter_density`` and ``mask_density``: shares of A's entries, once settled,
-        and of the gates m that are not zero. ``foreign_norm``: the Euclidean norm of
-        sum_j alpha_j A_j over that of B.
+        ``adapter_density`` and ``mask_density`` are the shares of entries that are not
+        zero, in the settled A and in the gates m. ``foreign_norm`` is the Euclidean
+        norm of sum_j alpha_j A_j divided by that of B.
         """
         foreign = {**state.get(f"foreign/{task}", {}), **foreign_sums(state)}
         return {
@@ -405,7 +404,7 @@ class DecomposedLearner(ClientLearner[P]):
         }
 
     def adapters(self, state: Payload, task: int) -> Tensors:
-        """Compute A of a task as it follows today's base."""
+        """Compute A of a task, which follows the present base."""
         adapters = self.to_tensors(state[f"adapters/{task}"])
         if self.settings.solver == "gradient" or current_task(state) == task:
             return adapters
@@ -432,7 +431,7 @@ W = TypeVar("W", bound=FedWeitParams)
 
 
 class FedWeit(DecomposedLearner[W], ClientQueries):
-    """Send the base's most informative channels; attend to adapters of others."""
+    """A learner that sends the base's top channels, and attends to others' adapters."""
 
     def __init__(
         self, params: W, model: MultiHeadModel, context: ClientContext
@@ -443,28 +442,29 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
     def answer_query(
         self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
     ) -> Payload:
-        """Summarise the new task; nothing where it has too few documents."""
-        found = centres(
+        """Summarise the new task; send nothing if the task has too few documents."""
+        points = centres(
             to_numpy(self.model.embed(data.train.x)),
             self.params.clusters,
             self.params.clustering,
             self.params.members,
             derive(self.context.seed, "summary", self.context.client, stage.task),
         )
-        if not len(found):
+        if not len(points):
             return {}
         if self.params.overlap == "thresholded":
-            return {"summary": {"centres": found}}
-        return {"summary": {"mean": found.mean(0)}}
+            return {"summary": {"centres": points}}
+        return {"summary": {"mean": points.mean(0)}}
 
     @override
     def begin(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> Learned:
-        """Train the first round of a task, without adapters that harm if so asked.
+        """Train a task's first round; ``drop_harmful`` leaves out harmful adapters.
 
-        Where those of all others validate worse than none, each sender's are tried by
-        themselves, and together those that validate better than none.
+        If the adapters of all others validate worse than none, each sender's are tried
+        alone. The senders whose adapters validate better than none are then tried
+        together.
         """
 
         def tried(clients: Collection[str]) -> Learned:
@@ -483,8 +483,8 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
         if not without.loss < whole.loss:
             return whole
         apart = sorted(others, key=int) if len(others) > 1 else []
-        alone = {one: tried([one]) for one in apart}
-        helpful = [one for one in apart if alone[one].loss < without.loss]
+        alone = {client: tried([client]) for client in apart}
+        helpful = [client for client in apart if alone[client].loss < without.loss]
         choices = [without, *alone.values()]
         if 1 < len(helpful) < len(others):
             choices.append(tried(helpful))
@@ -492,7 +492,7 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
 
     @override
     def upload(self, state: Payload, stage: TaskStage) -> Payload:
-        # B, with the literal rule B * g(m), on the top-kappa channels; at the end A.
+        # The top-kappa channels of B (literal rule: B * g(m)) travel, A at the end.
         gates, base = self.gates(state, stage.task), {}
         for name, values in self.to_tensors(state["base"]).items():
             channels = to_numpy(top_channels(gates[name], self.params.kappa))

@@ -1,8 +1,9 @@
 """The algebra of decomposed weights: theta = B * g(m) + A + sum_j alpha_j A_j.
 
 FedWeIT (Yoon et al., ICML 2021), equations 1 and 2. ``B`` is the base, ``m`` the raw
-gate with one value per output channel (axis 0), ``g`` the gate function, ``A`` the
-task's adapter, ``alpha_j`` one scalar per foreign adapter ``A_j`` and tensor.
+gate with one value for each output channel (axis 0), ``g`` the gate function. ``A`` is
+the task's adapter, and ``alpha_j`` one scalar for each foreign adapter ``A_j`` and
+tensor.
 """
 
 import warnings
@@ -27,12 +28,12 @@ Tensors: TypeAlias = dict[str, Tensor]
 
 
 def gate(raw: Tensor, kind: Gate) -> Tensor:
-    """Gate m, shape (channels,): in (0, 1) for a sigmoid, ``raw`` for identity."""
+    """Gate m, shape (channels,): the sigmoid in (0, 1), or ``raw`` for identity."""
     return torch.sigmoid(raw) if kind == "sigmoid" else raw
 
 
 def by_channel(values: Tensor, weight: Tensor) -> Tensor:
-    """Shape ``values`` (channels,) to multiply ``weight`` along axis 0."""
+    """Reshape ``values`` (channels,) so that they multiply ``weight`` along axis 0."""
     return values.reshape(-1, *[1] * (weight.dim() - 1))
 
 
@@ -54,10 +55,10 @@ def top_channels(gates: Tensor, kappa: float) -> Tensor:
 
 
 def rounded(adapter: SparseArray, bits: int) -> SparseArray:
-    """Round values to the nearest of 2 ** bits - 1 levels; 32 leaves them as they are.
+    """Round values to the nearest of 2 ** bits - 1 levels; 32 bits change nothing.
 
-    The levels lie evenly in [-max |A|, max |A|], zero among them, so that small entries
-    are pruned. What is not finite stays, for the receiver to refuse.
+    The levels lie evenly in [-max |A|, max |A|]. Zero is one of them, so small entries
+    are pruned. Values that are not finite stay, and the receiver refuses them.
 
     >>> values = np.array([0.1, -0.26, 0.9, 1.0], np.float32)
     >>> found = rounded(SparseArray.of_nonzero(values), bits=3).to_dense()
@@ -81,13 +82,13 @@ def attended(adapters: Tensor, alpha: Tensor) -> Tensor:
     return (alpha @ adapters.flatten(1)).view(adapters.shape[1:])
 
 
-# ---- how tasks of the past follow the base
+# ---- how old tasks follow the base
 #
-# Given how far the base has moved, dB, all that equation 2 says of an old adapter is
+# For a base that has moved by dB, equation 2 depends on an old adapter only by
 #     min over A of  lambda2 ||dB * g + (A - A_old)||^2 + lambda1 |A|_1,
-# which separates by entries: with u = A_old - dB * g the minimiser is the soft
+# which separates by entries. With u = A_old - dB * g the minimiser is the soft
 # threshold of u, and the minimum is Huber's function of u. So old adapters need no
-# optimizer; what is left of the term is a function of the base.
+# optimizer, and the term becomes a function of the base.
 
 
 def retroactive(
@@ -102,16 +103,16 @@ def retroactive(
 
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """What old tasks hold of one weight, as `following_cost` reads it.
+    """The data of old tasks for one weight, as `following_cost` reads them.
 
-    All tasks lie side by side in each channel, so that a stretch of channels is read
-    once from memory and stays in the processor's cache.
+    All tasks lie side by side in each channel. So a stretch of channels is read once
+    from memory and stays in the processor's cache.
     """
 
     adapters: Tensor
-    """2 lambda2 A_old, shape (channels, tasks, entries of a channel)."""
+    """The product 2 lambda2 A_old, shape (channels, tasks, entries of a channel)."""
     gates: Tensor
-    """-g(m), shape (channels, tasks)."""
+    """The negated gates -g(m), shape (channels, tasks)."""
     lambda2: float
 
     @classmethod
@@ -126,15 +127,15 @@ class Followers:
 def following_cost(moved: Tensor, old: Followers, lambda1: float) -> Tensor:
     """Compute the sum of the minima over all old tasks, a scalar.
 
-    Its gradient is what equation 2 pulls at the base with when every old adapter has
-    followed: -g * clip(2 lambda2 u, -lambda1, lambda1) summed over the tasks. Where
-    old adapters are zero it brakes any movement of the base by lambda1 sum_i g_i.
+    Its gradient is equation 2's pull at the base after every old adapter has followed.
+    It is -g * clip(2 lambda2 u, -lambda1, lambda1), summed over the tasks. Where old
+    adapters are zero it brakes any movement of the base by lambda1 sum_i g_i.
     """
     return cast(Tensor, _FollowingCost.apply(moved, old, lambda1))  # type: ignore[no-untyped-call]
 
 
 _STRETCH = 200_000
-"""Entries of all tasks that a processor's cache holds twice."""
+"""The number of entries of all tasks that a processor's cache holds twice."""
 
 
 class _FollowingCost(torch.autograd.Function):  # one pass: every step pays it
@@ -143,11 +144,11 @@ class _FollowingCost(torch.autograd.Function):  # one pass: every step pays it
     def forward(ctx: Any, moved: Tensor, old: Followers, lambda1: float) -> Tensor:
         channels, tasks, entries = old.adapters.shape
         gradient, flat = torch.empty_like(moved), moved.reshape(channels, 1, entries)
-        of_channel = gradient.view(channels, 1, entries)
+        by_channel = gradient.view(channels, 1, entries)
         stretch = max(1, _STRETCH // (tasks * entries))
         if moved.device.type != "cpu":
             stretch = channels
-        # 2 lambda2 u, and that clipped.
+        # ``pulls`` is 2 lambda2 u, ``clipped`` the same after clipping.
         shape = min(stretch, channels), tasks, entries
         pulls, clipped = moved.new_empty(shape), moved.new_empty(shape)
         cost = moved.new_zeros(())
@@ -160,7 +161,7 @@ class _FollowingCost(torch.autograd.Function):  # one pass: every step pays it
             torch.clamp(u, -lambda1, lambda1, out=v)
             row = v.view(-1)
             cost.add_(row.dot(u.view(-1))).sub_(row.dot(row), alpha=0.5)
-            torch.bmm(gates.transpose(1, 2), v, out=of_channel[start:stop])
+            torch.bmm(gates.transpose(1, 2), v, out=by_channel[start:stop])
         ctx.save_for_backward(gradient)
         return cost / (2 * old.lambda2)
 
@@ -176,25 +177,25 @@ class _FollowingCost(torch.autograd.Function):  # one pass: every step pays it
 
 @dataclass(frozen=True, slots=True)
 class OldTask:
-    """A task of the past that the gradient solver trains along."""
+    """An old task that the gradient solver trains along."""
 
     anchors: Tensors
-    """A_i when the previous task ended."""
+    """The adapters A_i at the end of the previous task."""
     gates: Tensors
-    """g(m_i)."""
+    """The gates g(m_i)."""
     adapters: Tensors
-    """A_i."""
+    """The present adapters A_i."""
 
 
 @dataclass(slots=True)
 class TaskTensors:
     """The tensors of one task by name.
 
-    They are B, m (raw), A, what is not decomposed, and sum_j alpha_j A_j where it is
-    settled, or all A_j side by side (J, *shape) and alpha where it is still trained.
-    When this task is trained beside old ones, there are ``anchor`` (B when the previous
-    task ended) and the old tasks: as ``followers``, or as ``old`` for the gradient
-    solver.
+    They are B, m (raw), A and the tensors that are not decomposed. ``foreign`` is sum_j
+    alpha_j A_j where it is settled. Where alpha is still trained, ``others`` has all
+    A_j side by side (J, *shape), and ``attention`` is alpha. If this task is trained
+    beside old ones, there are ``anchor`` (B at the end of the previous task) and the
+    old tasks. These are ``followers``, or ``old`` for the gradient solver.
     """
 
     base: Tensors
@@ -213,12 +214,14 @@ class TaskModel:
     """A task's model made of `TaskTensors`, with the leaves that training changes.
 
     Attributes:
-        model: whose own tensors are not used.
-        tensors: those given, taken over; what is trained has become parameters.
+        model: the network; its own tensors are not used.
+        tensors: the task's tensors, which this model owns; trained ones have become
+            parameters.
         leaves: the parameters by group and name, such as ``masks/body.fc1.weight``.
         rates: factors on the learning rate for some of the leaves.
         sparse: the leaves that `proximal_step` makes sparse, with the weight of |.|_1.
-        class_weights: of the classes in the loss, shape (classes,); None for none.
+        class_weights: the weights of classes in the loss, shape (classes,); None weighs
+            all alike.
     """
 
     class_weights: Tensor | None = None
@@ -248,7 +251,7 @@ class TaskModel:
     def add_leaves(
         self, group: str, tensors: Tensors, rate: float = 1.0, sparsity: float = 0.0
     ) -> None:
-        """Make leaves of all tensors but the statistics of normalisation."""
+        """Turn all tensors into leaves, except the statistics of normalisation."""
         buffers = {name for name, _ in self.model.named_buffers()}
         for name in sorted(tensors.keys() - buffers):
             leaf = nn.Parameter(tensors[name])
@@ -280,7 +283,7 @@ class TaskModel:
         )
 
     def prepared(self, data: TaskData) -> TaskData:
-        """Bring the examples to the form in which `loss` and `logits` take them."""
+        """Convert the examples to the form that `loss` and `logits` take."""
         return data
 
     def logits(self, x: Tensor) -> Tensor:
@@ -298,7 +301,7 @@ class TaskModel:
     def gate_penalty(self) -> Tensor | float:
         """Compute lambda_mask |g(m)|_1 of sigmoids, which have a gradient everywhere.
 
-        What is to be sparse is the gate: |m|_1 would pull a sigmoid to 0.5.
+        The gate is to be sparse, not m: |m|_1 would pull a sigmoid to 0.5.
         """
         if self.params.gate != "sigmoid":
             return 0.0
@@ -308,8 +311,8 @@ class TaskModel:
     def drift(self) -> Tensor | float:
         """Compute lambda2 sum_i ||dB * g(m_i) + dA_i||^2.
 
-        With the closed solver: its minimum over the A_i, their sparsity included, which
-        is a function of B alone; they take it up afterwards.
+        With the closed solver this is its minimum over the A_i, with their sparsity. It
+        depends on B alone; the A_i follow afterwards.
         """
         params, tensors = self.params, self.tensors
         if not (params.lambda2 and (tensors.followers or tensors.old)):
@@ -333,21 +336,21 @@ class TaskModel:
     def proximal_step(self, step_size: StepSize) -> None:
         """Take the proximal step of lambda_mask |m|_1 + lambda1 sum_i |A_i|_1.
 
-        After the optimizer's, and in its own metric (Yun et al., Adaptive proximal
-        gradient methods, NeurIPS 2021): where it went s times the mean gradient, the
-        soft threshold is s lambda1. So training rests where equation 2 has its minimum,
-        at exact zeros too. With rate times lambda1, the threshold of plain gradient
-        descent, Adam would weigh lambda1 by the noise of each entry.
+        It follows the optimizer's step and uses its metric (Yun et al., Adaptive
+        proximal gradient methods, NeurIPS 2021). If the optimizer moved by s times the
+        mean gradient, the soft threshold is s lambda1. So training rests where equation
+        2 has its minimum, at exact zeros too. Plain gradient descent has the threshold
+        rate times lambda1. With it Adam would weigh lambda1 by the noise of each entry.
         """
         with torch.no_grad():
             for name, weight in self.sparse.items():
                 leaf = self.leaves[name]
-                if leaf.grad is not None:  # else the network does not use it
+                if leaf.grad is not None:  # None: the network does not use it
                     threshold = step_size(name).mul_(weight)
                     leaf.sub_(torch.clamp(leaf, -threshold, threshold))
 
 
-# ---- what a client tells of a task before it begins (FedSeIT, section 2.3)
+# ---- a client's summary of a task before it begins (FedSeIT, section 2.3)
 
 
 def centres(
@@ -355,9 +358,9 @@ def centres(
 ) -> Array:
     """Compute normalised cluster centres, shape (at most ``count``, D).
 
-    No centre stands for fewer than ``members`` documents, since it would show them:
-    a small task gets fewer clusters, and the documents of a cluster that stays too
-    small go to the nearest one that does not. Without enough documents for a single
+    A centre stands for at least ``members`` documents, since a smaller cluster would
+    show them. So a small task gets fewer clusters. The documents of a cluster that
+    stays too small go to the nearest large one. Without enough documents for a single
     cluster there is no centre. Equal documents count once, since many copies of one
     would show it too.
     """
@@ -366,30 +369,30 @@ def centres(
     if not count:
         return np.zeros((0, documents.shape[1]), np.float32)
     labels = cluster_labels(documents.astype(np.float64), count, kind, seed)
-    # At least one: count * members documents cannot all lie in smaller clusters.
+    # There is at least one: count * members documents cannot all lie in smaller ones.
     large = np.flatnonzero(np.bincount(labels) >= members)
-    found = np.stack([documents[labels == n].mean(0) for n in large])
+    means_of_large = np.stack([documents[labels == n].mean(0) for n in large])
     small = ~np.isin(labels, large)
     if small.any():
-        from scipy.spatial.distance import cdist  # as below
+        from scipy.spatial.distance import cdist  # a slow import, as below
 
-        labels[small] = large[cdist(documents[small], found).argmin(1)]
+        labels[small] = large[cdist(documents[small], means_of_large).argmin(1)]
     means = np.stack([documents[labels == n].mean(0) for n in large])
     lengths = np.linalg.norm(means, axis=1, keepdims=True)
     return (means / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def cluster_labels(documents: Array, count: int, kind: Clustering, seed: int) -> Array:
-    """Cluster documents, at least one; labels of shape (N,)."""
+    """Cluster documents, at least one; return their labels, shape (N,)."""
     if count == 1:
-        # Nothing to find, and scikit-learn refuses a mixture over one document.
+        # One cluster needs no fit, and scikit-learn refuses a mixture of one document.
         return np.zeros(len(documents), np.int64)
-    # Imported here since it takes a second, and most learners do without.
+    # The import takes a second, and most learners do not need it.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    # NumPy's older generator takes 32 bits.
+    # NumPy's older generator takes seeds of 32 bits.
     seed %= 2**32
     model = (
         KMeans(count, n_init=1, random_state=seed)
@@ -397,6 +400,6 @@ def cluster_labels(documents: Array, count: int, kind: Clustering, seed: int) ->
         else GaussianMixture(count, covariance_type="diag", random_state=seed)
     )
     with warnings.catch_warnings():
-        # Clusters that have not settled, or are fewer, are still clusters.
+        # Clusters that have not converged, or are fewer, are still usable.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(model.fit_predict(documents))

@@ -1,4 +1,4 @@
-"""What an algorithm is: its two sides, and the registry that finds it."""
+"""The definition of an algorithm: its two sides, and the registry that finds it."""
 
 from typing import TYPE_CHECKING
 

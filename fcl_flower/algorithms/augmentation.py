@@ -1,4 +1,4 @@
-"""What training sees of samples: themselves, or in each batch another view of them."""
+"""The inputs of a training: samples as they are, or each time another view of them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from fcl_flower.training.feature_cache import frozen_features
 
 
 class TrainingInputs(NamedTuple):
-    """Samples of a training, and what becomes of a batch of them.
+    """The samples of a training, and the function that turns a batch into inputs.
 
     Attributes:
-        x: N samples: as they are, or what frozen parts of the body make of them.
-        see: from some of ``x`` to what the body takes; another view with each call
-            where the run augments.
+        x: N samples as they are, or as frozen parts of the body have computed them.
+        see: maps some of ``x`` to inputs of the body. Where the run augments, each call
+            returns another view.
     """
 
     x: Tensor
@@ -33,10 +33,10 @@ def training_inputs(
     number: int,
     purpose: str = "augment",
 ) -> TrainingInputs:
-    """Prepare samples, shape (N, *input_shape), to be trained on in a round.
+    """Prepare samples, shape (N, *input_shape), for the training of a round.
 
-    Frozen parts of the body compute them once; of augmented samples, each view anew.
-    For ``number`` and ``purpose`` see `augmenter`.
+    Frozen parts of the body compute samples once. They compute each augmented view
+    anew. For ``number`` and ``purpose`` see `augmenter`.
     """
     augment = augmenter(context, number, purpose)
     if augment is None:
@@ -47,22 +47,24 @@ def training_inputs(
 def augmenter(
     context: ClientContext, number: int, purpose: str = "augment"
 ) -> Callable[[Tensor], Tensor] | None:
-    """Make what augments the batches of a round, one after the other.
+    """Build the function that augments the batches of a round, one after the other.
 
     Args:
-        context: of the client.
-        number: of the round.
-        purpose: of its random numbers; another one for other samples of the round.
+        context: the client's context.
+        number: the round's number.
+        purpose: names the stream of random numbers. Other samples of the same round
+            need another purpose.
 
     Returns:
-        from inputs to inputs, on which nothing else depends; None for none.
+        a function from inputs to inputs; None where the run does not augment. No other
+        random number depends on it.
     """
     if context.augment is None:
         return None
     where = context.seed, purpose, context.client, number
     seed = derive(*where)
     if context.privacy.unit == "example":
-        # Nobody may know which view of an example has been in a step.
+        # The view of an example that a step has used must stay secret.
         seed = int(secret_generator(*where).integers(2**62))
     generator = torch.Generator().manual_seed(seed)
     augment = context.augment

@@ -1,10 +1,22 @@
 """The contracts of an algorithm's two sides. Read this file first.
 
 An algorithm is a `ServerStrategy`, a `ClientLearner`, their hyper-parameters and a
-declaration (`fcl_flower.algorithms.registry`). A strategy that queries clients before
-they train is also `ServerQueries`, its learner `ClientQueries`; one whose server needs
-sums alone is also `SumsUpdates`. State is passed as a value and returned as a value, so
-that a process may end between any two calls.
+declaration (`fcl_flower.algorithms.registry`). In each round the framework calls, in
+this order:
+
+1. `ServerStrategy.configure_train` for each client: what the client receives.
+2. `ClientLearner.train` on each client: its next private state and its update.
+3. `ServerStrategy.check_update` for each update that comes back.
+4. `ServerStrategy.aggregate_train` once: the next server state.
+5. `ServerStrategy.diagnostics` once: numbers for the report.
+
+For an evaluation it calls `ServerStrategy.configure_evaluate` and
+`ClientLearner.predict`. A strategy that queries clients before they train is also
+`ServerQueries`, and its learner is `ClientQueries`. A strategy whose server needs sums
+alone is also `SumsUpdates`.
+
+State is passed as a value and returned as a value. So a process may end between any two
+calls.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +52,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Params)
 
 Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
-"""Scalars of clients' updates, by client and the task that it trained on."""
+"""The scalars of clients' updates, by client and the task that it trained on."""
 
 
 # ---- the server side
@@ -48,23 +60,24 @@ Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Roles of one kind of groups; the kind of ``base/0`` is ``base``.
+    """The roles of one kind of groups of tensors; the kind of ``base/0`` is ``base``.
 
     Attributes:
-        mean: a mean over clients, of models or of anything else. In an asynchronous run
-            one update moves it part of the way; all else that `aggregate_train` makes
-            of it counts at once. In a large round its updates lie on the disk, and a
-            tensor is read whenever it is looked at.
-        model: a model that is the same for all clients: a client receives it whole, or
-            as `SparseArray` what it lacks, and an update's group of the same name is it
-            after training. With ``federation.wire_dtype`` int8 and less it travels as
-            rounded differences.
-        rounded: with int8 and less it is rounded as it is. All groups that are neither
-            this nor a `model` stay exact.
-        shared: other clients receive it as it was sent.
-        predicts: clients need it to predict, where they receive more in order to train.
-        on_disk: few of many are looked at in a round, so that the server has them on
-            the disk, and reads a tensor whenever it is looked at.
+        mean: the group is a mean over clients, of models or of anything else. In an
+            asynchronous run one update moves it part of the way; all else that
+            `aggregate_train` computes from an update counts at once. In a large round
+            updates lie on the disk, and each access reads a tensor anew.
+        model: the group is a model that is the same for all clients. A client receives
+            it whole, or as a `SparseArray` of the entries that the client lacks. An
+            update's group of the same name is this model after training. With
+            ``federation.wire_dtype`` int8 or smaller it travels as rounded differences.
+        rounded: with int8 or smaller the group's own values are rounded. Groups that
+            are neither this nor a `model` stay exact.
+        shared: other clients receive the group as a client sent it.
+        predicts: clients need the group to predict. Set it where they receive more for
+            training than for prediction.
+        on_disk: a round needs few of many such groups. So the server keeps them on the
+            disk, and each access reads a tensor anew.
     """
 
     mean: bool = False
@@ -80,7 +93,7 @@ class ModelShape:
     """The sizes of the run's network that shared tensors do not tell.
 
     Attributes:
-        features: width of what the body returns.
+        features: width of the body's output.
         classes: logits of a head.
         single_head: one head serves every task.
     """
@@ -92,11 +105,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class ClassPlan:
-    """Which classes are learned when, in a single head.
+    """The plan of which classes are learned when, in a single head.
 
     Attributes:
-        until: for each task the places in the head of all that clients learn by its
-            end, ascending; for each hidden concept those of all.
+        until: for each task the places in the head of all classes that clients learn by
+            the task's end, ascending. Where concepts are hidden, each concept has the
+            places of all its classes.
         names: the class's name at each place.
     """
 
@@ -110,12 +124,12 @@ def _no_trainer() -> Never:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Where a strategy runs.
+    """The run, as a strategy sees it.
 
     Attributes:
         seed: the run's seed (see `core.schedule.derive`).
         model: sizes of the network.
-        classes: empty unless the strategy says that it `needs_classes`.
+        classes: the plan of the classes; empty unless the strategy has `needs_classes`.
         trainer: makes the `ServerTrainer` that the declaration names, with the run's
             public data.
     """
@@ -127,21 +141,22 @@ class ServerContext:
 
 
 class ServerStrategy(ABC, Generic[P]):
-    """Server side: NumPy in, NumPy out; knows neither Flower nor the client side.
+    """The server side: NumPy in, NumPy out, without Flower and without the client side.
 
     Class attributes:
-        groups: roles of the groups of state and messages, by kind; others have none. An
-            algorithm without any `mean` needs rounds, unless `adds_up`.
-        predicts_locally: clients predict with what they keep themselves, so nothing is
-            sent to them for an evaluation.
-        robust_aggregation: all that it averages, if anything, goes through
-            `aggregation`, so that ``federation.aggregation`` may be any.
-        needs_classes: it is given the plan of the classes, so that a run without one is
-            refused.
+        groups: roles of the groups of state and messages, by kind. Kinds that are not
+            listed have no role. An algorithm without any `mean` needs rounds, unless it
+            `adds_up`.
+        predicts_locally: clients predict with their own state alone, so the server
+            sends nothing for an evaluation.
+        robust_aggregation: every average of the strategy, if any, goes through
+            `aggregation`. So ``federation.aggregation`` may have any value.
+        needs_classes: the strategy needs the plan of the classes in its context. A run
+            without a plan is refused.
 
     Attributes:
-        aggregation: the run's policy, the mean unless another is set;
-            ``combine_groups`` is what most strategies call.
+        aggregation: the run's policy; the mean unless the run sets another. Most
+            strategies call its ``combine_groups``.
     """
 
     groups: ClassVar[Mapping[str, Group]] = {"base": Group(mean=True)}
@@ -165,7 +180,7 @@ class ServerStrategy(ABC, Generic[P]):
 
     @abstractmethod
     def init(self, model: Arrays) -> Payload:
-        """Create the server state before round 1.
+        """Create the server state before round 1. Called once.
 
         Args:
             model: the initial shared tensors by name; dense.
@@ -173,21 +188,37 @@ class ServerStrategy(ABC, Generic[P]):
 
     @abstractmethod
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        """Select what ``client`` (its partition number) receives for this stage."""
+        """Select what a client receives to train with.
+
+        Called once for each client that takes part, before its training.
+
+        Args:
+            state: the server state; must not be changed in place.
+            stage: the round and the client's task.
+            client: the client's partition number, counted from 0.
+
+        Returns:
+            groups of tensors; the client's `ClientLearner.train` gets them as
+            ``received``.
+        """
 
     def configure_evaluate(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload:
-        """Select what ``client`` receives in order to predict after this stage."""
-        if needed := self.kinds("predicts"):
-            return {kind: state[kind] for kind in needed}
+        """Select what a client receives to predict with after this stage.
+
+        Called before an evaluation. By default it sends the groups that have the role
+        `predicts`. If no group has it, the client receives what it would train with.
+        """
+        if kinds := self.kinds("predicts"):
+            return {kind: state[kind] for kind in kinds}
         return self.configure_train(state, stage, client)
 
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once per update before `aggregate_train`; non-finite values are refused
-        in any case.
+        Called once for each update, before `aggregate_train`. The framework itself
+        refuses values that are not finite.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.
@@ -198,35 +229,51 @@ class ServerStrategy(ABC, Generic[P]):
     def aggregate_train(
         self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
     ) -> Payload:
-        """Compute the next server state.
+        """Compute the next server state from a round's updates.
+
+        Called once for each round, and in an asynchronous run once for each update.
 
         Args:
-            state: of which `configure_train` sent parts; must not be changed in place.
-            stage: of the round; its task is the round's, whose start and end it names.
+            state: the server state that `configure_train` read; must not be changed in
+                place.
+            stage: the round's stage: its task, and whether the round starts or ends
+                that task.
             updates: by client, in ascending order of client; never empty.
+
+        Returns:
+            the next state as a whole.
         """
 
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        """Forget what a client held, as it lost its own state and starts anew."""
+        """Drop the server's record of what a client holds; return the next state.
+
+        Called when a client reports that it lost its private state and starts anew.
+        """
         return state
 
     def forget(self, state: Payload, client: int, task: int | None) -> Payload:
-        """Take out what a client contributed, as if it had never been received.
+        """Remove what a client contributed, as if the server had never received it.
+
+        Called by ``fcl forget``, while no server runs.
 
         Args:
-            state: must not be changed in place.
-            client: whose contributions are taken out.
-            task: of which of its tasks, counted from 0; None for all.
+            state: the server state; must not be changed in place.
+            client: the client whose contributions are removed.
+            task: the client's task, counted from 0, whose contributions are removed;
+                None for all its tasks.
+
+        Returns:
+            the next state.
 
         Raises:
-            ConfigError: there is nothing of it in the state, or, as here, contributions
-                are not kept apart.
+            ConfigError: the state has no contribution of the client, or, as here, the
+                strategy does not keep contributions apart.
         """
         raise config_error(
             "strategy",
             type(self).__name__,
-            "one that keeps what clients send apart, such as analytic: what was mixed "
-            "into a network cannot be taken out",
+            "one that keeps clients' contributions apart, such as analytic: a "
+            "contribution to a network cannot be taken out",
         )
 
     def diagnostics(
@@ -234,48 +281,60 @@ class ServerStrategy(ABC, Generic[P]):
     ) -> Mapping[str, float | Diagnostic]:
         """Report on a round, by name: finite numbers, tables, matrices and points.
 
-        A diagnostic of a later round adds to the earlier ones of its name.
+        Called once after each round. A later round's diagnostic is added to the earlier
+        ones of the same name.
 
         Args:
-            state: after the round.
-            stage: of the round.
-            metrics: of the updates that were used, by client and its task.
+            state: the server state after the round.
+            stage: the round's stage.
+            metrics: scalars of the updates that were aggregated, by client and its
+                task.
         """
         return {}
 
     def remarks(self) -> Mapping[str, str]:
-        """Say what a reader of the results must know, by subject."""
+        """Say what a reader of the results must know, by subject.
+
+        Called once, before round 1.
+        """
         return {}
 
     def advice(self, diagnostics: Mapping[str, Diagnostic]) -> str:
-        """Name a setting that a user should change, by what a run has reported.
+        """Name a setting that a user should change, judged by a run's diagnostics.
 
-        A sentence, which is shown once, when the run is over; empty for none.
+        Called once, at the end of a run.
+
+        Returns:
+            a sentence for the user; empty for no advice.
         """
         return ""
 
 
 class ServerQueries(ABC):
-    """A strategy that queries clients before they train.
+    """A strategy that queries clients before they train; its learners `ClientQueries`.
 
-    Its learners are `ClientQueries`; each reply comes back through `check_query_reply`
-    and `aggregate_query`, before anything is sent in the round.
+    At the beginning of a round the framework calls `configure_query` for each client.
+    Each reply goes through `check_query_reply`, and then all through `aggregate_query`.
+    Only then is `configure_train` called.
     """
 
     @property
     def asks(self) -> bool:
-        """There are queries in this run at all."""
+        """Whether this run has queries at all."""
         return True
 
     @abstractmethod
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        """Write the query to ``client`` before it trains; None asks nothing."""
+        """Write the query to a client before it trains; return None to ask nothing."""
 
     @abstractmethod
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
-        """Refuse a reply that must not be used; non-finite ones are in any case.
+        """Refuse a reply that must not be used.
+
+        Called once for each reply. The framework itself refuses values that are not
+        finite.
 
         Raises:
             WireError: a group, name or shape is not what this strategy expects.
@@ -285,26 +344,33 @@ class ServerQueries(ABC):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        """Compute the next server state from the replies by client.
+        """Compute the next server state from replies to queries.
 
-        Called once for each task that clients with a reply start; ``stage`` names it.
+        Called once for each task that some of the replying clients start.
+
+        Args:
+            state: the server state; must not be changed in place.
+            stage: the stage of that task.
+            answers: the replies of the clients that start the task, by client.
         """
 
 
 class SumsUpdates(ABC):
-    """A strategy whose server needs no more of a round than sums over its clients.
+    """A strategy whose server needs only sums over the clients of a round.
 
-    With secure aggregation it sees no update, and `aggregate_train` is not called.
+    With secure aggregation the server sees no single update. Then the framework calls
+    `aggregate_sum` in the place of `aggregate_train`.
 
     Class attributes:
-        weighs_examples: a client counts as often as it has examples, so that the sum is
-            told as a mean; otherwise tensors are added up as they are (see `adds_up`).
+        weighs_examples: each client is weighted by its number of examples, so the
+            server gets the sum as a mean. Otherwise tensors are added up unweighted
+            (see `adds_up`).
     """
 
     weighs_examples: ClassVar[bool] = True
 
     def check_summable(self) -> None:
-        """Refuse parameters with which sums are not enough.
+        """Refuse hyper-parameters with which sums are not enough. Called before a run.
 
         Raises:
             ConfigError: one sentence names the parameter, and what was expected.
@@ -313,21 +379,21 @@ class SumsUpdates(ABC):
 
     @abstractmethod
     def summands(self, state: Payload) -> Payload:
-        """Lay out every update: tensors of its groups, names, shapes and dtypes.
+        """Lay out an update: the groups, names, shapes and dtypes of its tensors.
 
-        Groups of kind ``meta`` stay with the clients. A client may leave out a group
-        that has nothing to add, unless examples weigh.
+        Groups of kind ``meta`` stay with the clients. A client may leave out a group to
+        which it adds nothing, unless `weighs_examples`.
         """
 
     @abstractmethod
     def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
-        """Compute the next server state.
+        """Compute the next server state from the sum of a round's updates.
 
         Args:
-            state: must not be changed in place.
-            stage: of the round.
-            total: the sum of the round's updates, or their mean if examples weigh, in
-                the dtypes of `summands`; ``num_examples`` is a sum in any case.
+            state: the server state; must not be changed in place.
+            stage: the round's stage.
+            total: the sum of the updates, or their mean with `weighs_examples`, in the
+                dtypes of `summands`. ``num_examples`` is a sum in both cases.
 
         Raises:
             WireError: no honest clients have this sum.
@@ -335,11 +401,11 @@ class SumsUpdates(ABC):
 
 
 def adds_up(strategy: ServerStrategy[Any]) -> bool:
-    """Tell whether the state follows from the sum of all updates so far.
+    """Tell whether the server state follows from the sum of all updates so far.
 
-    Their order and how often one comes are then nothing to it. It needs no rounds, an
-    old update is as good as a new one, and the strategy alone says how large one may
-    be.
+    The order of the updates does not matter then, and a client's number of updates does
+    not either. Such a strategy needs no rounds, and an old update is as good as a new
+    one. The strategy alone limits the size of an update.
     """
     return isinstance(strategy, SumsUpdates) and not strategy.weighs_examples
 
@@ -349,7 +415,7 @@ def adds_up(strategy: ServerStrategy[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Where a learner runs.
+    """The run and the client, as a learner sees them.
 
     Attributes:
         client: the client's partition number, counted from 0.
@@ -357,9 +423,9 @@ class ClientContext:
         training: epochs, batch size, learning rate and when to lower it.
         device: torch device name, such as ``cpu`` or ``cuda:0``.
         privacy: whether and how training has to hide examples.
-        hidden_tasks: nobody tells the client which task, or concept, its samples are
-            of; all come as task 0.
-        augment: changes inputs at random before a training step; None for not.
+        hidden_tasks: the client does not know the task, or concept, of its samples. All
+            of them come as task 0.
+        augment: changes inputs at random before a training step; None for no change.
     """
 
     client: int
@@ -372,22 +438,22 @@ class ClientContext:
 
 
 class ClientLearner(ABC, Generic[P]):
-    """Client side: torch inside, NumPy at both ends; knows not the server side.
+    """The client side: torch inside, NumPy at both ends, without the server side.
 
     Class attributes:
         temporary_state: groups of the state that nothing needs once a task has ended,
-            such as an optimizer's moments or a copy of the model before the task. All
-            else has to be kept from finished tasks, to predict or to go on learning,
-            and counts in what a client stores.
-        training_only: groups of what is received, and of an update, that no prediction
-            needs; as they come anew with later rounds, they do not count either. In
-            both a name also stands for all that begin with it and a slash.
-        update_is_model: `predict` takes the payload of the client's own update in the
-            place of ``received``, and so can be tested before the aggregation.
+            such as an optimizer's moments. All other groups must be kept from finished
+            tasks, and count in what a client stores.
+        training_only: groups of the received payload, and of an update, that no
+            prediction needs. They come anew with later rounds, so they do not count in
+            what a client stores either. In both attributes a name also stands for all
+            names that begin with it and a slash.
+        update_is_model: `predict` accepts the payload of the client's own update in the
+            place of ``received``. So the client can be tested before the aggregation.
         needs_task: `predict` depends on the task even where all tasks have one head.
         balances: values of ``training.balance`` that training obeys, beside ``none``.
-        augments: it trains on batches of samples, to which it applies
-            ``context.augment``.
+        augments: the learner trains on batches of samples, and applies
+            ``context.augment`` to them.
     """
 
     temporary_state: Collection[str] = ("optimizer",)
@@ -407,19 +473,24 @@ class ClientLearner(ABC, Generic[P]):
 
     @classmethod
     def replace_heads(cls, model: "MultiHeadModel", params: Params) -> None:
-        """Give a freshly initialised network other heads than linear layers.
+        """Replace the linear heads of a freshly initialised network by other heads.
 
-        Called wherever the network of a run is made, with the generator seeded by the
-        run's seed. What of the heads clients share is in the server's first state.
+        Called once for each network that a run creates, with the generator seeded by
+        the run's seed. The parts of heads that clients share are in the server's first
+        state.
 
         Args:
-            model: whose ``heads`` may be replaced, each by a `GrowingHead`.
+            model: the network; each of its ``heads`` may be replaced by a
+                `GrowingHead`.
             params: the hyper-parameters of the algorithm.
         """
         return
 
     def init(self) -> Payload:
-        """Create the client's private state before its first task."""
+        """Create the client's private state before its first task.
+
+        Called when the client has no saved state.
+        """
         return {}
 
     @abstractmethod
@@ -428,18 +499,28 @@ class ClientLearner(ABC, Generic[P]):
     ) -> tuple[Payload, Update]:
         """Train on the current task; return the next private state and the update.
 
-        Neither ``state`` nor ``received`` may be changed in place; ``data.test`` must
-        not be used. What the state has in ``privacy`` is what the client's data have
-        cost (`privacy.accounting.SPENT`).
+        Called once for each round in which the client takes part.
+
+        Args:
+            state: the client's private state; must not be changed in place. Its group
+                ``privacy`` holds what training has cost in privacy so far
+                (`privacy.accounting.SPENT`).
+            received: the groups from `ServerStrategy.configure_train`; must not be
+                changed in place.
+            stage: the round and the client's task.
+            data: the task's samples; ``data.test`` must not be used.
+
+        Returns:
+            the next private state, which replaces ``state`` as a whole, and the update.
         """
 
     def select_model(
         self, state: Payload, received: Payload, samples: "Examples"
     ) -> Payload:
-        """Choose what of ``received`` suits data like ``samples``, for `predict`.
+        """Choose the part of ``received`` that suits ``samples``, for `predict`.
 
-        Called before an evaluation without task identities: all that a client knows
-        are a few labelled examples of the present.
+        Called before an evaluation without task identities. There a client knows only a
+        few labelled samples of the present.
         """
         return received
 
@@ -451,8 +532,9 @@ class ClientLearner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: what the strategy sends for an evaluation, or what `select_model`
-                made of it; empty for a strategy that `predicts_locally`.
+            received: the groups from `ServerStrategy.configure_evaluate`, or what
+                `select_model` returned for them; empty for a strategy that
+                `predicts_locally`.
             task: index of the task that ``x`` belongs to; 0 where it is hidden.
             x: shape (batch, *input_shape).
         """
@@ -460,15 +542,15 @@ class ClientLearner(ABC, Generic[P]):
     def predictor(
         self, state: Payload, received: Payload, task: int
     ) -> "nn.Module | None":
-        """Make a module that computes `predict` by itself, to be exported.
+        """Build a module that computes `predict` by itself. Called to export a model.
 
         Returns:
-            from inputs to logits, by torch alone, without a choice that depends on the
-            size of the batch; None, as here, where ``self.model`` called as a whole is
-            it, with the weights that `predict` gives it.
+            a module from inputs to logits that uses torch alone. No choice in it
+            depends on the size of the batch. None, as here, means that
+            ``self.model`` is that module, with the weights that `predict` loads.
 
         Raises:
-            ConfigError: there is none; the message says why.
+            ConfigError: there is no such module; the message says why.
         """
         return None
 

@@ -5,12 +5,12 @@ A memory is a group of a client's state. Its arrays have one length:
 - ``x``: the samples; documents are padded with 0 to the width of the widest.
 - ``y``: their labels.
 - ``task``: the number of each sample's task.
-- ``rank``, in a memory of a fixed size: the less, the longer a sample stays.
-- whatever else a method keeps of each sample.
+- ``rank``, in a memory of a fixed size: the lower it is, the longer a sample stays.
+- any other array that a method keeps of each sample.
 
 Integers are kept in the smallest type that holds them. `remember_fraction` keeps a
-fraction of each task, `remember` a number of samples or bytes in all, or of samples of
-each class. Nothing here depends on rounds: a task counts once.
+fraction of each task. `remember` keeps a number of samples or bytes in all, or of
+samples of each class. Nothing here depends on rounds: a task counts once.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,13 +40,15 @@ def remember_fraction(
 ) -> Arrays:
     """Add a task's share of samples to a memory; the rest stays as it is.
 
-    FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1): a
-    fraction gamma of the training samples, in (0, 1], the same number for every class.
+    This is FedET's Sample Memory Module S (Liu et al., IJCAI 2023, sections 2 and 4.1).
+    It keeps a fraction gamma of the training samples, in (0, 1], the same number for
+    every class. The number is rounded to the nearest integer, but each class has at
+    least one sample. Two classes differ by at most one sample, unless one of them has
+    no more. The remainder of the division goes to the classes of which the memory has
+    least.
 
-    That is to the nearest integer, but at least one of each class; two classes differ
-    by at most one sample, unless one of them has no more. What does not divide evenly
-    goes to the classes of which the memory has least. A task that is in the memory is
-    not added again: then, and without examples, the memory is returned itself.
+    If the memory has the task already, or there are no examples, the memory itself is
+    returned.
     """
     if contains(memory, task) or not len(examples.y):
         return memory
@@ -58,7 +60,7 @@ def remember_fraction(
     labels = labels[np.argsort(held, kind="stable")]
     places = [rng.permutation(np.flatnonzero(y == label)) for label in labels]
     wanted = max(round(fraction * len(y)), len(labels))
-    # One sample of each class after the other, until there are enough.
+    # Classes give one sample each in turn, until there are enough.
     ranks = np.concatenate([np.arange(len(place)) for place in places])
     dealt = np.argsort(ranks, kind="stable")[:wanted]
     chosen = np.sort(np.concatenate(places)[dealt])
@@ -77,8 +79,8 @@ def remember_task(
     """Add samples of a task to a memory of a fixed size when the task ends.
 
     Until then old tasks have all the room. Methods with the same settings keep the same
-    samples, unless the policy looks at features, which are those of the trained
-    ``model``. ``extras``: see `remember`.
+    samples, unless the policy looks at features. Features are those of the trained
+    ``model``. For ``extras`` see `remember`.
     """
     if not stage.ends_task or not len(examples.y):
         return memory
@@ -90,7 +92,7 @@ def remember_task(
 
 
 def memory_seed(context: ClientContext, task: int) -> int:
-    """Derive the seed of the samples that a client keeps of a task."""
+    """Derive the seed by which a client draws the samples that it keeps of a task."""
     return derive(context.seed, "sample-memory", context.client, task)
 
 
@@ -105,30 +107,33 @@ def remember(
 ) -> Arrays:
     """Add samples of a task to a memory, within its budget.
 
-    By the policy ``reservoir`` a sample's rank is a random number, and of all samples
-    so far those with the least stay: each has the same probability, as in Vitter's
-    reservoir sampling (ACM TOMS 1985), whatever comes in which order. By the others it
-    is the place of a sample in the order of its class, best first; of K samples for C
-    classes each class keeps its first K/C, as in iCaRL (Rebuffi et al., CVPR 2017,
-    algorithm 5). What does not divide evenly, or what a class with too few samples
-    leaves, goes to the others, so that the memory is full; iCaRL rounds K/C. Of more
-    classes than K the seed draws those that keep a sample, anew with each task. With a
-    number of samples for each class, by any policy, a class keeps its first ones, as
-    in Hou et al., CVPR 2019 (section 4), and leaves nothing to others.
+    A sample's rank decides whether it stays:
 
-    Of a task that is in the memory already the samples are chosen anew where the
-    policy looks at features, which have changed since; otherwise the memory itself is
-    returned, as it is where there are no examples.
+    - By the policy ``reservoir`` the rank is a random number. The samples with the
+      lowest ranks of all tasks stay. Each sample has the same probability, in whatever
+      order samples come, as in Vitter's reservoir sampling (ACM TOMS 1985).
+    - By the other policies the rank is a sample's place in the order of its class, best
+      first. Of K samples for C classes each class keeps its first K/C, as in iCaRL
+      (Rebuffi et al., CVPR 2017, algorithm 5). The remainder, and the room that a small
+      class leaves, goes to the other classes, so that the memory is full; iCaRL rounds
+      K/C. With more classes than K the seed draws the classes that keep a sample, anew
+      with each task.
+    - With a number of samples for each class, by any policy, a class keeps its first
+      ones, as in Hou et al., CVPR 2019 (section 4). It leaves no room to other classes.
+
+    The memory itself is returned if there are no examples. It is also returned if it
+    has the task already, unless the policy looks at features. These have changed since,
+    so the task's samples are chosen anew.
 
     Args:
-        memory: of earlier tasks; empty at the start.
+        memory: samples of earlier tasks; empty at the start.
         examples: N training samples of the task.
         params: budget and policy.
-        seed: of the draw; the same in all rounds of a task.
-        task: its number.
+        seed: seed of the draw; the same in all rounds of a task.
+        task: the task's number.
         features: of the examples, shape (N, d), for ``herding`` and ``leverage``.
-        extras: what else is kept of each example, by name: arrays of length N. The same
-            names for all tasks.
+        extras: other values to keep of each example, by name: arrays of length N. All
+            tasks have the same names.
     """
     if not len(examples.y):
         return memory
@@ -144,9 +149,10 @@ def remember(
 def replay_samples(
     memory: Arrays, device: str, *, without: int | None = None
 ) -> Examples:
-    """Take the samples out of a memory, but those of the task ``without``.
+    """Take the samples out of a memory, except those of the task ``without``.
 
-    None of an empty memory: samples without a shape, to be joined with anything.
+    An empty memory gives no samples, and these have no shape, so that `concat` joins
+    them with any others.
     """
     if not memory:
         return Examples(torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
@@ -163,7 +169,7 @@ def replay_samples(
 
 
 def rows_of(examples: Examples, chosen: Array, task: int) -> dict[str, Array]:
-    """Give samples of a task the form of a memory, in the order of their places."""
+    """Give samples of a task the form of a memory, in the order of ``chosen``."""
     places = torch.from_numpy(chosen).to(examples.y.device)
     return {
         "x": to_numpy(examples.x[places]),
@@ -184,7 +190,7 @@ def joined(memory: Arrays, new: Mapping[str, Array]) -> Arrays:
     widest = max(old["x"].shape[-1], new["x"].shape[-1])
     both = {name: (old[name], _small(new[name])) for name in new}
     both["x"] = (_padded(both["x"][0], widest), _padded(both["x"][1], widest))
-    # Of two types of integers NumPy takes the smallest that holds both.
+    # NumPy joins two types of integers to the smallest type that holds both.
     return {name: np.concatenate(parts) for name, parts in both.items()}
 
 
@@ -219,13 +225,16 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def herding_order(features: Array, count: int) -> Array:
-    """Choose ``count`` samples whose mean is nearest to that of all, greedily.
+    """Choose ``count`` samples greedily, so that their mean is nearest to that of all.
 
     Rebuffi et al., CVPR 2017, https://arxiv.org/abs/1611.07725, algorithm 4: the k-th
     is ``argmin_x |mu - (phi(x) + sum_{j<k} phi(p_j)) / k|``. Features (n, d) are
-    divided by their length first, as in section 2.1 there, and their mean is not, as in
-    the authors' code. That may draw a sample again, which then moves the mean twice;
-    here each comes once. Places, int64, best first.
+    divided by their length first, as in section 2.1 there. Their mean is not, as in the
+    authors' code. The authors' algorithm may draw a sample again, which then moves the
+    mean twice; here each sample comes once.
+
+    Returns:
+        the places of the samples, int64, best first.
     """
     features = np.asarray(features, np.float64)
     length = np.linalg.norm(features, axis=1, keepdims=True)
@@ -245,22 +254,24 @@ def herding_order(features: Array, count: int) -> Array:
 def leverage_scores(features: Array, gram: Array) -> Array:
     """Compute ``tau_j = x_j^T G^+ x_j`` of features (n, d), at least 0.
 
-    The squared length of a sample's row in U of the singular value decomposition X =
-    U S V^T, if G = X^T X is over all samples: FedCBDR (2025),
-    https://arxiv.org/abs/2507.07712, takes it from U; that G is enough is our remark.
+    Let G = X^T X be over all samples. A score is then the squared length of a sample's
+    row in U of the singular value decomposition X = U S V^T. FedCBDR (2025),
+    https://arxiv.org/abs/2507.07712, computes it from U. That G is enough is our
+    remark.
     """
     x = np.asarray(features, np.float64)
     inverse = np.linalg.pinv(np.asarray(gram, np.float64), hermitian=True)
-    found: Array = np.einsum("nd,de,ne->n", x, inverse, x)
-    return np.maximum(found, 0.0)
+    scores: Array = np.einsum("nd,de,ne->n", x, inverse, x)
+    return np.maximum(scores, 0.0)
 
 
 def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
-    """Draw samples without replacement: their places, int64, in that order.
+    """Draw samples without replacement; return their places, int64, in that order.
 
-    At each draw a sample's probability is its weight, at least 0, over that of all left
-    (Efraimidis and Spirakis, Information Processing Letters 2006: the order of
-    ``-log(u) / w``). Those without weight come last. Takes n numbers from ``rng``.
+    At each draw a sample's probability is its weight, at least 0, divided by the weight
+    of all samples left. This is the order of ``-log(u) / w`` (Efraimidis and Spirakis,
+    Information Processing Letters 2006). Samples without weight come last. The function
+    draws n numbers from ``rng``.
     """
     waits = -np.log1p(-rng.random(len(weights)))
     keys = np.full(len(weights), np.inf)
@@ -270,16 +281,16 @@ def drawn_order(weights: Array, rng: np.random.Generator) -> Array:
 
 
 def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
-    """Number the samples of each class, from 0, in some order.
+    """Number the samples of each class from 0, in the order that ``order`` chooses.
 
-    ``order`` tells of the places of a class's samples, ascending, which of them come,
-    first to last; who does not has the number N.
+    ``order`` gets the places of a class's samples, ascending. It returns the chosen
+    places, first to last. A sample that is not chosen gets the number N.
     """
     ranks = np.full(len(labels), len(labels))
     for label in np.unique(labels):
-        of_class = np.flatnonzero(labels == label)
-        chosen = order(of_class)
-        ranks[of_class[chosen]] = np.arange(len(chosen))
+        members = np.flatnonzero(labels == label)
+        chosen = order(members)
+        ranks[members[chosen]] = np.arange(len(chosen))
     return ranks
 
 
@@ -318,11 +329,11 @@ def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
     if params.memory_policy == "reservoir" and not params.memory_per_class:
         order = np.argsort(dense(memory["rank"]), kind="stable")
         return np.sort(order[:room])
-    # One sample of each class after the other, until there are enough.
+    # Classes give one sample each in turn, until there are enough.
     turns = turns_by_class(memory)
     classes, places = np.unique(labels, return_inverse=True)
     if room < len(classes):
-        # By a number of each class: a task that is remembered again draws the same.
+        # Each class has its own random number, so a repeated task draws the same.
         keys = [derive(seed, "kept-classes", label) for label in classes.tolist()]
         places = np.argsort(np.argsort(keys))[places]
     order = np.lexsort((places, turns))

@@ -1,7 +1,7 @@
-"""Which finished tasks a client has been sent, so that each is sent to it once.
+"""A record of the finished tasks that each client was sent, so that each is sent once.
 
 A strategy of class-incremental learning keeps something for each finished task, which
-no longer changes. Its state has ``meta/task`` and ``meta/held``.
+no longer changes. Its state has the groups ``meta/task`` and ``meta/held``.
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,11 @@ import numpy as np
 from fcl_flower.core.types import Array, Arrays, Payload
 
 TASK: Final = "meta/task"
-"""``finished``, int64: tasks before the current one. A strategy adds what it needs."""
+"""The group with ``finished``, int64: the number of tasks before the current one. A
+strategy may add arrays of its own."""
 HELD: Final = "meta/held"
-"""By client, int64: how many finished tasks it had been sent when it last took part."""
+"""The group with the number of finished tasks, int64, that each client had been sent
+when it last took part. Its names are client numbers."""
 
 
 def count_in(arrays: Arrays, name: str) -> int:
@@ -35,13 +37,13 @@ def unsent(state: Payload, client: int) -> range:
 
 
 def with_held(state: Payload, clients: Iterable[int]) -> Payload:
-    """Note that clients have all finished tasks."""
+    """Note that clients hold all finished tasks."""
     finished = as_count(count_in(state[TASK], "finished"))
     held = dict.fromkeys(map(str, clients), finished)
     return {**state, HELD: {**state[HELD], **held}}
 
 
 def not_held(state: Payload, client: int) -> Payload:
-    """Note that a client has no finished task."""
+    """Note that a client holds no finished task."""
     held = {c: n for c, n in state[HELD].items() if c != str(client)}
     return {**state, HELD: held}

@@ -1,7 +1,7 @@
 """Any algorithm without communication: the reference for the gain of federation.
 
-Each client runs the server side itself, as a federation of one. Nothing but the call
-to train and the scores travels. FedWeIT local-only is APD without consolidation.
+Each client runs the server side itself, as a federation of one client. Only the call to
+train and the scores travel. FedWeIT local-only is APD without consolidation.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,9 @@ SERVER = "server:"
 
 
 class LocalOnlyLearner(ClientLearner[Params]):
-    """Both sides of an algorithm in one client; the server knows no other client.
+    """Both sides of an algorithm in one client; the server side knows no other client.
 
-    State: that of the learner, and that of the server side in groups ``server:NAME``.
+    State: the learner's, and that of the server side in groups ``server:NAME``.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class LocalOnlyLearner(ClientLearner[Params]):
         self, state: Payload, received: Payload, task: int, x: "Tensor"
     ) -> "Tensor":
         server, own = _split(state)
-        known = received or self._request(server, task)
-        return self._learner.predict(own, known, task, x)
+        request = received or self._request(server, task)
+        return self._learner.predict(own, request, task, x)
 
     @override
     def predictor(
         self, state: Payload, received: Payload, task: int
     ) -> "nn.Module | None":
         server, own = _split(state)
-        known = received or self._request(server, task)
-        return self._learner.predictor(own, known, task)
+        request = received or self._request(server, task)
+        return self._learner.predictor(own, request, task)
 
     def _asked(
         self, server: Payload, own: Payload, stage: TaskStage, data: "TaskData"
@@ -96,8 +96,8 @@ class LocalOnlyLearner(ClientLearner[Params]):
         return server
 
     def _request(self, server: Payload, task: int) -> Payload:
-        """Make what the server side would send for an evaluation."""
-        # It follows a task's last round, where no task starts.
+        """Select what the server side would send for an evaluation."""
+        # The evaluation follows a task's last round, so no task starts in it.
         stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
         return self._strategy.configure_evaluate(server, stage, self.context.client)
 

@@ -1,8 +1,8 @@
-"""Local training from a received model: what most learners do, with places to differ.
+"""Local training from a received model, with places where methods differ.
 
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
-ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT paper. As it
-stands it is the client side of FedAvg.
+ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT paper.
+Unchanged, it is the client side of FedAvg.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,13 +36,13 @@ from fcl_flower.training.tensors import load, snapshot
 
 
 class Turn(NamedTuple):
-    """What a client has for one round of training; nothing of it changes in place.
+    """The inputs of a client's round of training; nothing in them changes in place.
 
     Attributes:
-        state: its private state before the round.
-        received: what the server has sent.
-        stage: where the client stands.
-        data: its samples of the task.
+        state: the client's private state before the round.
+        received: the groups that the server has sent.
+        stage: the client's stage.
+        data: the client's samples of the task.
     """
 
     state: Payload
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Every private head so far, the optimizer's state, and scalars to display."""
+    """The result of a training: all private heads, the optimizer's state, scalars."""
 
     heads: Arrays
     optimizer: Arrays
@@ -60,10 +60,10 @@ class Fitted(NamedTuple):
 
 
 class LocalTraining(ClientLearner[P]):
-    """Minimise the task's loss; the heads of a multi-head model stay private.
+    """A learner that minimises the task's loss; heads of several tasks stay private.
 
-    A round is `begin`, `fit` from the received model, `finish`. What a method changes
-    are these two brackets and four hooks of the training between them: `loss`,
+    A round calls `begin`, then `fit` from the received model, then `finish`. A method
+    changes these two brackets, and four hooks of the training between them: `loss`,
     `penalty`, `after_step` and `training`. A method that calls ``super()`` in each can
     be joined with another by inheriting from both.
 
@@ -71,10 +71,9 @@ class LocalTraining(ClientLearner[P]):
     at its end).
 
     Attributes:
-        weights: of the classes in the loss of the examples that are trained on, shape
-            (classes,); None weighs all alike. A `loss` that does without them takes
-            ``weights`` out of ``balances``.
-        seen: what the body takes in the batch that is trained on.
+        weights: the weights of classes in the loss, shape (classes,); None weighs all
+            alike. A `loss` that ignores them takes ``weights`` out of ``balances``.
+        seen: the inputs of the body in the current batch.
     """
 
     update_is_model = True
@@ -111,7 +110,7 @@ class LocalTraining(ClientLearner[P]):
     def begin(self, turn: Turn) -> Examples:
         """Prepare a round; return the examples to train on: those of the task.
 
-        The model may be left with any tensors.
+        The method may leave any tensors in the model.
         """
         return turn.data.train
 
@@ -120,8 +119,7 @@ class LocalTraining(ClientLearner[P]):
     ) -> tuple[Payload, Update]:
         """Complete the next private state and the update after a round's training.
 
-        Both lack what the method keeps and sends itself. The model is the one that the
-        update holds.
+        A method adds its own groups to both. The model has the tensors of the update.
         """
         return state, update
 
@@ -135,31 +133,30 @@ class LocalTraining(ClientLearner[P]):
         Args:
             logits: shape (batch, classes).
             labels: shape (batch,).
-            rows: which of the training examples are in it, shape (batch,).
-            hidden: what the body makes of them now, shape (batch, features).
+            rows: the batch's places among the training examples, shape (batch,).
+            hidden: the body's output for the batch, shape (batch, features).
         """
-        found = mean_cross_entropy(logits, labels, self.weights)
-        return found + self.penalty(rows, hidden)
+        entropy = mean_cross_entropy(logits, labels, self.weights)
+        return entropy + self.penalty(rows, hidden)
 
     def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        """Compute what `loss` adds to the cross-entropy of a batch: nothing."""
+        """Compute what `loss` adds to the cross-entropy of a batch: here nothing."""
         return 0.0
 
     def after_step(self, step_size: StepSize) -> None:
-        """Look at what a step has left, such as gradients: at nothing."""
+        """Use what a step has left, such as gradients; here nothing."""
 
     def training(self, stage: TaskStage) -> Training:
-        """Choose epochs, batch size and rate of a round: those of the run."""
+        """Choose epochs, batch size and learning rate of a round: those of the run."""
         return self.context.training
 
     def shared(self, received: Payload) -> tuple[str, ...]:
-        """List what is trained and sent in a round: all that the model shares."""
+        """List the tensors that a round trains and sends: all that the model shares."""
         return self.model.shared_names()
 
-    # ---- what stays
-
+    # ---- the parts that methods leave as they are
     def inputs(self, x: Tensor) -> Tensor:
-        """Bring samples as far as frozen parts of the body do, once in a process."""
+        """Compute samples as far as frozen parts of the body do, once in a process."""
         return frozen_features(self.model, x)
 
     def fit(self, turn: Turn, examples: Examples) -> Fitted:
@@ -215,7 +212,7 @@ class LocalTraining(ClientLearner[P]):
         labels: Tensor,
         stage: TaskStage,
     ) -> None:
-        """Train by steps that hide each example; look at nothing, and tell nothing."""
+        """Train by steps that hide each example, without validation or metrics."""
         model, context = self.model, self.context
         model.train()
         nothing = torch.empty(0, dtype=torch.int64, device=context.device)
@@ -250,9 +247,9 @@ def fit_classes(
 ) -> FitResult:
     """Train parameters by the cross-entropy among some classes of a single head.
 
-    Labels are among ``classes``, which ascend; those to validate that are not are left
-    out. ``trained`` names the parameters. The optimizer starts anew. ``penalty`` is
-    added to the loss of every batch.
+    Labels are among ``classes``, which ascend. Validation samples of other classes are
+    left out. ``trained`` names the parameters. The optimizer starts anew. ``penalty``
+    is added to the loss of every batch.
     """
 
     def objective(x: Tensor, y: Tensor) -> Tensor:

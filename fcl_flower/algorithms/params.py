@@ -1,4 +1,4 @@
-"""Hyper-parameters that several methods share; known without torch."""
+"""Hyper-parameters that several methods share; this module needs no torch."""
 
 from collections.abc import Mapping
 from typing import Literal, Self, TypeAlias
@@ -12,25 +12,24 @@ MemoryPolicy: TypeAlias = Literal["balanced", "herding", "reservoir", "leverage"
 
 
 class RoomParams(Params):
-    """How many samples of old tasks a client keeps.
+    """The number of samples of old tasks that a client keeps.
 
-    The number that is the default is ours: iCaRL has 2000, for all that is learned in
-    one place.
+    The default is our choice. iCaRL has 2000, for all that is learned in one place.
     """
 
     memory_samples: int = Field(200, ge=0)
-    """Samples that a client keeps of all its tasks together, at most; 0 for none."""
+    """The most samples that a client keeps of all its tasks together; 0 for none."""
     memory_per_class: int = Field(0, ge=0)
-    """Samples of each class that a client keeps, at most, in the place of
-    memory_samples: the memory grows with the classes; 0 for a total."""
+    """The most samples that a client keeps of each class, in the place of
+    memory_samples. The memory then grows with the classes; 0 for a total."""
 
     @model_validator(mode="after")
     def _one_bound(self) -> Self:
         if self.memory_per_class and "memory_samples" in self.model_fields_set:
             raise ValueError(
                 f"strategy.memory_samples: got {self.memory_samples}, expected none "
-                f"beside strategy.memory_per_class {self.memory_per_class}, in whose "
-                "place it stands where that is 0"
+                f"beside strategy.memory_per_class {self.memory_per_class}: set one "
+                "of the two"
             )
         return self
 
@@ -42,19 +41,19 @@ class RoomParams(Params):
 
 
 class MemoryParams(RoomParams):
-    """What a client keeps of old tasks; the same for all methods of a comparison."""
+    """The memory of old tasks at a client, the same for all methods of a comparison."""
 
     memory_bytes: int = Field(0, ge=0)
-    """Bytes that these samples take as they are stored, at most, with all that is kept
-    of each; 0 for any number."""
+    """The most bytes that these samples take as stored, with all that is kept of each;
+    0 for any number."""
     memory_policy: MemoryPolicy = "balanced"
-    """Which samples stay: as many of each class, drawn at random (balanced), by herding
-    or with the probability of their leverage scores; or any of all, each with the same
-    probability (reservoir)."""
+    """The rule by which samples stay. Three policies keep equally many of each class:
+    drawn at random (balanced), by herding, or with the probability of their leverage
+    scores (leverage). By reservoir every sample stays with the same probability."""
 
     @property
     def looks_at_features(self) -> bool:
-        """That the policy needs features of the samples."""
+        """Whether the policy needs features of the samples."""
         return self.memory_policy in ("herding", "leverage")
 
     @override
@@ -63,11 +62,11 @@ class MemoryParams(RoomParams):
 
 
 class BudgetParams(MemoryParams):
-    """What a client keeps: a share of each task, or what `MemoryParams` say."""
+    """The memory of a client: a share of each task, or what `MemoryParams` say."""
 
     budget: Literal["fraction", "fixed"] = "fraction"
-    """How much is kept: a fraction of each task (buffer_fraction), or a fixed memory
-    for all tasks (memory_samples or memory_per_class, memory_bytes,
+    """The size of the memory: a fraction of each task (buffer_fraction), or a fixed
+    memory for all tasks (memory_samples or memory_per_class, memory_bytes,
     memory_policy)."""
 
     @model_validator(mode="after")
@@ -85,12 +84,12 @@ class BudgetParams(MemoryParams):
 
 
 class DistillationParams(Params):
-    """How much the old model's answers count, and how soft they are made."""
+    """The weight of the old model's answers, and the temperature that softens them."""
 
     strength: float = Field(1.0, ge=0)
-    """Weight of the distillation, at least 0 (the paper's lambda)."""
+    """The weight of the distillation, at least 0 (the paper's lambda)."""
     temperature: float = Field(2.0, gt=0)
-    """What logits are divided by in the distillation, above 0 (T)."""
+    """The number that divides logits in the distillation, above 0 (T)."""
 
 
 def small_memory(samples: int, classes: int) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
-"""What declares an algorithm, and how the declarations are found.
+"""The declaration of an algorithm, and the registry that finds declarations.
 
 An algorithm declares itself as ``ALGORITHM`` in ``strategies/NAME.py`` or in
-``strategies/NAME/__init__.py``, where NAME is its name with underscores; one of another
-package by an entry point. Nothing else names it.
+``strategies/NAME/__init__.py``, where NAME is its name with underscores. An algorithm
+of another package is declared by an entry point. Nothing else names an algorithm.
 """
 
 import pkgutil
@@ -37,36 +37,37 @@ STRATEGY: Final = "strategy."
 class Algorithm:
     """A server side, a client side, and the hyper-parameters that both take.
 
-    A side is a class or its dotted path ``module:Class``; a path is imported when the
-    side is loaded.
+    A side is a class or its dotted path ``module:Class``. Loading the side imports the
+    path.
 
     Attributes:
-        name: what `--strategy` takes.
+        name: the value of `--strategy`.
         server: a `ServerStrategy`.
         client: a `ClientLearner`.
         params_type: the hyper-parameters of both sides.
         summary: one line for ``fcl list``, without a full stop.
-        paper: where it comes from; ``-`` for none.
+        paper: the method's source; ``-`` for none.
         counterpart: name of the algorithm that trains alike without communication;
-            empty where that is this one, run local-only.
-        single_task: each task is learned by a fresh model, alone, against which the
-            forward transfer of others is measured.
-        defaults: values of the configuration where the user gives none, by dotted key,
-            such as ``scenario.name`` or ``strategy.strength``; parameters of a network,
-            such as ``model.dropout``, where the network has them.
-        models: likewise of ``model.name``, at most one for each modality; the others
-            get the usual.
-        trainer: dotted path of what trains on the server, which the server side gets
-            as its `trainer`; empty for an algorithm that trains on clients alone.
-        privacy_units: what differential privacy can hide in a run of it (the values of
-            ``privacy.unit``). ``client``: all that an update tells of a client's data
-            is in its tensors, and their differences from what was received, or from
-            zero, may be clipped and noised. ``example``: the learner's `fit` takes
-            steps from gradients of single examples. Nothing, unless it says so.
+            empty where this algorithm itself, run local-only, is its counterpart.
+        single_task: each task is learned by a fresh model, alone. The forward transfer
+            of other algorithms is measured against this one.
+        defaults: values of the configuration where the user sets none, by dotted key,
+            such as ``scenario.name`` or ``strategy.strength``. Parameters of a network,
+            such as ``model.dropout``, count only where the network has them.
+        models: defaults of ``model.name``, at most one for each modality. Other
+            modalities get the usual network.
+        trainer: dotted path of the `ServerTrainer`, which the server side gets as its
+            `trainer`; empty for an algorithm that trains on clients alone.
+        privacy_units: values of ``privacy.unit`` that a run may have; none by default.
+            With ``client``, an update tells of a client's data only by its tensors.
+            Their differences from the received ones, or from zero, may be clipped and
+            noised. With ``example``, the learner's `fit` takes steps from gradients of
+            single examples.
         needs_single_head: clients train for several tasks together, on samples of old
-            ones or on what an old model says; these need one head, and an identity.
+            tasks or on an old model's answers. This needs one head, and clients with an
+            identity.
         returns_to_tasks: a task may come again, as concepts do.
-        validates: clients tell a validation loss with each update.
+        validates: clients report a validation loss with each update.
     """
 
     name: str
@@ -87,17 +88,17 @@ class Algorithm:
 
     @property
     def dataset(self) -> str:
-        """Data set that it runs on by default."""
+        """The data set of a run by default."""
         return str(self.defaults.get("data.datasets", DATASET))
 
     @property
     def scenario(self) -> str:
-        """Scenario that it runs in by default; empty for the data's."""
+        """The scenario of a run by default; empty for the data's own."""
         return str(self.defaults.get("scenario.name", ""))
 
     @property
     def federated(self) -> bool:
-        """Clients communicate, so that a local-only run differs."""
+        """Whether clients communicate, so that a local-only run differs."""
         return self.server != "strategies.local:NoOpStrategy"
 
     def load_server(self) -> type[ServerStrategy[Any]]:
@@ -106,13 +107,13 @@ class Algorithm:
         Raises:
             ContractError: it is no `ServerStrategy`.
         """
-        found = load(self.server)
-        if not (isinstance(found, type) and issubclass(found, ServerStrategy)):
+        side = load(self.server)
+        if not (isinstance(side, type) and issubclass(side, ServerStrategy)):
             raise ContractError(
                 f"algorithm {self.name}: got server {self.server}, expected a "
                 "ServerStrategy"
             )
-        return found
+        return side
 
     def load_client(self) -> type[ClientLearner[Any]]:
         """Import and check the client side.
@@ -120,46 +121,46 @@ class Algorithm:
         Raises:
             ContractError: it is no `ClientLearner`.
         """
-        found = load(self.client)
-        if not (isinstance(found, type) and issubclass(found, ClientLearner)):
+        side = load(self.client)
+        if not (isinstance(side, type) and issubclass(side, ClientLearner)):
             raise ContractError(
                 f"algorithm {self.name}: got client {self.client}, expected a "
                 "ClientLearner"
             )
-        return found
+        return side
 
     def load_trainer(self) -> Callable[..., "ServerTrainer"]:
-        """Import what trains on the server.
+        """Import the class that trains on the server.
 
         Raises:
-            ContractError: it is not there, or nothing trains on the server.
+            ContractError: the class is missing, or the algorithm has no server trainer.
         """
-        found = load(self.trainer) if self.trainer else None
-        if not callable(found):
+        trainer = load(self.trainer) if self.trainer else None
+        if not callable(trainer):
             raise ContractError(
                 f"algorithm {self.name}: got trainer {self.trainer!r}, expected the "
                 "path of a class, since its server side trains"
             )
-        return found
+        return trainer
 
     def params(self, values: Mapping[str, object]) -> Params:
-        """Check hyper-parameters, with this algorithm's defaults for the missing ones.
+        """Check hyper-parameters, and fill in this algorithm's defaults.
 
         Args:
-            values: by name; those that are missing have their defaults.
+            values: by name; a missing one gets its default.
 
         Raises:
-            ConfigError: a name is unknown, or a value refused.
+            ConfigError: a name is unknown, or a value is refused.
         """
         preset = {
             key.removeprefix(STRATEGY): value
             for key, value in self.defaults.items()
             if key.startswith(STRATEGY)
         }
-        known = StrategySection.keys()
-        given = {**preset, **values}
+        settings = StrategySection.keys()
+        complete = {**preset, **values}
         try:
-            return validate_params(self.params_type, given, STRATEGY, known)
+            return validate_params(self.params_type, complete, STRATEGY, settings)
         except ConfigError as error:
             foreign = set(values) - set(self.params_type.model_fields)
             for key in sorted(foreign):
@@ -176,19 +177,22 @@ class_incremental = partial(
     privacy_units=("client",),
     needs_single_head=True,
 )
-"""Declare a method as FedET's tables compare them; all values may be others."""
+"""The declaration of a method as FedET's tables compare it. Each value may be
+replaced."""
 
 
 def _owners(key: str) -> str:
     """Name the algorithms that have a parameter."""
-    found = algorithms().items()
-    return ", ".join(n for n, one in found if key in one.params_type.model_fields)
+    declared = algorithms().items()
+    return ", ".join(
+        n for n, owner in declared if key in owner.params_type.model_fields
+    )
 
 
 def load(path: object) -> object:
-    """Import what a dotted path ``module:name`` names; anything else is returned.
+    """Import the object of a dotted path ``module:name``; return anything else.
 
-    None stands for a name that the module does not have.
+    Returns None if the module lacks the name.
     """
     if not isinstance(path, str):
         return path
@@ -200,29 +204,29 @@ def load(path: object) -> object:
 
 
 class _Declared(Mapping[str, Algorithm]):
-    """Our algorithms by name; a declaration is imported when it is asked for."""
+    """The algorithms of this project by name; each is imported at its first access."""
 
     @override
     def __getitem__(self, name: str) -> Algorithm:
         if name not in set(self):
             raise KeyError(name)
         module = f"{PACKAGE}.{name.replace('-', '_')}"
-        found = getattr(import_module(module), "ALGORITHM", None)
-        if not isinstance(found, Algorithm) or found.name != name:
+        declared = getattr(import_module(module), "ALGORITHM", None)
+        if not isinstance(declared, Algorithm) or declared.name != name:
             raise ContractError(
-                f"{module}: got {found!r}, expected ALGORITHM, an Algorithm of the "
+                f"{module}: got {declared!r}, expected ALGORITHM, an Algorithm of the "
                 f"name {name!r}"
             )
-        return found
+        return declared
 
     @override
     def __iter__(self) -> Iterator[str]:
         package = import_module(PACKAGE)
-        ours, found = Path(__file__).parents[2] / PACKAGE, package.__file__
-        # A plain word, which others give to files of theirs, too.
-        if found is None or Path(found).resolve().parent != ours.resolve():
+        ours, origin = Path(__file__).parents[2] / PACKAGE, package.__file__
+        # The name is a plain word: another project may have a package of this name.
+        if origin is None or Path(origin).resolve().parent != ours.resolve():
             raise ContractError(
-                f"{PACKAGE}: got {found}, expected that in {ours}: rename the other, "
+                f"{PACKAGE}: got {origin}, expected that in {ours}: rename the other, "
                 "which stands before it on Python's path"
             )
         modules = pkgutil.iter_modules(package.__path__)
@@ -234,47 +238,48 @@ class _Declared(Mapping[str, Algorithm]):
 
 
 ALGORITHMS: Final = Registry[Algorithm]("strategy", GROUP, Algorithm, _Declared())
-"""Ours, those of installed packages, and those of this process."""
+"""The algorithms of this project, of installed packages, and of this process."""
 
 
 def algorithm(name: str) -> Algorithm:
-    """Find an algorithm by name; of ours only its own module is imported.
+    """Find an algorithm by name; of this project's only its own module is imported.
 
     Raises:
-        ConfigError: there is none of that name; the message lists all.
+        ConfigError: no algorithm has this name; the message lists all.
         ContractError: its declaration cannot be loaded, or has another name.
     """
     return _under(name, ALGORITHMS[name])
 
 
 def algorithms() -> Mapping[str, Algorithm]:
-    """List all algorithms by name, ours and those of installed packages.
+    """List all algorithms by name, this project's and those of installed packages.
 
-    One of a package that cannot be used is left out with a `PluginWarning`.
+    A package's algorithm that cannot be used is left out with a `PluginWarning`.
 
     Raises:
-        ContractError: a declaration of ours cannot be loaded, or has another name.
+        ContractError: a declaration of this project cannot be loaded, or has another
+            name.
     """
-    found = {}
-    for name, one in ALGORITHMS.items():
+    usable = {}
+    for name, declared in ALGORITHMS.items():
         try:
-            found[name] = _under(name, one)
+            usable[name] = _under(name, declared)
         except ContractError as error:
             warnings.warn(f"{error}; it is left out", PluginWarning, stacklevel=2)
-    return MappingProxyType(found)
+    return MappingProxyType(usable)
 
 
-def _under(name: str, found: Algorithm) -> Algorithm:
-    if found.name != name:
+def _under(name: str, declared: Algorithm) -> Algorithm:
+    if declared.name != name:
         raise ContractError(
-            f"entry point {name}: got the algorithm {found.name!r}, expected one of "
+            f"entry point {name}: got the algorithm {declared.name!r}, expected one of "
             "that name"
         )
-    return found
+    return declared
 
 
 def registered(own: Algorithm) -> AbstractContextManager[None]:
-    """Let this process, and no other, find an algorithm by its name for a while.
+    """Register an algorithm in this process alone, as long as the context lasts.
 
     Raises:
         ConfigError: another algorithm has the name.
@@ -283,27 +288,27 @@ def registered(own: Algorithm) -> AbstractContextManager[None]:
 
 
 def local_only_counterpart(config: RunConfig) -> RunConfig | None:
-    """Make the same run without communication; None where there is no other.
+    """Derive the same run without communication; None where it would be no other run.
 
-    That of FedAvg is sequential training of one model, which is ``local``.
+    The counterpart of FedAvg is ``local``: sequential training of one model.
     """
     method = algorithm(config.strategy.name)
     if config.strategy.local_only or not method.federated:
         return None
-    # Alone, a client hides its data by sending none of what it learns.
+    # A client alone sends nothing that it learns, so its data need no noise.
     config = config.replace(unit="none", noise_multiplier=0.0)
     config = config.replace(secure_aggregation=False)  # there is nothing to add up
     if not method.counterpart:
         return config.replace(local_only=True)
     other = algorithm(method.counterpart)
     suits = method.dataset if method.dataset != other.dataset else ""
-    known = {
+    shared = {
         key: value
         for key, value in config.strategy.params.items()
         if key in other.params_type.model_fields
     }
     kept = {k: v for k, v in config.flat().items() if not k.startswith(STRATEGY)}
-    section = {"name": other.name, "local_only": other.federated, **known}
+    section = {"name": other.name, "local_only": other.federated, **shared}
     return RunConfig.of({**kept, "strategy": section}).replace(
         title="", datasets=config.data.datasets or suits
     )

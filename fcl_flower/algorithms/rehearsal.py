@@ -1,10 +1,11 @@
-"""Rehearsal: local training beside old samples, taught by an old model.
+"""Rehearsal: local training on new and old samples, with an old model as teacher.
 
-What class-incremental methods have in common. A memory of old samples is trained on
-together with the task (`fcl_flower.algorithms.exemplars`); the teacher says what was
-known before the task. It is the global model as a client received it in its first round
-of a task, and the classes that it has learned by then. A client that trains on a task
-later than others meets in it what these have learned.
+This is the common part of class-incremental methods. A client trains on the task's
+samples together with a memory of old ones (`fcl_flower.algorithms.exemplars`). The
+teacher says what the model knew before the task. It is the global model that a client
+received in its first round of a task, together with the classes learned until then. If
+a client trains on a task later than others, this model has already learned from these
+others.
 """
 
 from typing import ClassVar, NamedTuple, Self, cast
@@ -25,23 +26,26 @@ from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
 
 MODEL, CLASSES = "memory/teacher", "memory/classes"
 _GOES_ON = -1
-"""In place of the round in which a client's task has ended."""
+"""The number that stands for a task's last round while the client still trains on
+it."""
 
 
 class Rehearsal(LocalTraining[P]):
-    """Train on a task's samples and those of a memory, beside a teacher.
+    """A learner that trains on a task and a memory of old samples, beside a teacher.
 
-    `begin` sets what a loss needs; a method adds to it what the teacher shall be asked.
+    `begin` prepares what a loss needs. A method extends it by its questions to the
+    teacher.
 
-    State beside that of `LocalTraining`: the memory, and that of `Teacher`.
+    The state has, beside that of `LocalTraining`, the memory and the groups of
+    `Teacher`.
 
     Class attributes:
         memory_group: the group of the state with the memory; None for no memory.
-        has_teacher: a teacher is kept.
+        has_teacher: whether the client keeps a teacher.
 
     Attributes:
         replayed: samples of the memory that are not of the task.
-        teacher: of the round.
+        teacher: the teacher of the round.
         old: int64, the teacher's classes; likewise new and known, see `Teacher`.
     """
 
@@ -81,15 +85,15 @@ class Rehearsal(LocalTraining[P]):
     # ---- what a method may change
 
     def mixed(self, turn: Turn) -> Examples:
-        """Join a task's samples with those that are replayed, which come last."""
+        """Join a task's samples with the replayed ones, which come last."""
         return concat([turn.data.train, self.replayed])
 
     def teaching(self, turn: Turn) -> Arrays:
-        """Choose what teaches if a task begins: the model that was received."""
+        """Choose the teacher's model where a task begins: the received model."""
         return turn.received["base"]
 
     def remember(self, turn: Turn) -> Arrays:
-        """Choose what is kept after a round, by the policy of `MemoryParams`."""
+        """Choose the memory after a round, by the policy of `MemoryParams`."""
         params, examples = cast(MemoryParams, self.params), turn.data.train
         memory, model, context = self.memory(turn), self.model, self.context
         return remember_task(memory, examples, params, model, context, turn.stage)
@@ -101,7 +105,7 @@ class Rehearsal(LocalTraining[P]):
         return turn.state.get(self.memory_group or "", {})
 
     def ask_teacher(self, examples: Examples) -> Outputs | None:
-        """Let the teacher answer samples; None where it knows no class, or for none."""
+        """Compute the teacher's outputs; None if it has no class, or for no samples."""
         if not (self.teacher.teaches and len(examples.y)):
             return None
         load(self.model, self.teacher.base)
@@ -109,15 +113,15 @@ class Rehearsal(LocalTraining[P]):
 
 
 class Teacher(NamedTuple):
-    """The model before a task; all labels are places in the single head, ascending.
+    """The model before a task, and its classes as ascending places in the single head.
 
     Attributes:
-        base: its tensors; none where there is no old class.
-        old: int64, the classes of earlier tasks. Of a growing head those that it had;
-            of another one those that the client itself has met.
-        new: int64, the classes that labels teach: those of the task. A class that comes
-            again is an old one too; those of a task that the client was left out of
-            are new ones to it.
+        base: its tensors; empty where there is no old class.
+        old: int64, the classes of earlier tasks. With a growing head these are the
+            classes that the head had; otherwise those that the client itself has met.
+        new: int64, the classes of the task's labels, and with a growing head those that
+            it has opened since. A class that comes again is an old one too. Classes of
+            a task that the client missed are new to it.
     """
 
     base: Arrays
@@ -133,19 +137,19 @@ class Teacher(NamedTuple):
         model: MultiHeadModel,
         labels: Tensor,
     ) -> Self:
-        """Find the teacher of a round; the model received, where a task begins.
+        """Find the teacher of a round: the received model if a task begins.
 
-        That is for the client to say: if its first reply was lost, the server takes the
-        next round for the first, but what this client has learned of the task since is
-        nothing old.
+        Otherwise it is the kept model. The client's own state decides whether a task
+        begins. If the client's first reply was lost, the server repeats the first
+        round. What this client has learned of the task since then is not old.
         """
         kept = {name: dense(a) for name, a in state.get(CLASSES, {}).items()}
         known = kept.get("known", np.empty(0, np.int64))
         starts = begins_task(state, stage)
         old = known if starts else kept["old"]
-        # A last round that is repeated has the model no more.
+        # If a task's last round is repeated, its model has already been dropped.
         model_before = {} if starts else state.get(MODEL, {})
-        # Of a growing head also what others have met.
+        # A growing head also has classes that only other clients have met.
         closed = cast(Head, model.heads[0]).closed
         opened = known if closed is None else np.flatnonzero(~to_numpy(closed))
         since = np.setdiff1d(np.union1d(known, opened), old)
@@ -159,11 +163,11 @@ class Teacher(NamedTuple):
 
     @property
     def teaches(self) -> bool:
-        """There is anything that it knows."""
+        """Whether the teacher knows any class."""
         return len(self.old) > 0
 
     def kept(self, stage: TaskStage) -> Payload:
-        """Give what the client keeps of it: after a task, all but the model."""
+        """Select the client's record of the teacher, after a task without the model."""
         ended = stage.round if stage.ends_task else _GOES_ON
         task, end = (np.asarray(number, np.int32) for number in (stage.task, ended))
         classes = {"known": self.known, "old": self.old, "task": task, "ended": end}
@@ -171,9 +175,9 @@ class Teacher(NamedTuple):
 
 
 def begins_task(state: Payload, stage: TaskStage) -> bool:
-    """Tell whether a client that has kept a teacher begins a task, or comes back.
+    """Tell whether a client that keeps a teacher begins a task or comes back to one.
 
-    A round that is repeated has its number again, and begins nothing.
+    A repeated round has the same number again, and begins nothing.
     """
     kept = state.get(CLASSES, {})
     if "task" not in kept or int(dense(kept["task"])) != stage.task:

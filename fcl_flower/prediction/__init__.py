@@ -1,1 +1,1 @@
-"""A model after training: raw inputs in, names of classes out."""
+"""The use of a model after training: raw inputs in, names of classes out."""

@@ -1,4 +1,4 @@
-"""Raw samples, as arrays, texts or files, brought to the inputs of a network."""
+"""Conversion of raw samples, as arrays, texts or files, to the inputs of a network."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,21 @@ from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors
 from fcl_flower.models.normalisation import Normalisation
 
-MODALITIES: dict[str, type[Dataset]] = {one.modality: one for one in ENDINGS}
+MODALITIES: dict[str, type[Dataset]] = {
+    dataset.modality: dataset for dataset in ENDINGS
+}
 
 
 @dataclass(frozen=True, slots=True)
 class InputReader:
-    """Reads what people have, and says what is wrong with it.
+    """A reader of a user's raw samples; it says what is wrong with them.
 
     Attributes:
-        modality: of the run's data.
-        input_shape: of the network.
-        scaled: images of files are brought to its size as clients' own files are.
-        normalisation: of the pixels of images, that of the run.
+        modality: modality of the run's data.
+        input_shape: shape of the network's inputs.
+        scaled: images from files are scaled to the network's size, as clients' own
+            files are.
+        normalisation: the run's normalisation of pixels.
     """
 
     modality: str
@@ -39,13 +42,13 @@ class InputReader:
 
     @property
     def dataset_type(self) -> type[Dataset]:
-        """Look up the kind of data."""
+        """The class of the run's data."""
         return MODALITIES[self.modality]
 
     def read(self, path: Path, columns: Sequence[str], form: str = "") -> RawSamples:
         """Read a file, or a folder of images, without labels.
 
-        ``form`` is the ending that the file stands for, where it has none.
+        ``form`` is the ending to assume for a file without one.
 
         Raises:
             ConfigError: one sentence names the file, the line and what was expected.
@@ -56,10 +59,11 @@ class InputReader:
         return read_raw(path, self.dataset_type, shape, columns, form)
 
     def samples(self, x: object) -> Any:  # noqa: ANN401 - an array, or texts
-        """Take samples that are in memory: an array, or a sequence of texts.
+        """Check samples that are in memory: an array, or a sequence of texts.
 
         Raises:
-            ConfigError: they are of another kind or shape than the network takes.
+            ConfigError: the samples are of another kind or shape than the network
+                takes.
         """
         if self.modality == "text":
             texts = [x] if isinstance(x, str) else x
@@ -71,16 +75,16 @@ class InputReader:
         array = np.asarray(x)
         if array.dtype == object:
             raise config_error("x", type(x).__name__, "an array of numbers")
-        found = array_samples(self.dataset_type, array, "x")
-        if self.modality != "images" and found.shape[1:] != self.input_shape:
-            one = ", ".join(map(str, self.input_shape))
-            raise config_error("x", f"shape {found.shape}", f"(N, {one})")
-        return found
+        samples = array_samples(self.dataset_type, array, "x")
+        if self.modality != "images" and samples.shape[1:] != self.input_shape:
+            shape = ", ".join(map(str, self.input_shape))
+            raise config_error("x", f"shape {samples.shape}", f"(N, {shape})")
+        return samples
 
     def to_inputs(self, samples: Any, tokenizer: Tokenizer | None) -> torch.Tensor:  # noqa: ANN401
         """Convert raw samples to a tensor of shape ``(N, *input_shape)``.
 
-        Images of several sizes come as a list of arrays.
+        Images of several sizes are a list of arrays.
         """
         if self.modality == "text":
             assert tokenizer is not None  # a run of texts has one
@@ -93,6 +97,8 @@ class InputReader:
         return to_tensor(samples, *how)
 
 
-def unknown_words(texts: Sequence[str], known: WordVectors) -> Iterator[str]:
+def unknown_words(texts: Sequence[str], vectors: WordVectors) -> Iterator[str]:
     """Yield the words that have no vector yet, sorted."""
-    yield from sorted({w for text in texts for w in words(text)} - known.numbers.keys())
+    yield from sorted(
+        {w for text in texts for w in words(text)} - vectors.numbers.keys()
+    )

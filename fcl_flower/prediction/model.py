@@ -1,4 +1,4 @@
-"""A trained model: what it is asked, and what it answers."""
+"""A trained model: the questions that it takes, and its answers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,19 +26,20 @@ from fcl_flower.setup.build import Built
 from fcl_flower.training.loop import most_confident
 
 AUTO: Final = "auto"
-"""In the place of a task: for each sample that of the most confident head."""
+"""The value of a task that lets the most confident head answer each sample."""
 BATCH = 512
-"""Samples that are looked at together, as in an evaluation."""
+"""The number of samples in one pass, as in an evaluation."""
 
 
 class Prediction(NamedTuple):
     """The answer to one sample.
 
     Attributes:
-        name: of the likeliest class.
+        name: name of the likeliest class.
         probability: its softmax probability, from 0 to 1.
-        task: whose head has answered, from 0; None where all tasks have one head.
-        probabilities: of each class by name, the likeliest first.
+        task: the task whose head has answered, from 0; None where all tasks have one
+            head.
+        probabilities: the probability of each class by name, the likeliest first.
     """
 
     name: str
@@ -48,16 +49,16 @@ class Prediction(NamedTuple):
 
 
 class Model:
-    """What a client, or a server, predicts with.
+    """The model by which a client, or a server, predicts.
 
-    Made by `load`. Tasks are counted from 0, or called by their names.
+    `load` makes it. Tasks are counted from 0, or called by their names.
 
     Attributes:
         run: the objects of its run.
         state: the client's private state.
-        received: what the server has sent in order to predict.
-        about: which version it is, and what it knows.
-        versions: names of all that there are here.
+        received: the groups that the server has sent for prediction.
+        about: the version's description, with the tasks and classes that it knows.
+        versions: names of all versions in its folder.
     """
 
     def __init__(
@@ -66,17 +67,17 @@ class Model:
         about: About,
         state: Payload,
         received: Payload,
-        known: Sequence[str],
+        names: Sequence[str],
         words: WordVectors | None = None,
     ) -> None:
-        """Take what `load` has found.
+        """Keep the parts that `load` has read.
 
-        ``known`` are the names of all versions, and ``words`` vectors of a client's own
+        ``names`` are those of all versions, and ``words`` the vectors of a client's own
         words.
         """
         self.run, self.about = run, about
         self.state, self.received = state, received
-        self.versions = tuple(known)
+        self.versions = tuple(names)
         self._words = words or run.word_vectors
         self._learner: ClientLearner[Any] | None = None
         spec = run.spec
@@ -94,17 +95,17 @@ class Model:
 
     @property
     def words(self) -> WordVectors | None:
-        """The words that it knows, each with its vector; None of what is not text."""
+        """The words that the model knows, each with its vector; None without texts."""
         return self._words
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks that it has learned, in their order."""
+        """The names of the tasks that the model has learned, in their order."""
         return tuple(task.name for task in self.about.tasks)
 
     @property
     def classes(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the classes of each task."""
+        """The names of the classes of each task."""
         return tuple(task.names for task in self.about.tasks)
 
     # ---- raw samples
@@ -120,16 +121,16 @@ class Model:
         Args:
             x: images as uint8 or in [0, 1], shape (N, H, W) or (N, H, W, 3); series,
                 shape (N, channels, steps); rows of a table, shape (N, columns), in the
-                order of the task's columns; or texts. Or a file with such, or a folder
-                of images.
+                order of the task's columns; or texts. A path names a file with such
+                samples, or a folder of images.
             task: number from 0, name, or ``auto``. None where all tasks have one head,
-                or only one is known.
-            recent: where concepts are hidden, a few samples of the present, and the
-                names of their classes.
+                or the model has one task.
+            recent: a few samples of the present, and the names of their classes. It is
+                needed where concepts are hidden.
 
         Raises:
-            ConfigError: the samples do not fit; or the task, or recent samples, must be
-                known and are not.
+            ConfigError: the samples do not fit; or the task or recent samples are
+                needed and missing.
         """
         if isinstance(x, Path):
             samples = self.read(x, task).x
@@ -141,24 +142,26 @@ class Model:
         return self.answer(samples, task, shown)
 
     def read(self, path: Path, task: int | str | None, form: str = "") -> RawSamples:
-        """Read a file that is asked about; see `InputReader.read`.
+        """Read a user's file of samples; see `InputReader.read`.
 
-        A table must have the columns of the task, or of all where none is given.
+        A table must have the columns of the task. Without a task it must have those of
+        all tasks.
         """
-        known = self.about.tasks
+        tasks = self.about.tasks
         if task not in (None, AUTO):
-            known = (known[self.number(task)],)
-        columns = {one.columns for one in known if one.columns}
+            tasks = (tasks[self.number(task)],)
+        columns = {task.columns for task in tasks if task.columns}
         if len(columns) > 1:
             expected = "a task, as the tables of the tasks have different columns"
             raise config_error("task", task, expected)
         return self.reader.read(path, next(iter(columns), ()), form)
 
     def examples(self, samples: Any, labels: Sequence[str]) -> Examples:  # noqa: ANN401
-        """Turn raw samples and the names of their classes into what a learner takes.
+        """Turn raw samples and the names of their classes into a learner's examples.
 
         Raises:
-            ConfigError: a name is none of the model's, or some samples have none.
+            ConfigError: the model has no class of this name, or some samples have no
+                name.
         """
         names = self._names(0)
         for name in labels:
@@ -178,14 +181,14 @@ class Model:
         task: int | str | None,
         recent: Examples | None,
     ) -> list[Prediction]:
-        """Predict samples that were read, or checked; see `predict`."""
+        """Predict samples that were read or checked; see `predict`."""
         inputs = self._inputs(samples)
         if task == AUTO and self._by_task:
             return self._by_confidence(inputs)
         number = self.number(task)
-        found = self.probabilities(inputs, number, recent).tolist()
+        by_sample = self.probabilities(inputs, number, recent).tolist()
         names = self._names(number)
-        return [_prediction(row, names, self._answering(number)) for row in found]
+        return [_prediction(row, names, self._answering(number)) for row in by_sample]
 
     def _by_confidence(self, inputs: Tensor) -> list[Prediction]:
         tasks = range(len(self.about.tasks))
@@ -211,22 +214,25 @@ class Model:
         """Find the number of a task, from 0; see `predict`.
 
         Raises:
-            ConfigError: there is no such task; or none was given, and it must be known.
+            ConfigError: there is no such task; or none was named, and the model needs
+                one.
         """
-        known = self.tasks
-        last = len(known) - 1
+        names = self.tasks
+        last = len(names) - 1
         if task is None or task == AUTO:
             if self._by_task and last > 0:
-                given = ", ".join(f"{n} ({name})" for n, name in enumerate(known))
-                expected = f"{AUTO} or one of {given}; {self.run.config.title} has a "
-                expected += "model for each"
+                choices = ", ".join(f"{n} ({name})" for n, name in enumerate(names))
+                expected = (
+                    f"{AUTO} or one of {choices}, as {self.run.config.title} has "
+                )
+                expected += "a model for each task"
                 raise config_error("task", task, expected)
             return max(last, 0)
         if isinstance(task, str):
-            if task in known:
-                return known.index(task)
+            if task in names:
+                return names.index(task)
             if not task.isdecimal():
-                expected = f"a number, or one of {', '.join(known)}"
+                expected = f"a number, or one of {', '.join(names)}"
                 raise config_error("task", task, expected)
             task = int(task)
         if not 0 <= task <= last:
@@ -244,7 +250,7 @@ class Model:
             recent: samples of the present, where concepts are hidden.
 
         Raises:
-            ConfigError: concepts are hidden, and nothing of the present is shown.
+            ConfigError: concepts are hidden, and no samples of the present were passed.
         """
         learner, model = self.learner, self.run.config.model
         received, device = self.received, self.learner.context.device
@@ -265,11 +271,11 @@ class Model:
             received = learner.select_model(self.state, received, shown)
             task = self.run.spec.tasks - 1
         with torch.no_grad():
-            found = [
+            parts = [
                 learner.predict(self.state, received, task, part.to(device)).cpu()
                 for part in torch.split(inputs, BATCH)
             ]
-        logits = torch.cat(found)
+        logits = torch.cat(parts)
         return logits if labels is None else mask_logits(logits, labels.cpu())
 
     def probabilities(
@@ -277,13 +283,13 @@ class Model:
     ) -> Tensor:
         """Compute the probabilities of the named classes, shape (N, names)."""
         logits = self.logits(inputs, task, recent)
-        # Some heads have places for more classes than anybody has named.
+        # Some heads have more places than there are named classes.
         places = list(range(len(self.about.head)))
         if not self._single:
             places = list(self.about.tasks[task].labels)
         logits = logits[:, places]
-        found: Tensor = logits.double().softmax(1)
-        return found
+        probabilities: Tensor = logits.double().softmax(1)
+        return probabilities
 
     @property
     def _single(self) -> bool:
@@ -303,7 +309,7 @@ class Model:
 def _prediction(
     row: Sequence[float], names: Sequence[str], task: int | None
 ) -> Prediction:
-    ordered = sorted(zip(row, names, strict=True), key=lambda one: -one[0])
+    ordered = sorted(zip(row, names, strict=True), key=lambda pair: -pair[0])
     probability, name = ordered[0]
     return Prediction(name, probability, task, {n: p for p, n in ordered})
 
@@ -318,16 +324,18 @@ def load(
     """Open a trained model.
 
     Args:
-        path: folder of a simulation that is over, or of a federation's server; or the
-            folder of a client's state, as ``fcl client --state`` has it.
-        client: its number, from 0; not needed where a single client has its state.
-        run: of several that a client remembers; None for the one written last.
-        version: its name, ``newest`` or ``best``; None for that in use, which is the
-            newest where none was chosen.
+        path: folder of a finished simulation, or of a federation's server; or the
+            folder of a client's state, as in ``fcl client --state``.
+        client: the client's number, from 0; not needed where one client alone has its
+            state.
+        run: the name of one of the runs that a client remembers; None for the one
+            written last.
+        version: the version's name, ``newest`` or ``best``; None for the one in use,
+            which is the newest where none was chosen.
 
     Raises:
         ConfigError: there is no such model, or it is damaged; a simulation has kept no
-            states; or the model is with the clients alone.
+            states; or only the clients have the model.
 
     >>> from sklearn.datasets import load_digits
     >>> from fcl_flower.api import simulate
@@ -363,14 +371,14 @@ def _of_version(models: Path, client: int | None, name: str | None) -> Model:
     version, groups = versions.load(models, name or "")
     about = version.about
     run = Built(about.spec.with_settings(device="cpu"))
-    known = [one.about.name for one in versions.versions(models)]
+    names = [other.about.name for other in versions.versions(models)]
     state, received, words = _below("state/", groups), _below("received/", groups), None
-    if found := groups.get("words"):
-        text = np.asarray(found["words"]).tobytes().decode().split("\n")
+    if saved := groups.get("words"):
+        text = np.asarray(saved["words"]).tobytes().decode().split("\n")
         numbers = {word: number for number, word in enumerate(text, 1)}
-        table, bound = np.asarray(found["table"]), float(np.asarray(found["bound"]))
+        table, bound = np.asarray(saved["table"]), float(np.asarray(saved["bound"]))
         words = WordVectors(MappingProxyType(numbers), table, "of the version", bound)
-    model = Model(run, about, state, received, known, words)
+    model = Model(run, about, state, received, names, words)
     if about.client is None:
         _become_the_servers(model, client or 0)
     return model
@@ -387,8 +395,8 @@ def _become_the_servers(model: Model, client: int) -> None:
     run, about = model.run, model.about
     strategy = run.strategy()
     if strategy.predicts_locally or run.config.model.head != "single":
-        expected = "that of a client's state: what predicts is with the clients, as "
-        expected += f"{run.config.title} has a part of the model there"
+        expected = "that of a client's state, as a part of the model of "
+        expected += f"{run.config.title} is at the clients alone"
         raise config_error("folder", "that of a server", expected)
     last = len(about.tasks) - 1
     stage = TaskStage(about.round, last, starts_task=False, ends_task=True)

@@ -1,4 +1,4 @@
-"""Where the versions of a model are: at a client, or in the folder of a run."""
+"""The places of a model's versions: at a client, or in the folder of a run."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from fcl_flower.results.run_folder import CLIENTS
 from fcl_flower.rounds.versions import MODELS
 
 MEMORY = "memory"
-"""Folder of the runs that a client remembers, in that of its state."""
+"""The folder, in a client's state, of the runs that the client remembers."""
 
 
 def is_run(folder: Path) -> bool:
@@ -16,9 +16,9 @@ def is_run(folder: Path) -> bool:
 
 
 def run_models(folder: Path, client: int | None) -> Path | None:
-    """Find the versions in a run's folder; None for a simulation, which has its end.
+    """Find the versions in a run's folder; None for a simulation that has none.
 
-    The server's, or those of a client of a simulation whose data are its own.
+    The versions are the server's, or those of a simulated client with data of its own.
     """
     own = folder / CLIENTS / f"client-{client}" / MODELS
     for models in (own, folder / MODELS):
@@ -28,47 +28,48 @@ def run_models(folder: Path, client: int | None) -> Path | None:
 
 
 def client_models(state: Path, run: str | None, client: int | None) -> Path:
-    """Find the versions in the folder of a client's state, those written last.
+    """Find the versions in the folder of a client's state.
 
     Args:
-        state: that ``fcl client`` was given.
-        run: name of a run; None for the one that has gone on last.
+        state: the folder of ``fcl client --state``.
+        run: name of a run; None for the one that was written last.
         client: number of a client, needed where several keep their states there.
 
     Raises:
-        ConfigError: there are none; or there are some of several clients.
+        ConfigError: there are no versions; or several clients have some.
     """
-    found = [*(state / MEMORY).glob(f"*/client-*/{MODELS}")]
-    if not found:
+    folders = [*(state / MEMORY).glob(f"*/client-*/{MODELS}")]
+    if not folders:
         raise _none(state)
-    runs = sorted({path.parents[1].name for path in found})
+    runs = sorted({path.parents[1].name for path in folders})
     if run is not None and run not in runs:
         raise unknown_name("run", run, runs)
-    found = [path for path in found if run in (None, path.parents[1].name)]
-    numbers = sorted({path.parent.name.removeprefix("client-") for path in found})
+    folders = [path for path in folders if run in (None, path.parents[1].name)]
+    numbers = sorted({path.parent.name.removeprefix("client-") for path in folders})
     if client is not None:
         if str(client) not in numbers:
             raise config_error("client", client, f"one of {', '.join(numbers)}")
-        found = [path for path in found if path.parent.name == f"client-{client}"]
+        folders = [path for path in folders if path.parent.name == f"client-{client}"]
     elif len(numbers) > 1:
         raise config_error("client", client, f"one of {', '.join(numbers)}")
-    return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+    return max(folders, key=lambda path: (path.stat().st_mtime_ns, str(path)))
 
 
 def models_in(folder: Path, run: str | None, client: int | None) -> Path:
     """Find the versions in a folder of either kind.
 
     Raises:
-        ConfigError: there are none, as in that of a simulation, which has its end.
+        ConfigError: there are none, as in a simulation's folder, which has only its
+            end.
     """
     if not is_run(folder):
         return client_models(folder, run, client)
     if models := run_models(folder, client):
         return models
-    expected = "that of a client's state or of a server, as a simulation has no "
-    raise config_error("folder", str(folder), expected + "versions but its end")
+    expected = "that of a client's state or of a server: a simulation has one version, "
+    raise config_error("folder", str(folder), expected + "its end")
 
 
 def _none(state: Path) -> Exception:
-    expected = "the folder of a run, or that which fcl client was given as --state, "
-    return config_error("folder", str(state), expected + "after the first round")
+    expected = "the folder of a run, or the --state folder of fcl client, after its "
+    return config_error("folder", str(state), expected + "first round")

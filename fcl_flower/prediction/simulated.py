@@ -1,4 +1,4 @@
-"""What a client of a finished simulation predicts with, from the run's folder."""
+"""The parts by which a client of a finished simulation predicts, from its folder."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 
 END = "end"
-"""The only version of a simulation."""
+"""The name of a simulation's only version."""
 
 
 def finished_run(folder: Path) -> Built:
@@ -41,11 +41,11 @@ def finished_run(folder: Path) -> Built:
 
 
 def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, Payload]:
-    """Find what a client has at the end: its state, and what it receives to predict.
+    """Find what a client has at the end: its version, its state and what it receives.
 
     Raises:
-        ConfigError: there is no such client; or its data are its own, so that nobody
-            else knows its classes.
+        ConfigError: there is no such client; or its data are its own, so that only the
+            client knows its classes.
     """
     count = run.config.scenario.clients
     if not 0 <= client < count:
@@ -54,7 +54,7 @@ def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, P
         expected = "one whose tasks and samples are known here"
         raise config_error("scenario.name", run.config.scenario.name, expected)
     saved = FolderStateStore(folder / CLIENTS / f"client-{client}").load()
-    state = {} if saved is None else saved.state  # of one that never trained
+    state = {} if saved is None else saved.state  # None: it never trained
     plan = run.scenario
     data = client_data(run, place_of(client), plan.num_tasks)
     tasks = range(0 if run.spec.hidden_tasks else plan.num_tasks)
@@ -81,7 +81,7 @@ def _spent(folder: Path, client: int) -> float | None:
 def received(run: Built, folder: Path, client: int) -> Payload:
     """Receive what a server sends for an evaluation after the last round of a run.
 
-    As it comes on the wire, where numbers may have been rounded.
+    The groups are read as they come on the wire, where numbers may have been rounded.
     """
     strategy = run.strategy()
     saved = FolderStateStore(folder / CHECKPOINT).load()

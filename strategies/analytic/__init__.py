@@ -1,8 +1,7 @@
 """Analytic federated continual learning: declaration and hyper-parameters.
 
-Nothing is trained. Clients send sums over the features that a frozen encoder makes of
-their samples, and the server solves for the head that training on everybody's data at
-once would give.
+Nothing is trained. Clients send sums over the features of a frozen encoder. The server
+solves for the head that joint training on the data of all clients would give.
 """
 
 from typing import Literal, Self, TypeAlias
@@ -20,33 +19,35 @@ class AnalyticParams(Params):
     """Hyper-parameters of analytic learning."""
 
     head: HeadKind = "discriminant"
-    """What is solved for: a linear ``discriminant`` with a shrunk covariance, or a
+    """The kind of head: a linear ``discriminant`` with a shrunk covariance, or a
     ``ridge`` regression onto the labels."""
     penalty: float = Field(0.0, ge=0)
-    """Of the discriminant the shrinkage, at most 1; of the ridge regression the penalty
-    in mean eigenvalues of the centred Gram matrix. 0 for what the sums over validation
-    samples choose; otherwise these samples are trained on, too."""
+    """The discriminant's shrinkage, at most 1; or the ridge regression's penalty in
+    mean eigenvalues of the centred Gram matrix. With 0 the sums over validation samples
+    choose it; otherwise these samples are trained on, too."""
     matching: Literal["tested", "none"] = "tested"
-    """Where each task has a discriminant of its own: classes of different tasks whose
-    means are ``tested`` to be the same are learned from the samples of all, whoever
-    has them and whenever they come; with ``none`` tasks share the covariance alone."""
+    """The sharing between tasks, where each task has a discriminant of its own. With
+    ``tested``, classes of different tasks whose means are tested to be the same are
+    learned from the samples of all clients and tasks. With ``none``, tasks share the
+    covariance alone."""
     lift: Literal["none", "relu"] = "none"
-    """What is made of the encoder's features: nothing, or ``relu`` of a random
-    projection, the same everywhere."""
+    """The transformation of the encoder's features: ``none``, or ``relu`` of a random
+    projection, the same for all clients."""
     width: int = Field(2000, ge=1)
-    """Features after the random projection."""
+    """The number of features after the random projection."""
     form: Form = "exact"
-    """What a client sends: the ``exact`` sums in whichever of two forms is smaller, a
-    Gram matrix or the factor of one; always the ``gram`` matrix, which is of the same
-    size for all; a factor of ``low-rank``; or ``class-sums`` over random subsets."""
+    """The form of a client's sums. ``exact`` is the smaller of two forms: a Gram matrix
+    or its factor. ``gram`` is always the matrix, with one size for all clients.
+    ``low-rank`` is a factor of low rank. ``class-sums`` are sums over random
+    subsets."""
     rank: int = Field(64, ge=1)
-    """Rows of the low-rank factor."""
+    """The number of rows of the low-rank factor."""
     subsets: int = Field(5, ge=2)
-    """Random subsets of a class whose sums are sent, with class-sums."""
+    """The number of random subsets of a class whose sums are sent, with class-sums."""
     min_samples: int = Field(10, ge=1)
-    """Training samples of a task without which no sums of it are sent: over fewer they
-    would show them. Those over its validation samples, which a given penalty does
-    without, are over fewer still."""
+    """The fewest training samples of a task of which sums are sent: sums over fewer
+    would show the samples. Without a set penalty, sums over validation samples are sent
+    too, and these are over fewer still."""
 
     @model_validator(mode="after")
     def _check_penalty(self) -> Self:

@@ -1,8 +1,8 @@
-"""Analytic learning, server side: add up what clients know, and solve.
+"""Analytic learning, server side: add up the clients' sums, and solve for heads.
 
-AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245) and STSA (arXiv:2506.01327). What
-came of each client and task is kept by itself, so that it counts once however often it
-comes, and can be taken out again.
+AFL (He et al., CVPR 2025), AFCL (arXiv:2505.12245) and STSA (arXiv:2506.01327). The
+sums of each client and task are kept apart. So they count once however often they come,
+and can be removed again.
 """
 
 import re
@@ -34,9 +34,9 @@ from strategies.analytic.sums import (
 )
 
 _SLACK = 1e-6
-"""How much longer than 1 a feature may be, which was rounded to float32."""
+"""The length above 1 that a feature may have after its rounding to float32."""
 _ROUNDING = 1e-12
-"""That of sums in double precision."""
+"""The rounding of sums in double precision."""
 QUANTISED = 1e-9
 """The rounding of sums that were added up in 32 bits behind the binary point."""
 
@@ -49,7 +49,7 @@ def check(
     features: int,
     rounding: float = _ROUNDING,
 ) -> None:
-    """Refuse what no samples can have made; its values may be anything.
+    """Refuse sums that no samples can have; the values may be anything.
 
     An eigenvalue of N samples may be ``rounding`` N below zero.
     """
@@ -67,7 +67,7 @@ def check(
     if not (np.linalg.norm(cross[:, :-1], axis=1) <= longest).all():
         raise WireError(f"{group}/{name}: expected features of length 1 at most")
     if "within" in arrays:
-        # A square may be infinite where the value is not, and is too large, too.
+        # The square of a finite value may be infinite; then it is too large anyway.
         with np.errstate(over="ignore"):
             scatter = np.square(np.asarray(arrays["within"])).sum()
         if not scatter <= longest.sum():
@@ -103,7 +103,7 @@ def _shaped(*shape: int) -> Matrix:
 def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> None:
     """Refuse a Gram matrix that does not go with the sums of the classes.
 
-    The scatter about the means of the classes has no negative eigenvalue; with one, the
+    The scatter about the means of the classes has no negative eigenvalue. With one, the
     server could not solve for anything.
     """
     if not np.isfinite(upper).all():
@@ -127,24 +127,25 @@ _KEY = re.compile(r"sums/((\d+)/(\d+)/[0-9a-f]{16})")
 
 
 class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
-    """Keep sums by client, task and data; send a head of the classes so far.
+    """A strategy that keeps sums by client, task and data, and sends solved heads.
 
-    State: ``sums/C/T/ID`` and, where the penalty is to be chosen, ``valid/C/T/ID`` (see
-    `sums`), of the data ID of task T of client C; ``head``, or ``head/C/T`` where each
-    task has its own (`weight`, `bias`); ``meta/solved`` (`penalty`, the median over
-    heads, `samples`, and `same_classes`: pairs of classes of two tasks that were
-    joined). Of sums over all clients alone there are ``sums/all`` and ``valid/all``
-    instead.
+    State, for the data ID of task T of client C (for sums see `sums`):
 
-    With a limit of examples (`Aggregation.examples_limit`) a client's task counts by no
-    more samples than that: its sums are added up in part.
+    - ``sums/C/T/ID``, and ``valid/C/T/ID`` where the penalty is to be chosen.
+    - ``sums/all`` and ``valid/all`` instead, with sums over all clients alone.
+    - ``head``, or ``head/C/T`` where each task has its own (`weight`, `bias`).
+    - ``meta/solved``: `penalty`, the median over heads; `samples`; and `same_classes`,
+      the pairs of classes of two tasks that were joined.
+
+    With a limit of examples (`Aggregation.examples_limit`) a client's task counts by at
+    most that many samples: a part of its sums is added up.
     """
 
     groups = {}
     weighs_examples = False
 
     def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
-        """Read how many classes and features there are."""
+        """Compute the numbers of classes and features."""
         super().__init__(params, context)
         lifted = params.lift == "relu"
         features = params.width if lifted else context.model.features
@@ -158,7 +159,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         own = f"head/{client}/"
         start = "head" if self.context.model.single_head else own
-        # Kept in double precision, which predictions do not need.
+        # The state is in double precision, which predictions do not need.
         return {
             group.replace(own, "head/"): {
                 name: np.asarray(tensor).astype(np.float32)
@@ -195,7 +196,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
                 new[f"{group}/{client}/{task}/{data:016x}"] = update.payload[group]
         if new.keys() <= state.keys():
             return state
-        # What came before stays: the same data give the same sums.
+        # Earlier sums stay, since the same data give the same sums.
         return self._solved({**new, **state})
 
     @override
@@ -224,7 +225,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         kept = dict(state)
         for group, arrays in total.payload.items():
             if not np.asarray(arrays["cross"])[:, -1].any():
-                continue  # of no sample: everybody has sent these data before
+                continue  # no samples: all clients have sent these data before
             check(group, arrays, self.params, *self._shape, rounding=QUANTISED)
             before = kept.get(f"{group}/{_ALL}", {})
             kept[f"{group}/{_ALL}"] = {
@@ -240,9 +241,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         sent = _keys(state)
         gone = {
             f"{group}/{key}"
-            for owner, of_task, key in sent
+            for owner, its_task, key in sent
             for group in _GROUPS
-            if owner == client and task in (None, of_task)
+            if owner == client and task in (None, its_task)
         }
         if not gone:
             what = "client" if task is None else f"task {task} of client"
@@ -264,7 +265,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return {"features": "the network's own, which is not trained"}
 
     def _solved(self, state: Payload) -> Payload:
-        """Solve for the heads of the sums in a state; the next state has both."""
+        """Solve for the heads of the sums in a state; return the state with both."""
         keys = _keys(state)
         if f"sums/{_ALL}" in state:
             keys = [(_NOBODY, 0, _ALL)]
@@ -278,8 +279,8 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             by_head.setdefault(name, []).append(key)
             owners[name] = client
 
-        def added(group: str, of_head: list[str]) -> Sums:
-            there = [key for key in of_head if f"{group}/{key}" in state]
+        def added(group: str, own_keys: list[str]) -> Sums:
+            there = [key for key in own_keys if f"{group}/{key}" in state]
             return add_up(
                 [state[f"{group}/{key}"] for key in there],
                 *self._shape,
@@ -287,8 +288,8 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             )
 
         held = [
-            HeadSums(*(added(group, of_head) for group in _GROUPS))
-            for of_head in by_head.values()
+            HeadSums(*(added(group, own_keys) for group in _GROUPS))
+            for own_keys in by_head.values()
         ]
         heads, penalties, joined = solve(
             held,
@@ -297,7 +298,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             owners=[*owners.values()],
             matching=self.params.matching == "tested",
         )
-        samples = sum(one.train.total + one.valid.total for one in held)
+        samples = sum(
+            head_sums.train.total + head_sums.valid.total for head_sums in held
+        )
         groups = [f"{group}/{key}" for group in _GROUPS for *_, key in keys]
         return {
             **{group: state[group] for group in groups if group in state},
@@ -319,11 +322,11 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
                     totals[client, task] += int(samples_in(state[name]))
         limit = 0.0 if _ALL in keys[0] else self.aggregation.examples_limit
         shares = shares_counted([*totals.values()], limit)
-        of_task = dict(zip(totals, shares, strict=True))
-        return {key: of_task[client, task] for client, task, key in keys}
+        by_task = dict(zip(totals, shares, strict=True))
+        return {key: by_task[client, task] for client, task, key in keys}
 
 
 def _keys(state: Payload) -> list[tuple[int, int, str]]:
-    """List what sums are of: client, task and ``C/T/ID``, in ascending order."""
-    found = [match for group in state if (match := _KEY.fullmatch(group))]
-    return sorted((int(m[2]), int(m[3]), m[1]) for m in found)
+    """List the keys of sums, ascending: client, task and ``C/T/ID``."""
+    matches = [match for group in state if (match := _KEY.fullmatch(group))]
+    return sorted((int(m[2]), int(m[3]), m[1]) for m in matches)

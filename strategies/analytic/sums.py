@@ -1,12 +1,13 @@
-"""The sums that a head is solved from, and the forms in which they travel.
+"""The sums behind a head, and the forms in which they travel.
 
-h in R^D is what is known of a sample, of length 1 at most, and y its class. Of samples
-there are the Gram matrix ``G = sum h h'`` and, for each class, the sum of h and the
-number of its samples. Both add up over clients and tasks, so that the order, and who
-has which sample, do not matter (AFL, arXiv:2405.16240; AFCL, arXiv:2505.12245).
+h in R^D is the feature vector of a sample, of length 1 at most, and y its class. The
+sums over samples are the Gram matrix ``G = sum h h'`` and, for each class, the sum of h
+and the number of its samples. Both add up over clients and tasks. So neither the order
+matters nor which client has which sample (AFL, arXiv:2405.16240; AFCL,
+arXiv:2505.12245).
 
 ========  =====================  ===================================================
-tensor    shape                  what it is
+tensor    shape                  content
 ========  =====================  ===================================================
 cross     (C, D + 1)             by class the sum of h, and behind it the number
 gram      (D (D + 1) / 2,)       the upper triangle of G
@@ -14,7 +15,7 @@ within    (rows, D)              F, with F'F the scatter of h about its class's 
 parts     (S, C, D + 1)          ``cross`` of each of S random subsets
 ========  =====================  ===================================================
 
-With ``cross`` comes one of ``gram`` and ``within``; ``parts`` come alone.
+``cross`` comes with one of ``gram`` and ``within``; ``parts`` come alone.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over samples.
+    """The sums over a set of samples.
 
     Attributes:
         gram: G, shape (D, D), symmetric.
@@ -43,27 +44,27 @@ class Sums:
 
     @property
     def counts(self) -> Matrix:
-        """Samples of each class, shape (C,)."""
+        """The number of samples of each class, shape (C,)."""
         return self.cross[:, -1]
 
     @property
     def total(self) -> float:
-        """Number of all samples."""
+        """The number of all samples."""
         return float(self.counts.sum())
 
     @property
     def mean(self) -> Matrix:
-        """Mean of all samples, shape (D,)."""
+        """The mean of all samples, shape (D,)."""
         return np.asarray(self.cross[:, :-1].sum(0) / self.total)
 
     @property
     def means(self) -> Matrix:
-        """Mean of each class, shape (C, D); zeros of one without samples."""
+        """The mean of each class, shape (C, D); zeros for a class without samples."""
         return means_of(self.cross)
 
     @property
     def within(self) -> Matrix:
-        """Scatter of h about the means of the classes, shape (D, D)."""
+        """The scatter of h about the means of the classes, shape (D, D)."""
         return self.gram - between(self.cross)
 
     def __add__(self, other: "Sums") -> "Sums":
@@ -71,11 +72,11 @@ class Sums:
         return Sums(self.gram + other.gram, self.cross + other.cross)
 
 
-# ---- what a client makes of its samples
+# ---- the client's side: samples to sums
 
 
 def exact(h: Matrix, y: Array, classes: int) -> Arrays:
-    """Encode the smaller of two forms that lose nothing: ``gram`` and ``within``."""
+    """Encode the smaller of two exact forms: ``gram`` and ``within``."""
     count, width = h.shape
     if 2 * count > width:
         return gram(h, y, classes)
@@ -83,16 +84,16 @@ def exact(h: Matrix, y: Array, classes: int) -> Arrays:
 
 
 def gram(h: Matrix, y: Array, classes: int) -> Arrays:
-    """Encode ``gram``, which is of the same shape for all clients."""
+    """Encode ``gram``, which has the same shape for all clients."""
     return {"cross": _by_class(h, y, classes), "gram": upper_half(h.T @ h)}
 
 
 def low_rank(h: Matrix, y: Array, classes: int, rank: int) -> Arrays:
     """Encode ``within`` from the ``rank`` largest eigenvalues of the scatter.
 
-    FedRAN (arXiv:2606.11480) sends those of G. Here the means of the classes stay
-    exact, so that a discriminant can be solved for, and the server adds up what comes
-    without cutting it again.
+    FedRAN (arXiv:2606.11480) sends the eigenvalues of G. Here the means of the classes
+    stay exact, so that a discriminant can be solved for. The server adds up the factors
+    without cutting them again.
     """
     cross = _by_class(h, y, classes)
     triangle = np.linalg.qr(h - means_of(cross)[y], mode="r")
@@ -107,23 +108,23 @@ def class_sums(
 ) -> Arrays:
     """Encode ``parts``, from which the server estimates G (STSA-E, arXiv:2506.01327).
 
-    The subsets of a class, to which the samples are dealt, are of nearly equal size.
+    The samples of a class are dealt to subsets of nearly equal size.
     """
     part = np.empty(len(y), np.int64)
     for label in np.unique(y):
         mine = np.flatnonzero(y == label)
         part[rng.permutation(mine)] = np.arange(len(mine)) % subsets
-    found = [_by_class(h[part == s], y[part == s], classes) for s in range(subsets)]
-    return {"parts": np.stack(found)}
+    parts = [_by_class(h[part == s], y[part == s], classes) for s in range(subsets)]
+    return {"parts": np.stack(parts)}
 
 
 def _by_class(h: Matrix, y: Array, classes: int) -> Matrix:
-    found = np.zeros((classes, h.shape[1] + 1))
-    np.add.at(found, y, np.column_stack([h, np.ones(len(h))]))
-    return found
+    sums = np.zeros((classes, h.shape[1] + 1))
+    np.add.at(sums, y, np.column_stack([h, np.ones(len(h))]))
+    return sums
 
 
-# ---- what the server makes of them
+# ---- the server's side: sums added up
 
 
 def add_up(
@@ -132,26 +133,26 @@ def add_up(
     features: int,
     shares: Sequence[float] | None = None,
 ) -> Sums:
-    """Add up the sums over all samples behind what clients have sent, in any form.
+    """Add up clients' sums, in any form, to the sums over all their samples.
 
-    The order decides the last bits; ``shares``, in (0, 1], how much of each counts.
+    The order decides the last bits. ``shares``, in (0, 1], say how much of each counts.
     """
     total = Sums(np.zeros((features, features)), np.zeros((classes, features + 1)))
     parts = []
     for arrays, share in zip(received, shares or [1.0] * len(received), strict=True):
         if "parts" not in arrays:
-            one = _sums(arrays)
+            sums = _sums(arrays)
         elif share == 1:
             parts.append(np.asarray(arrays["parts"]))
             continue
-        else:  # by itself, as its samples count by less
-            one = _estimated(np.asarray(arrays["parts"]))
-        total += Sums(share * one.gram, share * one.cross)
+        else:  # estimated alone, as its samples count less
+            sums = _estimated(np.asarray(arrays["parts"]))
+        total += Sums(share * sums.gram, share * sums.cross)
     return total + _estimated(np.concatenate(parts)) if parts else total
 
 
 def samples_in(arrays: Arrays) -> float:
-    """Count the samples behind what a client has sent, in any form."""
+    """Count the samples behind a client's sums, in any form."""
     return float(np.asarray(arrays.get("parts", arrays.get("cross")))[..., -1].sum())
 
 
@@ -164,14 +165,14 @@ def _sums(arrays: Arrays) -> Sums:
 
 
 def _estimated(parts: Matrix) -> Sums:
-    """Estimate the sums of which random subsets are known (STSA-E, arXiv:2506.01327).
+    """Estimate the sums from those over random subsets (STSA-E, arXiv:2506.01327).
 
-    Of a class with N samples in J subsets that have some, s_j their sums, m_j their
-    numbers and P the sum of all::
+    A class has N samples in J subsets that are not empty. s_j are the subsets' sums,
+    m_j their numbers and P the sum of all::
 
         G ~ (N - 1) / (J - 1) sum_j s_j s_j' / m_j - (N - J) / ((J - 1) N) P P'
 
-    which is exact where each subset has one sample, and P P' / N where J is 1.
+    The estimate is exact where each subset has one sample. It is P P' / N where J is 1.
     """
     cross = parts.sum(0)
     gram = np.zeros((parts.shape[2] - 1,) * 2)
@@ -183,20 +184,20 @@ def _estimated(parts: Matrix) -> Sums:
         scale = (count - 1) / (subsets - 1) if subsets > 1 else 0.0
         roots = mine[:, :-1] / np.sqrt(mine[:, -1:])
         whole = cross[label, :-1]
-        # The same as above, with what lies between the subsets kept together.
+        # This is the docstring's estimate with the terms of P P' collected.
         gram += scale * (roots.T @ roots)
         gram += (1 - scale) / count * np.outer(whole, whole)
     return Sums(gram, cross)
 
 
 def between(cross: Matrix) -> Matrix:
-    """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D), of sums (C, D + 1)."""
+    """Compute ``sum_c n_c mean_c mean_c'``, shape (D, D), from sums (C, D + 1)."""
     roots = cross[:, :-1] / np.sqrt(_divisors(cross))
     return np.asarray(roots.T @ roots)
 
 
 def means_of(cross: Matrix) -> Matrix:
-    """Compute the mean of each class, shape (C, D); zeros of one without samples."""
+    """Compute the mean of each class, shape (C, D); zeros without samples."""
     return np.asarray(cross[:, :-1] / _divisors(cross))
 
 
@@ -207,9 +208,9 @@ def _divisors(cross: Matrix) -> Matrix:
 
 def shrunk(covariance: Matrix, shrinkage: float, sphere: float) -> Matrix:
     """Shrink a covariance towards a sphere: ``(1 - s) V + s sphere I``."""
-    found = (1 - shrinkage) * covariance
-    found[np.diag_indices(len(found))] += shrinkage * sphere
-    return np.asarray(found)
+    drawn = (1 - shrinkage) * covariance
+    drawn[np.diag_indices(len(drawn))] += shrinkage * sphere
+    return np.asarray(drawn)
 
 
 def upper_half(gram: Array) -> Array:

@@ -10,7 +10,7 @@ from pydantic import Field
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
 
-# Here, not beside their code, which takes a second to import.
+# These types are here since the module of their code takes a second to import.
 ClusteringMethod: TypeAlias = Literal[
     "k-means", "agglomerative", "birch", "dbscan", "optics"
 ]
@@ -22,57 +22,60 @@ class ConceptMatchingParams(Params):
     """Hyper-parameters of Concept Matching."""
 
     concepts: int = Field(5, ge=1)
-    """K, how many concept models there are; at least 1. The paper finds too many better
-    than too few."""
+    """The number K of concept models, at least 1. The paper finds too many better than
+    too few."""
     clustering: ClusteringMethod = "k-means"
-    """How the clients' models are grouped."""
+    """The method that groups the clients' models."""
     steps: Literal["direction", "length"] = "direction"
-    """What the clustering sees of a client's step, the difference of its model and the
-    concept model that it probably started from: its ``direction``, since all steps are
-    brought to one length, or the ``length`` too, as printed."""
+    """The part of a client's step that the clustering sees. A step is the difference of
+    the client's model and the concept model from which it probably started. With
+    ``direction``, all steps are scaled to one length; with ``length``, as printed, they
+    keep theirs."""
     distance: Metric = "manhattan"
-    """Metric between cluster models and concept models."""
+    """The metric between cluster models and concept models."""
     matching: MatchingRule = "assignment"
-    """Which concept model a cluster model replaces: ``literal`` (algorithm 1),
-    ``relaxed`` or ``assignment``."""
+    """The rule by which cluster models replace concept models: ``literal`` (algorithm
+    1), ``relaxed`` or ``assignment``."""
     slack: float = Field(4.0, ge=1)
-    """How many times its last step a concept model may move in one round, at least 1;
-    not used by ``literal``. A cluster of one client moves further than the mean of
-    nine, by up to a factor of three."""
+    """The longest move of a concept model in one round, in units of its last step, at
+    least 1; ``literal`` does not use it. A cluster of one client moves further than the
+    mean of nine, by up to a factor of three."""
     initial: Literal["common", "independent"] = "common"
-    """``common``: all concept models start as the same network, so that the clusters of
-    the first round differ by their data only, and each takes a model of its own;
-    ``independent``: each as another random network, the first one with its weights
-    shuffled within each tensor."""
+    """The start of the concept models. With ``common``, all start as the same network.
+    The clusters of the first round then differ by their data only, and each takes a
+    model of its own. With ``independent``, each starts as another random network: the
+    first one with its weights shuffled within each tensor."""
     aggregation: Literal["mean", "median"] = "mean"
-    """``mean`` of a cluster's models, weighted by examples (not weighted where there
-    are none), or ``median`` of each weight."""
+    """The merge of a cluster's models: their ``mean``, weighted by examples (unweighted
+    without examples), or the ``median`` of each weight."""
     outlier: float = Field(20.0, gt=1)
-    """How many times the median step of the round, or the longest step that a concept
-    model ever made, a client's model may lie away from the nearest concept model, above
-    1; a model further off is noise, and lies in the centre of the map."""
+    """The largest distance of a client's model from the nearest concept model, above 1.
+    Its unit is the median step of the round, or the longest step that a concept model
+    ever made. A model further off is noise, and lies in the centre of the map."""
     separation: float = Field(0.1, ge=-1, le=1)
-    """Least mean silhouette for more than one cluster, in [-1, 1]."""
+    """The least mean silhouette for more than one cluster, in [-1, 1]."""
     subdivision: float = Field(0.4, ge=0)
-    """Least silhouette for dividing a cluster again, in units of that of the clusters;
-    at least 0. Measured on five concepts of images: at least 0.47 where a cluster held
-    two, at most 0.33 where it held one; on other data the two overlap."""
+    """The least silhouette for dividing a cluster again, in units of that of the
+    clusters; at least 0. On five concepts of images it was at least 0.47 where a
+    cluster held two concepts, and at most 0.33 where it held one. On other data the two
+    overlap."""
     neighbourhood: float = Field(3.0, gt=0)
-    """DBSCAN's largest radius, in units of the median distance of a model to its
+    """The largest radius of DBSCAN, in units of the median distance of a model to its
     nearest neighbour; above 0."""
     exact_clients: int = Field(400, ge=2)
-    """With more clients in a round their distances are estimated from sketches; at
-    least 2."""
+    """The number of clients in a round above which distances are estimated from
+    sketches; at least 2."""
     sketch: int = Field(4096, ge=16)
-    """Numbers in a sketch, at least 16."""
+    """The number of values in a sketch, at least 16."""
     subset: int = Field(64, ge=1)
-    """Examples on which a client compares the concept models, at least 1; the size of
-    d_n. A client that has fewer takes them all."""
+    """The number of examples on which a client compares the concept models, at least 1;
+    the size of d_n. A client that has fewer takes all of its examples."""
     choice: Literal["loss", "entropy", "inputs"] = "loss"
-    """How a client chooses a concept model in order to predict: by the ``loss`` on a
-    few labelled examples (equation 6); or without labels, by the ``entropy`` of the
-    predictions, or by how well ``inputs`` fit those that it trained each model on (the
-    first model, if it trained none). It always chooses by the loss what to train."""
+    """The rule by which a client chooses a concept model to predict with. By ``loss``,
+    it uses a few labelled examples (equation 6). The other two rules need no labels. By
+    ``entropy``, it compares the entropies of the predictions. By ``inputs``, it
+    compares the inputs with those of each model's training, and takes the first model
+    if it trained none. The model to train is always chosen by the loss."""
 
 
 ALGORITHM = Algorithm(

@@ -1,12 +1,12 @@
-"""Which clients' models belong together, and which concept model each group replaces.
+"""Clustering of clients' models, and the choice of concept models to replace.
 
-The five clusterings and the matchings of Jiang, Sen and Borcea 2025 (section V and
-algorithm 1), without a matrix of all weights. Whatever looks only at Euclidean
-distances between N models of P weights can work on N points of at most N - 1
-coordinates: those of classical scaling (Torgerson 1952), which come from the N x N Gram
-matrix. For many models the Gram matrix may be that of count sketches (Charikar, Chen,
-Farach-Colton, ICALP 2002), known as feature hashing (Weinberger et al., ICML 2009,
-https://arxiv.org/abs/0902.2206).
+These are the five clusterings and the matchings of Jiang, Sen and Borcea 2025 (section
+V and algorithm 1), without a matrix of all weights. A clustering that looks only at
+Euclidean distances between N models of P weights can work on N points of at most N - 1
+coordinates. These are the coordinates of classical scaling (Torgerson 1952), which come
+from the N x N Gram matrix. For many models the Gram matrix may be that of count
+sketches (Charikar, Chen, Farach-Colton, ICALP 2002). They are also called feature
+hashing (Weinberger et al., ICML 2009, https://arxiv.org/abs/0902.2206).
 
 Only floating tensors count: BatchNorm's counters say nothing about a concept.
 """
@@ -35,35 +35,37 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Labels: TypeAlias = npt.NDArray[np.int64]
 
 NONE = NOISE = -1
-"""Label of a model that belongs to no cluster; of one that replaces no concept."""
+"""The label of a model that belongs to no cluster, or replaces no concept."""
 APART = 2.0
-"""Distance of two starts in units of a step: that of opposite steps from one start."""
+"""The distance of two starts in units of a step: that of opposite steps from one
+start."""
 _CELLS = 2**21
-"""Weights that are looked at together."""
+"""The number of weights in one pass."""
 _METRICS = {
     "manhattan": ("cityblock", np.add),
     "euclidean": ("sqeuclidean", np.add),
     "chebyshev": ("chebyshev", np.maximum),
 }
 _EQUAL = 1e-6
-"""Coordinates from a Gram matrix tell no smaller share of the largest distance."""
+"""The smallest share of the largest distance that coordinates from a Gram matrix
+show."""
 _STEP = 0.97
 _SMALLEST = 1.1
-"""DBSCAN's radii: the ratio of two, and what all but the largest are above."""
+"""The ratio of two successive radii of DBSCAN, and the bound above which radii are."""
 
 
-# ---- where models lie relative to each other
+# ---- distances and coordinates of models
 
 
 def gram(models: Sequence[Arrays]) -> Matrix:
     """Compute the inner products of N models, centred on their mean, (N, N).
 
-    Models of one concept may differ a thousand times less than those of two, which is
-    a factor of a million in squares: products are float64, not float32.
+    Models of one concept may differ a thousand times less than those of two. In squares
+    that is a factor of a million, so products are float64, not float32.
     """
     total = np.zeros((len(models), len(models)))
     for block in _blocks(models):
-        block -= block[:1].copy()  # of equal models nothing is left, not even rounding
+        block -= block[:1].copy()  # equal models leave exact zeros, without rounding
         total += block @ block.T
     return _centred(total)
 
@@ -71,13 +73,13 @@ def gram(models: Sequence[Arrays]) -> Matrix:
 def gram_of_directions(
     models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
 ) -> Matrix:
-    """Compute the inner products of N models' steps, each brought to length 1, (N, N).
+    """Compute the inner products of N models' steps, each scaled to length 1, (N, N).
 
-    ``origin`` (N,) is the number of each model's start. How far two starts lie apart
-    says no more about the concepts than how long a step is: they count as `APART`,
-    whichever they are. In these units models are points of the unit steps' coordinates
-    and one of K more, sqrt(2) for the own start and else 0. A model that did not move
-    has no direction, and lies where it started.
+    ``origin`` (N,) is the number of each model's start. Neither the distance of two
+    starts nor the length of a step tells anything of the concepts. So any two starts
+    count as `APART`. In these units a model is a point: the coordinates of its unit
+    step, and K more, which are sqrt(2) for its own start and else 0. A model that did
+    not move has no direction, and lies at its start.
     """
     count = len(models)
     total = np.zeros((count, count))
@@ -93,10 +95,10 @@ def gram_of_directions(
 def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
     """Draw count sketches of the models: one tensor ``sketch`` each, float64.
 
-    Each weight is added to, or taken from, one of the buckets at random, the same for
-    each model. The squared distance of two sketches has that of their models as its
-    mean, with a relative standard deviation of at most sqrt(2 / buckets): 2.2 % for
-    4096 buckets. Sketches of different seeds cannot be compared.
+    Each weight is added to, or subtracted from, a random bucket, the same for each
+    model. The squared distance of two sketches has that of their models as its mean.
+    Its relative standard deviation is at most sqrt(2 / buckets): 2.2 % for 4096
+    buckets. Sketches of different seeds cannot be compared.
     """
     rng = np.random.default_rng(seed)
     sketches = np.zeros((len(models), buckets))
@@ -112,7 +114,7 @@ def sketched(models: Sequence[Arrays], buckets: int, seed: int) -> list[Arrays]:
 def embedding(gram: Matrix) -> Matrix:
     """Compute points with the distances of N centred models, (N, r) with r < N.
 
-    They are the principal coordinates, widest first; in each the entry of largest
+    They are the principal coordinates, widest first. In each the entry of largest
     magnitude is positive. Distances below about 1e-7 of the largest are lost in the
     rounding of a product.
     """
@@ -128,7 +130,7 @@ def embedding(gram: Matrix) -> Matrix:
 def distances(
     models: Sequence[Arrays], others: Sequence[Arrays], metric: Metric
 ) -> Matrix:
-    """Measure how far J models, perhaps none, are from K others, (J, K)."""
+    """Compute the distances of J models, perhaps none, from K others, (J, K)."""
     name, join = _METRICS[metric]
     total = np.zeros((len(models), len(others)))
     for block in _blocks([*models, *others]):
@@ -168,27 +170,35 @@ def cluster(
 ) -> tuple[Labels, float]:
     """Cluster the models; also compute the mean silhouette of the choice.
 
-    ``k-means``, ``agglomerative`` (Ward) and ``birch`` are given a number of clusters:
-    the one with the largest silhouette (Rousseeuw 1987) from 2 up, or 1 if that is
-    below ``separation``. ``dbscan`` is given a radius: likewise, where the silhouette
-    counts by the share of models that are not noise; or the largest radius. Concepts
-    whose clients started from one model lie much nearer to each other than to the rest,
-    so that this finds them as one cluster: it is divided again if its parts are
-    distinct enough. ``optics`` finds the number itself. Equal models are always one
-    cluster. No silhouette exists for two models: they are one cluster if they started
-    from the same concept model.
+    The methods need different numbers:
 
-    The median distance to the nearest neighbour is the unit of all thresholds, whatever
-    that of ``coordinates`` (N, r); ``origin`` (N,) is the concept model that each
-    probably started from. Labels (N,) are numbered from 0 by first appearance, `NOISE`
-    for a model of no cluster; the silhouette is NaN where there is none.
+    - ``k-means``, ``agglomerative`` (Ward) and ``birch`` take a number of clusters. It
+      is the one from 2 up with the largest silhouette (Rousseeuw 1987), or 1 if that
+      silhouette is below ``separation``.
+    - ``dbscan`` takes a radius, chosen likewise; the silhouette is multiplied by the
+      share of models that are not noise. Below ``separation`` it takes the largest
+      radius.
+    - ``optics`` finds the number itself.
+
+    Concepts whose clients started from one model lie much nearer to each other than to
+    the rest. They are first found as one cluster, which is divided again if its parts
+    are distinct enough. Equal models are always one cluster. No silhouette exists for
+    two models: they are one cluster if they started from the same concept model.
+
+    The unit of all thresholds is the median distance to the nearest neighbour, whatever
+    the unit of ``coordinates`` (N, r). ``origin`` (N,) is the concept model from which
+    each model probably started.
+
+    Returns:
+        labels (N,), numbered from 0 by first appearance, `NOISE` for a model of no
+        cluster; and the silhouette, NaN where there is none.
     """
     method, at_most = params.clustering, params.concepts
     pairs = cdist(coordinates, coordinates)
     resolution = _EQUAL * pairs.max()
-    one = np.zeros(len(pairs), np.int64)
+    one_cluster = np.zeros(len(pairs), np.int64)
     if connected_components(pairs <= resolution)[0] == 1:
-        return one, np.nan
+        return one_cluster, np.nan
     if len(pairs) == 2:
         return _numbered(origin), np.nan
     nearest = np.where(np.eye(len(pairs), dtype=bool), np.inf, pairs).min(axis=1)
@@ -196,13 +206,13 @@ def cluster(
     points, pairs = coordinates / unit, pairs / unit
     equal = pairs <= resolution / unit
     if method == "optics":
-        # Beside equal models every slope is infinitely steep, as it should be.
+        # Beside equal models every slope is infinitely steep, which is right.
         with np.errstate(divide="ignore"):
             labels = _numbered(OPTICS(min_samples=2).fit_predict(points))
         return labels, _silhouette(pairs, labels)
 
     def best(members: Labels, most: int) -> tuple[float, Labels]:
-        # What leaves models out counts for less, by the share of them.
+        # A division that leaves models out counts less, by their share.
         among = pairs[np.ix_(members, members)]
         kinds, _ = connected_components(equal[np.ix_(members, members)])
         most = min(most, kinds, len(members) - 1)
@@ -215,12 +225,16 @@ def cluster(
             (_silhouette(among, parts) * float(np.mean(parts != NOISE)), parts)
             for parts in divisions
         ]
-        known = [choice for choice in choices if not np.isnan(choice[0])]
-        return max(known, key=itemgetter(0), default=(-np.inf, one[members]))
+        measured = [choice for choice in choices if not np.isnan(choice[0])]
+        return max(measured, key=itemgetter(0), default=(-np.inf, one_cluster[members]))
 
     silhouette, labels = best(np.arange(len(pairs)), at_most)
     if silhouette < params.separation:
-        whole = next(_dense(pairs, params.neighbourhood)) if method == "dbscan" else one
+        whole = (
+            next(_dense(pairs, params.neighbourhood))
+            if method == "dbscan"
+            else one_cluster
+        )
         return whole, _silhouette(pairs, whole)
     count = labels.max() + 1
     while count < at_most:
@@ -242,7 +256,7 @@ def _divisions(
     points: Matrix, method: ClusteringMethod, most: int, seed: int
 ) -> Iterator[Labels]:
     if method == "birch":
-        # The tree of subclusters is the same for each number: grow it once.
+        # The tree of subclusters is the same for each number, so it is grown once.
         tree = Birch(threshold=0.5, n_clusters=None).fit(points)
         centres = tree.subcluster_centers_
         for count in range(2, min(most, len(centres)) + 1):
@@ -257,8 +271,8 @@ def _divisions(
 
 
 def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
-    # In the first round concepts lie so near to each other that a radius which later
-    # holds a concept together joins them all; and what it joins, it joins again.
+    # In the first round concepts lie near to each other. A radius that later holds a
+    # concept together would join all of them, so smaller radii are tried too.
     radius = largest
     while radius == largest or radius > _SMALLEST:
         dbscan = DBSCAN(eps=radius, min_samples=2, metric="precomputed")
@@ -267,7 +281,7 @@ def _dense(pairs: Matrix, largest: float) -> Iterator[Labels]:
 
 
 def _silhouette(pairs: Matrix, labels: Labels) -> float:
-    """Average over all but noise; NaN for fewer than two clusters."""
+    """Average the silhouette over all but noise; NaN for fewer than two clusters."""
     kept = np.flatnonzero(labels != NOISE)
     if len(np.unique(labels[kept])) < 2:
         return np.nan
@@ -283,7 +297,7 @@ def _numbered(labels: Labels) -> Labels:
     return np.array([numbers[label] for label in labels.tolist()], np.int64)
 
 
-# ---- what a cluster replaces
+# ---- matching of clusters and concept models
 
 
 def match(
@@ -295,21 +309,29 @@ def match(
 ) -> tuple[Labels, Matrix]:
     """Match each cluster model to the concept model it replaces; update the record.
 
-    * ``literal``: algorithm 1. The clusters choose in turn: the nearest concept model
-      that is nearer than its record, where earlier choices of this round already count.
+    * ``literal``: algorithm 1. The clusters choose in turn the nearest concept model
+    that is nearer than its record. Earlier choices of this round already count.
     * ``relaxed``: each cluster and each concept at most once, the nearest pair first,
-      among the pairs within ``slack`` times the concept's record.
-    * ``assignment``: among the same pairs, as many as can be had one to one, and of
-      those choices the one of least total distance (Kuhn 1955).
+    among the pairs within ``slack`` times the concept's record.
+    * ``assignment``: among the same pairs the largest one-to-one choice, and of such
+    choices the one of least total distance (Kuhn 1955).
 
-    ``distances`` (J, K) are those of cluster models, perhaps none, to concept models;
-    ``between`` gives those (J,) of all cluster models to one of them. The ``record``
-    (K,) is the distance of each concept model's last accepted update, infinite before
-    the first. Matched is `NONE` (J,) where nothing is replaced, or where a later
-    cluster has replaced it again. Except with the literal rule a record may rise: with
-    a longer step, or ``slack`` times where a concept model keeps still although it is
-    the nearest of a cluster that replaces none. A distance of 0 leaves it alone:
-    nothing could be nearer than that.
+    Except with the literal rule a record may rise. A longer step raises it. It is
+    multiplied by ``slack`` where a concept model keeps still although it is the nearest
+    of a cluster that replaces none. A distance of 0 does not change it, as no distance
+    could be smaller.
+
+    Args:
+        distances: of cluster models, perhaps none, to concept models, (J, K).
+        between: returns the distances (J,) of all cluster models to one of them.
+        record: the distance of each concept model's last accepted update, (K,),
+            infinite before the first.
+        rule: one of the rules above.
+        slack: how many times its record a concept model may move.
+
+    Returns:
+        the matches (J,), `NONE` where a cluster replaces nothing, or where a later
+        cluster has replaced its concept again; and the new record.
     """
     if rule == "literal":
         return _literal(distances, between, record)
@@ -322,7 +344,8 @@ def match(
     moved = distances[clusters, taken[clusters]]
     following = record.copy()
     following[taken[clusters][moved > 0]] = moved[moved > 0]
-    # Whoever refuses its nearest cluster will refuse less: nothing freezes for good.
+    # A concept model that refuses its nearest cluster gets more slack, so that it does
+    # not freeze for good.
     for nearest in distances[taken == NONE].argmin(axis=1):
         if nearest not in taken:
             following[nearest] *= slack
@@ -332,7 +355,7 @@ def match(
 def _literal(
     distances: Matrix, between: Callable[[int], Matrix], record: Matrix
 ) -> tuple[Labels, Matrix]:
-    # Algorithm 1, line by line.
+    # The lines are those of algorithm 1.
     distances, record = distances.copy(), record.copy()
     taken = np.full(len(distances), NONE)
     for cluster in range(len(distances)):
@@ -361,8 +384,8 @@ def _nearest_first(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labe
 
 def _assigned(distances: Matrix, admissible: npt.NDArray[np.bool_]) -> Labels:
     taken = np.full(len(distances), NONE)
-    # In shares of the largest no choice of admissible pairs costs more than one pair
-    # that is not admissible.
+    # Costs are shares of the largest distance, so that any choice of admissible pairs
+    # costs less than one pair that is not admissible.
     largest = distances.max(where=admissible, initial=0) or 1.0
     costs = np.where(admissible, distances / largest, min(distances.shape) + 1)
     clusters, concepts = linear_sum_assignment(costs)

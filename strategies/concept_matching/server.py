@@ -1,8 +1,8 @@
 """Concept Matching, server side: one model for each concept hidden in the data.
 
 Jiang, Sen and Borcea 2025, section III.C and algorithm 1. Symbols: w_1 to w_K are the
-groups ``base/0`` to ``base/K-1``, theta_n is what client n sends in ``base``, w'_j the
-mean of cluster j. The server looks at nothing but weights and numbers of examples.
+groups ``base/0`` to ``base/K-1``, theta_n is the update's ``base`` of client n, w'_j
+the mean of cluster j. The server looks at nothing but weights and numbers of examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
-    """Keep K concept models; each client receives all and sends one model back.
+    """A strategy with K concept models; a client receives all and sends one back.
 
-    State: ``base/0`` to ``base/K-1``; ``meta/record`` (``distance``, shape (K,): of
-    each concept model's last accepted update; ``longest`` of all of them ever); and
-    ``meta/round``, the last round by ascending client: ``client``, ``cluster`` (-1:
-    noise, left out), ``origin`` (the nearest concept model before the update),
-    ``reached`` (the concept model that the client's cluster replaced, -1: none),
-    ``map`` (first two principal coordinates of the models, as the clustering sees them)
-    and ``silhouette``.
+    State:
+
+    - ``base/0`` to ``base/K-1``.
+    - ``meta/record``: ``distance``, shape (K,), of each concept model's last accepted
+      update; ``longest``, the longest of all such distances ever.
+    - ``meta/round``: the last round by ascending client. ``client`` are the numbers.
+      ``cluster`` is -1 for noise, which is left out. ``origin`` is the nearest concept
+      model before the update. ``reached`` is the concept model that the client's
+      cluster replaced, -1 for none. ``map`` has the first two principal coordinates of
+      the models, as the clustering sees them. ``silhouette`` is one number.
     """
 
     groups = {"base": Group(model=True)}
@@ -81,7 +84,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     def check_update(self, state: Payload, update: Update) -> None:
         same_tensors(update.payload, {"base": state["base/0"]})
         for name, tensor in update.payload["base"].items():
-            # Squares of float32 values are finite in float64; those of float64 not.
+            # Squares of float32 values are finite in float64; float64's may not be.
             values = np.asarray(tensor)
             if values.dtype == np.float64 and np.abs(values).max(initial=0) > _LARGEST:
                 raise WireError(f"base/{name}: holds values beyond {_LARGEST:.1e}")
@@ -96,7 +99,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         steps = distances(models, concepts, self.params.distance)
         origin, moved = steps.argmin(axis=1), steps.min(axis=1)
         # Beside one model that is far off all others would look alike. Where most have
-        # converged the median is tiny: what a concept still learns is no noise.
+        # converged the median is tiny, but a concept that still learns is no noise.
         longest = float(np.asarray(state[RECORD]["longest"]))
         usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
@@ -142,14 +145,15 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
     def diagnostics(
         self, state: Payload, stage: TaskStage, metrics: Metrics
     ) -> Mapping[str, float | Diagnostic]:
-        """Report who went where in the last round, and how well that worked.
+        """Report the last round's clusters, and how well the matching worked.
 
-        Of the clients: ``map``. Of the round: ``clusters``, ``silhouette`` (if any),
-        ``updated`` (concept models), ``refused`` (clusters that updated none) and
-        ``kept``, the share of clustered clients whose cluster reached their origin.
+        The table ``map`` is of the clients. The numbers are of the round: ``clusters``,
+        ``silhouette`` (if any), ``updated`` (concept models), ``refused`` (clusters
+        that updated none) and ``kept``, the share of clustered clients whose cluster
+        reached their origin.
         """
         last = {name: np.asarray(values) for name, values in state[ROUND].items()}
-        found: dict[str, float | Diagnostic] = {}
+        report: dict[str, float | Diagnostic] = {}
         if len(last["client"]):
             names = ("cluster", "origin", "reached", "map")
             frame = Clustering(
@@ -157,7 +161,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
                 clients=last["client"].tolist(),
                 **{name: last[name].tolist() for name in names},
             )
-            found["map"] = Points(
+            report["map"] = Points(
                 title="Map of the client models",
                 note="Each point is the model of a client after its training: near "
                 "points have similar weights.",
@@ -167,15 +171,15 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         clusters = len(np.unique(last["cluster"][grouped]))
         updated = len(np.unique(last["reached"][last["reached"] != NONE]))
         counts = clusters, updated, clusters - updated
-        found |= zip(
+        report |= zip(
             ("clusters", "updated", "refused"), map(float, counts), strict=True
         )
         if np.isfinite(last["silhouette"]):
-            found["silhouette"] = float(last["silhouette"])
+            report["silhouette"] = float(last["silhouette"])
         if grouped.any():
             kept = last["reached"] == last["origin"]
-            found["kept"] = float(kept[grouped].mean())
-        return found
+            report["kept"] = float(kept[grouped].mean())
+        return report
 
     @property
     def _groups(self) -> list[str]:

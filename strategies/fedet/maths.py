@@ -1,9 +1,10 @@
-"""FedET's server on arrays alone: what uploads teach, and which classes are alike.
+"""Mathematics of FedET's server: targets of the distillation, and groups of classes.
 
 Liu et al., IJCAI 2023, section 3.2, equations 6 to 8. The paper "first divides the
-entire label space into multiple domains" (section 1), and does not say how. Nor does it
-have what tells them apart without training: scores ``weights x + offsets`` of a feature
-x of length 1 that a frozen encoder gives, for each class of the public samples.
+entire label space into multiple domains" (section 1), and does not say how. It does not
+say either how a sample's domain is found without training. Here scores ``weights x +
+offsets`` do it, for each class of the public samples. x is the feature of length 1 of a
+frozen encoder.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from fcl_flower.core.types import Array, Arrays
 
 def entropy_weights(entropies: Sequence[float | None]) -> Array:
     """Weigh uploads by H^k (only ratios matter); ones if all are unknown or 0."""
-    known = np.array([0.0 if h is None else h for h in entropies])
-    return known if known.any() else np.ones(len(known))
+    weights = np.array([0.0 if h is None else h for h in entropies])
+    return weights if weights.any() else np.ones(len(weights))
 
 
 def distillation_targets(
@@ -25,16 +26,17 @@ def distillation_targets(
 ) -> Array:
     """Compute the targets of the entropy-aware distillation (equations 6 and 8).
 
-    The paper has every upload learn the same new classes. Where they differ, an upload
-    speaks of a class that it has not learned as well, by what it has of the old group
-    or, if that does not know the class either, of the untrained head.
+    In the paper every upload learns the same new classes. Where they differ, an upload
+    also has logits for a class that it has not learned. They come from the old group
+    or, if that does not know the class either, from the untrained head.
 
     Args:
         f_old: logits of H_old, shape (N, classes).
-        f_new: logits of the uploaded groups, made one by their weights H^k / H_sum,
-            shape (N, classes).
-        kept: bool, (classes,): known before, and learned by none of the uploads.
-        learned: bool, (classes,): learned by some of them.
+        f_new: mean logits of the uploaded groups, with the weights H^k / H_sum, shape
+            (N, classes).
+        kept: bool, (classes,): classes known before, and learned by none of the
+            uploads.
+        learned: bool, (classes,): classes learned by some upload.
 
     Returns:
         shape (N, classes), 0 for a class of neither.
@@ -47,15 +49,17 @@ def distillation_targets(
     return targets
 
 
-def wanted_distribution(told: Sequence[Array], kept: Array, new: Array) -> Array:
+def wanted_distribution(
+    distributions: Sequence[Array], kept: Array, new: Array
+) -> Array:
     """Spread auxiliary data over the classes, summing to 1.
 
-    The mean of what the clients tell; even over the group's classes where it is
-    withheld. Old classes, of which clients have few samples left, get together as much
-    as is their share among the classes.
+    The result is the mean of the clients' ``distributions``. Without any it is even
+    over the group's classes. Clients have few samples of old classes, so old classes
+    together get their share among the classes.
     """
     even: Array = np.where(kept | new, 1.0, 0.0) / (kept | new).sum()
-    spread = np.mean(told, axis=0) if told else np.zeros(1)
+    spread = np.mean(distributions, axis=0) if distributions else np.zeros(1)
     if spread.sum() <= 0:
         return even
     old = np.where(kept, even, 0.0)
@@ -63,10 +67,10 @@ def wanted_distribution(told: Sequence[Array], kept: Array, new: Array) -> Array
 
 
 def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Array:
-    """Draw ``count`` public samples by class, with repetition only if need be.
+    """Draw ``count`` public samples by class, with repetition only if necessary.
 
-    A label is -1 for a class that nobody has; ``distribution`` sums to 1. Where no
-    sample is of a wanted class, they are drawn evenly from all.
+    A label is -1 for a class that no client has; ``distribution`` sums to 1. If no
+    sample has a wanted class, the draw is even over all samples.
     """
     rng = np.random.default_rng(seed)
     present = np.bincount(labels[labels >= 0], minlength=len(distribution))
@@ -81,9 +85,9 @@ def auxiliary(labels: Array, distribution: Array, count: int, seed: int) -> Arra
     return np.concatenate(drawn)
 
 
-# So that what hardly varies is not blown up (three of MiniLM's features are rounding
-# errors), and few samples suffice: added to variances of features of length 1, about
-# 1 / D each, and of standardised ones.
+# These are added to variances of features of length 1, about 1 / D each, and to those
+# of standardised ones. So features that hardly vary are not blown up (three of MiniLM's
+# are rounding errors), and few samples suffice.
 _LEAST_VARIANCE = 1e-8
 _LEAST_SHARE = 1e-3
 
@@ -99,29 +103,29 @@ def domains(features: Array, classes: Array, count: int, seed: int) -> Array:
             "(data.public_fraction, data.public_dataset or, with local data, "
             "data.public_path), which route a sample to its group",
         )
-    # Imported here since it takes a second, and a single group does without.
+    # The import takes a second, and a single group does not need it.
     from sklearn.cluster import KMeans
 
     means = nearest_mean(features, classes)["weights"]
-    found = KMeans(count, n_init=10, random_state=seed % 2**32).fit_predict(means)
-    return np.asarray(found, np.int64)
+    groups = KMeans(count, n_init=10, random_state=seed % 2**32).fit_predict(means)
+    return np.asarray(groups, np.int64)
 
 
 def nearest_mean(features: Array, classes: Array) -> Arrays:
-    """Score by the cosine with the mean feature of each class."""
+    """Compute scores: the cosine with the mean feature of each class."""
     weights = _unit(_means(_unit(features), classes))
     return _scores(weights, np.zeros(len(weights)))
 
 
 def discriminant(features: Array, classes: Array) -> Arrays:
-    """Score by the log-density of each class, but for what all share.
+    """Compute scores: the log-density of each class, up to a common constant.
 
-    Linear discriminant analysis: a sample belongs to the nearest class mean by the
-    Mahalanobis distance. The covariance is that within classes, the same for all,
-    shrunk towards its diagonal as much as Ledoit and Wolf say (J. Multivariate
+    This is linear discriminant analysis: a sample belongs to the nearest class mean by
+    the Mahalanobis distance. The covariance is that within classes, the same for all.
+    It is shrunk towards its diagonal by the factor of Ledoit and Wolf (J. Multivariate
     Analysis, 2004). Where no class has two samples the nearest mean decides.
     """
-    # Imported here since it takes a second, and a single group does without.
+    # The import takes a second, and a single group does not need it.
     from sklearn.covariance import ledoit_wolf
 
     features = _unit(features)

@@ -1,7 +1,7 @@
 """FedET, server side: groups that several clients changed are consolidated into one.
 
 Liu et al., IJCAI 2023, section 3.2, equations 6 to 8. A round is the paper's "server
-waiting time": what arrives within ``--timeout`` is distilled together.
+waiting time": uploads that arrive within ``--timeout`` are distilled together.
 """
 
 import re
@@ -32,27 +32,31 @@ if TYPE_CHECKING:
 
 KNOWN, CHANGED, HELD = "meta/known", "meta/changed", "meta/held"
 ROUTER_EPOCHS = 20
-"""Passes over the public data to train the network that sends samples to groups."""
+"""The number of passes over the public data that train the router network."""
 _NOISE = 10
-"""Standard deviations that honest noise never exceeds."""
+"""The number of standard deviations that honest noise never exceeds."""
 _ROUNDING = 1e-5
 _GROUP = re.compile(r"(enhancers|meta)/(0|[1-9][0-9]{0,5})")
 
 
 class FedEt(ServerStrategy[FedEtParams]):
-    """Keep J groups; a client receives those that changed since it last took part.
+    """A strategy with J groups; a client receives those that are new to it.
 
-    State: ``enhancers/0`` to ``enhancers/J-1``; ``router`` (where J > 1);
-    ``meta/known`` (``classes``, uint8, (J, classes): what each group knows);
-    ``meta/changed`` (``round``, (J,): the last in which a group changed, 0 for never);
-    ``meta/held`` (by client, the last round that it took part in).
+    State:
+
+    - ``enhancers/0`` to ``enhancers/J-1``, and ``router`` where J > 1.
+    - ``meta/known``: ``classes``, uint8, (J, classes), the classes that each group
+      knows.
+    - ``meta/changed``: ``round``, (J,), the last round in which a group changed, 0 for
+      never.
+    - ``meta/held``: by client, the last round in which it took part.
     """
 
     groups = {"enhancers": Group(model=True)}
     robust_aggregation = True
 
     def __init__(self, params: FedEtParams, context: ServerContext) -> None:
-        """Make the trainer."""
+        """Build the trainer."""
         super().__init__(params, context)
         self.trainer: FedEtTrainer = context.trainer()
 
@@ -73,7 +77,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         held = state[HELD].get(str(client))
         since = 0 if held is None else int(np.asarray(held))
         changed = np.asarray(state[CHANGED]["round"])
-        # In that round it had what the rounds before had changed.
+        # In its last round a client had the changes of earlier rounds, not of that one.
         news = np.flatnonzero((changed > 0) & (changed >= since)).tolist()
         sent = {f"enhancers/{j}": state[f"enhancers/{j}"] for j in news}
         if held is None and "router" in state:
@@ -89,8 +93,8 @@ class FedEt(ServerStrategy[FedEtParams]):
     def check_update(self, state: Payload, update: Update) -> None:
         payload = update.payload
         classes = np.asarray(state[KNOWN]["classes"]).shape[1]
-        found = [_GROUP.fullmatch(group) for group in payload]
-        numbers = {int(m[2]) for m in found if m}
+        matches = [_GROUP.fullmatch(group) for group in payload]
+        numbers = {int(m[2]) for m in matches if m}
         wanted = {f"{kind}/{j}" for j in numbers for kind in ("enhancers", "meta")}
         if not payload or payload.keys() != wanted:
             raise WireError(f"groups {sorted(payload)}: expected enhancers and meta")
@@ -114,15 +118,19 @@ class FedEt(ServerStrategy[FedEtParams]):
             if not uploads:
                 continue
             sent = [payload[group] for payload in uploads]
-            told = [payload[f"meta/{j}"] for payload in uploads]
+            statistics = [payload[f"meta/{j}"] for payload in uploads]
             learned = np.zeros(known.shape[1], bool)
-            learned[np.concatenate([np.asarray(one["classes"]) for one in told])] = True
+            learned[
+                np.concatenate([np.asarray(upload["classes"]) for upload in statistics])
+            ] = True
             new[group] = sent[0]
             if len(uploads) >= self.params.least_uploads:
                 seed = derive(self.context.seed, "auxiliary", stage.round, j)
                 kept = known[j] & ~learned
                 old = state[group]
-                new[group] = self._consolidated(old, sent, told, kept, learned, seed)
+                new[group] = self._consolidated(
+                    old, sent, statistics, kept, learned, seed
+                )
             known[j] |= learned
             changed[j] = stage.round
         held = {str(client): np.asarray(stage.round) for client in updates}
@@ -138,25 +146,27 @@ class FedEt(ServerStrategy[FedEtParams]):
     def remarks(self) -> Mapping[str, str]:
         public, params = len(self.trainer.labels), self.params
         labelled = bool((self.trainer.labels >= 0).any())
-        found = {}
+        remarks = {}
         if params.consolidation == "mean" or not public:
             why = "" if public else ", since there are no public data"
-            found["consolidation"] = f"mean of the tensors, by entropy{why}"
+            remarks["consolidation"] = f"mean of the tensors, by entropy{why}"
         else:
             labels = " and their labels" * (labelled and params.label_weight > 0)
-            found["consolidation"] = f"distillation on {public} public samples{labels}"
+            remarks["consolidation"] = (
+                f"distillation on {public} public samples{labels}"
+            )
             if params.distribution == "withheld":
-                found["distribution"] = "withheld: auxiliary data are drawn evenly"
+                remarks["distribution"] = "withheld: auxiliary data are drawn evenly"
             elif not labelled:
-                found["distribution"] = (
+                remarks["distribution"] = (
                     "of no use: no public sample is of a known class"
                 )
         if params.distribution == "noised":
-            found["distribution"] = "noised"
+            remarks["distribution"] = "noised"
         if params.entropy != "exact":
             withheld = "withheld: all clients weigh the same"
-            found["entropy"] = withheld if params.entropy == "withheld" else "noised"
-        return found
+            remarks["entropy"] = withheld if params.entropy == "withheld" else "noised"
+        return remarks
 
     def _router(self) -> Arrays:
         trainer, count = self.trainer, self.params.groups
@@ -172,13 +182,13 @@ class FedEt(ServerStrategy[FedEtParams]):
         self,
         old: Arrays,
         sent: Sequence[Arrays],
-        told: Sequence[Arrays],
+        statistics: Sequence[Arrays],
         kept: Array,
         learned: Array,
         seed: int,
     ) -> Arrays:
-        """Make one group of several; ``kept`` and ``learned`` say of which classes."""
-        entropies = [one.get("entropy") for one in told]
+        """Merge uploads of a group, with its classes ``kept`` and ``learned``."""
+        entropies = [upload.get("entropy") for upload in statistics]
         weights = entropy_weights(
             [None if h is None else float(np.asarray(h)) for h in entropies]
         )
@@ -187,15 +197,15 @@ class FedEt(ServerStrategy[FedEtParams]):
         if params.consolidation == "mean" or not len(trainer.labels):
             return averaged
         shares = [
-            np.asarray(one["distribution"]).astype(np.float64)
-            for one in told
-            if "distribution" in one
+            np.asarray(upload["distribution"]).astype(np.float64)
+            for upload in statistics
+            if "distribution" in upload
         ]
         wanted = wanted_distribution(shares, kept, learned)
         chosen = auxiliary(trainer.labels, wanted, params.auxiliary, seed)
         f_old = trainer.logits(old, chosen)
         answers = [{"f": trainer.logits(tensors, chosen)} for tensors in sent]
-        # In double precision, as the sum of equation 6.
+        # The sum of equation 6 is in double precision.
         start = {"f": f_old.astype(np.float64)}
         f_new = self.aggregation.combine(answers, weights, start)["f"]
         return trainer.distill(

@@ -1,11 +1,12 @@
-"""Which group of classes a sample belongs to: FedET's Enhancer Select Module.
+"""FedET's Enhancer Select Module: it finds the group of classes of a sample.
 
-Liu et al., IJCAI 2023, section 3.1. It is made of public data before the federation,
-and frozen. Two kinds:
+Liu et al., IJCAI 2023, section 3.1. The module is built from public data before the
+federation, and frozen. There are two kinds:
 
-- scores that are linear in the frozen encoder's features, for each public class; a
-  sample belongs to the group of the best (arrays ``weights``, ``offsets``, ``groups``);
-- a small network trained on the public samples (the arrays are its weights): a
+- scores that are linear in the frozen encoder's features, for each public class. A
+  sample belongs to the group of the best score (arrays ``weights``, ``offsets``,
+  ``groups``);
+- a small network trained on the public samples (the arrays are its weights). It is a
   text-RCNN over the encoder's own word vectors, or a small EfficientNet for images.
 """
 
@@ -37,7 +38,7 @@ _CHUNK = 256
 
 
 class FedEtTrainer(ServerTrainer):
-    """Trains a router on the public data, and distils on them."""
+    """A trainer of the router on the public data, which also distils on them."""
 
     def train_router(self, groups: Array, epochs: int) -> Arrays:
         """Train a small network to tell groups of classes apart.
@@ -71,9 +72,9 @@ class FedEtTrainer(ServerTrainer):
 class TextRcnn(nn.Module):
     """A recurrent convolutional network for texts (Lai et al., AAAI 2015).
 
-    From word vectors (batch, words, D) and a mask (batch, words) to logits of groups:
-    each word with what is left and right of it, brought to one width, and the largest
-    over the words.
+    It maps word vectors (batch, words, D) and a mask (batch, words) to logits of
+    groups. Each word, with its left and right context, is projected to one width. The
+    result is the largest value over the words.
     """
 
     def __init__(self, width: int, groups: int) -> None:
@@ -102,16 +103,16 @@ class TextRcnn(nn.Module):
 
 
 class RouterNetwork(nn.Module):
-    """A trained router; its weights are all that travels.
+    """A trained router, of which only the weights travel.
 
     The word vectors are those of the model's frozen encoder, which every client has.
     """
 
     def __init__(self, model: MultiHeadModel, groups: int, seed: int) -> None:
-        """Make an untrained one for the inputs of ``model``, by a seed."""
+        """Build an untrained network for the inputs of ``model``, by a seed."""
         super().__init__()
         body = model.body
-        # Not registered as a part: it is the model's, and stays as it is.
+        # The list hides the encoder from PyTorch: it belongs to the model.
         self._encoder = [body] if isinstance(body, Transformer) and body.text else []
         with seeded(derive(seed, "router")):
             if self._encoder:
@@ -131,17 +132,17 @@ class RouterNetwork(nn.Module):
         for encoder in self._encoder:
             x = x[:, : int((x > 0).sum(1).max())]
             words = encoder.words(x).detach()
-            found: Tensor = self.network(words, (x > 0).float())
-            return found
+            by_words: Tensor = self.network(words, (x > 0).float())
+            return by_words
         logits: Tensor = self.network(x)
         return logits
 
 
 class Router:
-    """Sends samples to groups; made of what the server has sent."""
+    """A router that sends samples to groups, built from the server's arrays."""
 
     def __init__(self, model: MultiHeadModel, arrays: Arrays, groups: int) -> None:
-        """Take up a router of either kind; of the model only frozen parts are used."""
+        """Take up a router of either kind; it uses only frozen parts of the model."""
         self._model, self._arrays, self._groups = model, arrays, groups
         self._network: RouterNetwork | None = None
         if arrays and "offsets" not in arrays:
@@ -150,10 +151,10 @@ class Router:
             self._network.eval()
 
     def module(self) -> nn.Module:
-        """Make a module that computes `scores` by itself, of copies.
+        """Build a module that computes `scores` by itself, from copies.
 
         Raises:
-            ConfigError: the router reads a text word by word, as far as it goes.
+            ConfigError: the router reads each text word by word to its own end.
         """
         if self._network is not None:
             if isinstance(self._network.network, TextRcnn):
@@ -181,13 +182,13 @@ class Router:
         )
         model = self._model
         embedded = FEATURES.features(model.body, x, model.embed, frozen=True)
-        of_classes = nn.functional.normalize(embedded) @ weights.T + offsets
-        best = of_classes.new_full((len(x), self._groups), -torch.inf)
-        return best.scatter_reduce(1, groups.expand(len(x), -1), of_classes, "amax")
+        by_class = nn.functional.normalize(embedded) @ weights.T + offsets
+        best = by_class.new_full((len(x), self._groups), -torch.inf)
+        return best.scatter_reduce(1, groups.expand(len(x), -1), by_class, "amax")
 
 
 class LinearRouter(nn.Module):
-    """What `Router` computes of a frozen encoder's features, or 0 without a router."""
+    """A module that computes linear scores of `Router`, or 0 without a router."""
 
     def __init__(self, model: MultiHeadModel, arrays: Arrays, groups: int) -> None:
         """Copy the body of ``model``, whose adapters do nothing here."""
@@ -197,30 +198,30 @@ class LinearRouter(nn.Module):
         if not arrays:
             return
         self.body = copy.deepcopy(model.body).eval().requires_grad_(False)
-        # Without what was learned, as `Transformer.embed` runs it.
+        # Adapters are idle, as in `Transformer.embed`.
         for part in self.body.modules():
             if isinstance(part, Adapter):
                 part.idle = True
         self.register_buffer("weights", to_torch(arrays["weights"]))
         self.register_buffer("offsets", to_torch(arrays["offsets"]))
-        of_class = np.asarray(arrays["groups"]).reshape(-1)
+        group_of_class = np.asarray(arrays["groups"]).reshape(-1)
         for group in range(groups):
-            columns = torch.from_numpy(np.flatnonzero(of_class == group))
+            columns = torch.from_numpy(np.flatnonzero(group_of_class == group))
             self.register_buffer(f"columns_{group}", columns)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
         if self.body is None:
             return torch.zeros_like(x.flatten(1)[:, :1]).expand(-1, self._groups)
-        # In one piece, where `embed` of a transformer takes chunks.
+        # A transformer's `embed` takes chunks; an export needs one piece.
         whole = isinstance(self.body, Transformer)
         embed = self.body if whole else cast(Any, self.body).embed
         features = nn.functional.normalize(embed(x))
         weights, offsets = self.get_buffer("weights"), self.get_buffer("offsets")
-        of_classes = features @ weights.T + offsets
-        none = torch.full_like(of_classes[:, 0], -torch.inf)
+        by_class = features @ weights.T + offsets
+        none = torch.full_like(by_class[:, 0], -torch.inf)
         best = []
         for group in range(self._groups):
             columns = self.get_buffer(f"columns_{group}")
-            best.append(of_classes[:, columns].amax(1) if len(columns) else none)
+            best.append(by_class[:, columns].amax(1) if len(columns) else none)
         return torch.stack(best, 1)

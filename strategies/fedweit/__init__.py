@@ -50,69 +50,71 @@ class FedWeitParams(Params):
     """Hyper-parameters of FedWeIT."""
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
-    """``masked-mean``: mean over the clients that sent a channel; ``literal``: the
-    paper's 1/C sum of B * g(m), in which a channel that was not sent counts as zero, so
-    that the base shrinks in every round."""
+    """The mean of the base. ``masked-mean`` is the mean over the clients that sent a
+    channel. ``literal`` is the paper's 1/C sum of B * g(m). There a channel that was
+    not sent counts as zero, so that the base shrinks in every round."""
     knowledge: SelectionRule = "sample:5"
-    """Which adapters of other clients a client receives when it starts a task:
-    ``previous`` (each client's one of the highest number), ``sample:K`` (K drawn from
-    all finished ones, algorithm 1 line 3), ``sit:K`` (the K of the most similar tasks;
-    text only), ``all``, or ``none``."""
+    """The choice of other clients' adapters that a client receives when it starts a
+    task. ``previous`` takes of each client the one of the highest number. ``sample:K``
+    draws K from all finished ones (algorithm 1 line 3). ``sit:K`` takes the K of the
+    most similar tasks, for text only. ``all`` takes all, ``none`` takes none."""
     overlap: Overlap = "centred-cosine"
-    """How ``sit`` compares tasks, and so what a client sends of a task:
-    ``centred-cosine`` (one vector, from which the server takes the mean of all tasks),
-    ``mean-cosine`` (the same vector as it is, as printed) or ``thresholded`` (all
-    cluster centres)."""
+    """The comparison of tasks by ``sit``, which decides what a client sends of a task.
+    With ``centred-cosine``, it sends one vector, from which the server subtracts the
+    mean of all tasks. With ``mean-cosine``, the same vector counts as it is, as
+    printed. With ``thresholded``, it sends all cluster centres."""
     overlap_threshold: float = Field(0.7, ge=-1, le=1)
     """The cosine that ``thresholded`` must exceed."""
     clustering: Clustering = "k-means"
-    """How the documents of a task are clustered for ``sit``."""
+    """The clustering of a task's documents for ``sit``."""
     clusters: int = Field(200, ge=1)
-    """Q, the most centres, at least 1."""
+    """The largest number Q of centres, at least 1."""
     members: int = Field(5, ge=1)
-    """Documents that a centre must stand for, at least 1."""
+    """The number of documents for which a centre must stand, at least 1."""
     drop_harmful: bool = False
-    """Train the first round of a task also without the adapters of others; where that
-    validates better, only go on with those of clients that help by themselves."""
+    """Whether the first round of a task is also trained without the adapters of others.
+    Where that validates better, training goes on only with adapters of clients that
+    help by themselves."""
     kappa: float = Field(0.3, gt=0, le=1)
-    """Share of the output channels whose base is sent up, in (0, 1]."""
+    """The share of the output channels whose base a client sends, in (0, 1]."""
     lambda1: float = Field(1e-5, ge=0)
-    """Weight of the sparsity of adapters, at least 0."""
+    """The weight of the sparsity of adapters, at least 0."""
     lambda_mask: float = Field(1e-4, ge=0)
-    """Weight of the sparsity of gates, at least 0."""
+    """The weight of the sparsity of gates, at least 0."""
     lambda2: float = Field(100.0, ge=0)
-    """Weight of keeping old tasks where they were, at least 0. Where tasks of texts
-    share labels 0 is better."""
+    """The weight of the penalty that keeps old tasks as they were, at least 0. Where
+    tasks of texts share labels 0 is better."""
     threshold: float = Field(0.0, ge=0)
-    """Entries of adapters up to this magnitude are dropped when a task ends, those of
-    older tasks that have followed the base too, at least 0. Rounding drops those that
-    are small beside the largest of their layer; the released code has 1e-3."""
+    """The magnitude up to which entries of adapters are dropped when a task ends, at
+    least 0. It also holds for older tasks' adapters, which have followed the base.
+    Rounding drops entries that are small beside the largest of their layer; the
+    released code has 1e-3."""
     adapter_bits: Literal[2, 3, 4, 5, 6, 7, 8, 32] = 5
-    """Bits of an entry of a finished adapter as it is kept and handed in: it is rounded
-    to so many levels, and what a task takes of others' adapters is added to its own.
-    32 keeps both apart and as they are, as in the paper."""
+    """The bits of an entry of a finished adapter as it is stored and sent: it is
+    rounded to so many levels. The foreign adapters that a task uses are then added to
+    its own. With 32 both are kept apart and unrounded, as in the paper."""
     gate: Gate = "identity"
     """The function g in theta = B * g(m) + A; gates of ``identity`` can be exactly
     zero."""
     initial_gate: float = 1.0
-    """Raw value m of a new task's mask."""
+    """The raw value m of a new task's mask."""
     initial_adapter: float = 0.0
-    """A of a new task starts as this multiple of the initial base."""
+    """The multiple of the initial base at which A of a new task starts."""
     base_rate: float = Field(1.0, ge=0)
-    """Factor on the learning rate for B, at least 0."""
+    """The factor on the learning rate for B, at least 0."""
     mask_rate: float = Field(1.0, ge=0)
-    """Factor on the learning rate for m, at least 0."""
+    """The factor on the learning rate for m, at least 0."""
     attention_rate: float = Field(30.0, ge=0)
-    """Factor on the learning rate for alpha, at least 0."""
+    """The factor on the learning rate for alpha, at least 0."""
     follow: float = Field(0.5, ge=0, le=1)
-    """Share of a change of the base by others that the adapter in training takes back,
-    in [0, 1]: 0 as in the paper, which helps where clients have the same classes; 1
+    """The share of the base's change by others that the adapter in training takes back,
+    in [0, 1]. 0, as in the paper, helps where clients have the same classes; 1 helps
     where their tasks have nothing in common."""
     solver: Literal["closed", "unbraked", "gradient"] = "closed"
-    """How old adapters follow the base: ``closed`` (in closed form, exactly; the base
-    feels in every step what that costs, at most ``lambda1`` an entry and task),
-    ``unbraked`` (the same, but the base feels nothing, which is faster and costs half
-    a point), or ``gradient`` (trained along in every step, as printed)."""
+    """The way old adapters follow the base. ``closed`` computes them exactly, in closed
+    form; in every step the base feels the cost, at most ``lambda1`` for each entry and
+    task. ``unbraked`` is the same, but the base feels nothing, which is faster and
+    costs half a point. ``gradient`` trains them along in every step, as printed."""
 
     @property
     @override
@@ -142,10 +144,10 @@ ALGORITHM = Algorithm(
 
 
 class Broadcast:
-    """What a state has for many clients: equal parts are found once, as one object."""
+    """The parts of a state that many clients receive; equal parts are one object."""
 
     def __init__(self, state: Payload) -> None:
-        """Index a state, which is never changed."""
+        """Index a state, which never changes."""
         self.state = state
         self.adapters = client_tasks(state, "adapters")
         self._since: dict[int, Arrays] = {}
@@ -167,14 +169,16 @@ P = TypeVar("P", bound=FedWeitParams)
 
 
 class FedWeit(ServerStrategy[P], ServerQueries):
-    """Keep theta_G and every adapter handed in.
+    """A strategy that keeps theta_G and every adapter that a client has sent.
 
-    State: ``base`` (theta_G, dense), ``adapters/C/T`` (sparse), and, so that a client
-    receives only the channels that changed since its last round, ``meta/changed``
-    (round of the last change by channel) and ``meta/seen`` (by client, the last round
-    whose broadcast reached it for certain). With SIT also ``summaries/C/T``,
-    ``meta/overlap/C/T`` (scores of that task by candidate ``c/t``) and ``meta/begun``
-    (round of its query by task ``C/T``).
+    State:
+
+    - ``base``: theta_G, dense. ``adapters/C/T``: sparse.
+    - ``meta/changed``: the round of the last change, by channel. By it a client
+      receives only the channels that changed since its last round.
+    - ``meta/seen``: by client, the last round whose broadcast reached it for certain.
+    - with SIT also ``summaries/C/T``, ``meta/overlap/C/T`` (scores of that task by
+      candidate ``c/t``) and ``meta/begun`` (round of its query by task ``C/T``).
     """
 
     predicts_locally = True
@@ -232,15 +236,20 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     def aggregate_query(
         self, state: Payload, stage: TaskStage, answers: Mapping[int, Payload]
     ) -> Payload:
-        """Score what new tasks overlap with; who withholds a summary gets nothing."""
-        told = {
+        """Score the overlap of new tasks; clients without a summary get no adapter."""
+        summaries = {
             ClientTask(client, stage.task): answer["summary"]
             for client, answer in answers.items()
             if answer
         }
-        state = {**state, **{task.group("summaries"): told[task] for task in told}}
-        scores = {task.group(OVERLAP): self._overlaps(state, task) for task in told}
-        begun = {task.name: np.asarray(stage.round) for task in told}
+        state = {
+            **state,
+            **{task.group("summaries"): summaries[task] for task in summaries},
+        }
+        scores = {
+            task.group(OVERLAP): self._overlaps(state, task) for task in summaries
+        }
+        begun = {task.name: np.asarray(stage.round) for task in summaries}
         return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
     @override
@@ -254,7 +263,8 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         )
         scores = {task.name: self._scores(state, task) for task in begun}
         chosen = {
-            task: maths.most_similar(of, self._sit) for task, of in scores.items()
+            task: maths.most_similar(overlaps, self._sit)
+            for task, overlaps in scores.items()
         }
         return maths.of_adapters(metrics) | maths.of_overlaps(scores, chosen)
 
@@ -266,8 +276,9 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     def begins(self, state: Payload, stage: TaskStage, client: int) -> bool:
         """Tell whether a client begins a task, for which it takes adapters of others.
 
-        Where concepts are hidden each round is the first of the only task; a client
-        that has sent its adapter, and lost nothing since, goes on with what it has.
+        Where concepts are hidden each round is the first of the only task. A client
+        that has sent its adapter, and has lost nothing since, goes on with its own
+        state.
         """
         own = ClientTask(client, stage.task).group("adapters")
         goes_on = own in state and str(client) in state[SEEN]
@@ -276,8 +287,8 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     def chosen(self, state: Payload, stage: TaskStage, client: int) -> list[ClientTask]:
         """Choose the adapters of other clients' finished tasks that travel.
 
-        Whatever has been handed in: clients have orders of their own, so that the
-        number of another client's task says nothing.
+        Any adapter on the server may be chosen. Clients have orders of their own, so
+        the number of another client's task says nothing.
         """
         new = ClientTask(client, stage.task)
         if self._sit:
@@ -292,20 +303,22 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
     def _overlaps(self, state: Payload, new: ClientTask) -> Arrays:
         kind = self.params.overlap
-        told = {
+        summaries = {
             group: np.asarray(tensors[maths.SUMMARY[kind]])
             for group, tensors in state.items()
             if group.startswith("summaries/")
         }
         if kind == "centred-cosine":
-            rows = maths.centred(np.stack(list(told.values())))
-            told = dict(zip(told, rows, strict=True))
-        mine, limit = told[new.group("summaries")], self.params.overlap_threshold
+            rows = maths.centred(np.stack(list(summaries.values())))
+            summaries = dict(zip(summaries, rows, strict=True))
+        mine, limit = summaries[new.group("summaries")], self.params.overlap_threshold
         return {
-            other.name: np.asarray(maths.similarity(kind, mine, told[group], limit))
+            other.name: np.asarray(
+                maths.similarity(kind, mine, summaries[group], limit)
+            )
             for other in client_tasks(state, "adapters")
             if other.client != new.client
-            and (group := other.group("summaries")) in told
+            and (group := other.group("summaries")) in summaries
         }
 
     # ---- a round
@@ -322,14 +335,14 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
-        known = {adapter.name for adapter in self.broadcast(state).adapters}
-        maths.check_metrics(update.metrics, known)
+        adapters = {adapter.name for adapter in self.broadcast(state).adapters}
+        maths.check_metrics(update.metrics, adapters)
         odd = update.payload.keys() - {"base", "adapters"}
         if odd:
             raise WireError(f"groups {sorted(odd)}: expected base and adapters")
         for group, arrays in update.payload.items():
             update_checks.fits(group, arrays, state["base"], sparse=True)
-        # Channels of the base may stay at home, but an adapter is used as a whole.
+        # A client may leave out channels of the base, but no part of an adapter.
         missing = state["base"].keys() - update.payload.get("adapters", state["base"])
         if missing:
             raise WireError(f"adapters: tensors {sorted(missing)} are missing")
@@ -366,18 +379,18 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
     @override
     def on_state_lost(self, state: Payload, client: int) -> Payload:
-        known = state[SEEN].items()
-        return {**state, SEEN: {name: v for name, v in known if name != str(client)}}
+        seen = state[SEEN].items()
+        return {**state, SEEN: {name: v for name, v in seen if name != str(client)}}
 
     def broadcast(self, state: Payload) -> Broadcast:
-        """Index what a state has for many clients at once."""
+        """Index the parts of a state that many clients receive, once for each state."""
         if self._broadcast.state is not state:
             self._broadcast = Broadcast(state)
         return self._broadcast
 
 
 def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
-    """Divide the sum over all clients by their number, where anything came."""
+    """Divide the sum over all clients by their number, where any entry was sent."""
     total, arrived = np.zeros(old.size), np.zeros(old.size, bool)
     for tensor in _sent_as(name, sent):
         total[tensor.indices] += tensor.values
@@ -387,5 +400,5 @@ def _literal_mean(old: Array, name: str, sent: Sequence[Arrays]) -> Array:
 
 
 def _sent_as(name: str, sent: Sequence[Arrays]) -> list[SparseArray]:
-    found = (arrays.get(name) for arrays in sent)
-    return [tensor for tensor in found if isinstance(tensor, SparseArray)]
+    tensors = (arrays.get(name) for arrays in sent)
+    return [tensor for tensor in tensors if isinstance(tensor, SparseArray)]

@@ -1,9 +1,10 @@
-"""What is decomposed, which adapters of others travel, and how alike two tasks are.
+"""The decomposed weights, the choice of foreign adapters, and the overlap of tasks.
 
-Knowledge bases ``previous``, ``sample:K`` and ``all`` look at nothing but who and when
-(FedWeIT, Yoon et al., ICML 2021, algorithm 1). ``sit:K`` is Selective Inter-client
-Transfer (Chaudhary et al., Findings of EMNLP 2022, section 2.3): the K whose tasks
-overlap most with the new one, judged by cluster centres of mean word vectors.
+Knowledge bases ``previous``, ``sample:K`` and ``all`` look only at clients and task
+numbers (FedWeIT, Yoon et al., ICML 2021, algorithm 1). ``sit:K`` is Selective
+Inter-client Transfer (Chaudhary et al., Findings of EMNLP 2022, section 2.3). It takes
+the K adapters whose tasks overlap most with the new one, judged by cluster centres of
+mean word vectors.
 """
 
 import re
@@ -24,18 +25,19 @@ SUMMARY = {"centred-cosine": "mean", "mean-cosine": "mean", "thresholded": "cent
 ATTENTION = re.compile(r"attention/([0-9]{1,9}/[0-9]{1,9})")
 DENSITY = "adapter_density"
 EXACT: Final = 32
-"""Bits of adapters that are not rounded."""
+"""The number of bits of adapters that are not rounded."""
 BLOCK = 2**20
-"""Cosines that are compared with the threshold at a time."""
+"""The number of cosines that are compared with the threshold at a time."""
 LONGEST = 1 + 2**-8
-"""A vector of length 1 may get longer on its way: bfloat16 keeps 8 bits."""
+"""The largest length of a vector of length 1 after its transport: bfloat16 keeps 8
+bits."""
 
 
 def decomposed(arrays: Arrays) -> dict[str, Array]:
     """Select the dense tensors of a model that are decomposed: the body's weights.
 
-    Biases and the scales and statistics of normalisation have one axis; they belong
-    to a task, as its head does.
+    Biases and the scales and statistics of normalisation have one axis. They belong to
+    a task, as its head does.
     """
     return {
         name: tensor  # type: ignore[misc]
@@ -45,7 +47,7 @@ def decomposed(arrays: Arrays) -> dict[str, Array]:
 
 
 def require_weights(weights: Arrays, method: str) -> None:
-    """Refuse a model in which there is nothing to decompose."""
+    """Refuse a model without weights to decompose."""
     if not weights:
         raise ConfigError(
             "model: got a body without trained weights, expected one that has "
@@ -71,19 +73,19 @@ SelectionRule = Annotated[str, AfterValidator(_known)]
 
 
 def choose(
-    rule: SelectionRule, known: Sequence[ClientTask], new: ClientTask, seed: int
+    rule: SelectionRule, adapters: Sequence[ClientTask], new: ClientTask, seed: int
 ) -> list[ClientTask]:
-    """Choose those of ``known``, ascending, that travel to ``new``, without SIT."""
+    """Choose the ``adapters``, ascending, that travel to ``new``, without SIT."""
     name, _, count = rule.partition(":")
     if name == "none":
         return []
     if name == "previous":
-        return list({adapter.client: adapter for adapter in known}.values())
-    if name == "sample" and int(count) < len(known):
+        return list({adapter.client: adapter for adapter in adapters}.values())
+    if name == "sample" and int(count) < len(adapters):
         draw = np.random.default_rng(derive(seed, "knowledge", new.client, new.task))
-        picked = draw.choice(len(known), size=int(count), replace=False)
-        return [known[i] for i in sorted(picked)]
-    return list(known)
+        picked = draw.choice(len(adapters), size=int(count), replace=False)
+        return [adapters[i] for i in sorted(picked)]
+    return list(adapters)
 
 
 def most_similar(scores: Mapping[str, float], count: int) -> list[str]:
@@ -95,8 +97,8 @@ def most_similar(scores: Mapping[str, float], count: int) -> list[str]:
 def centred(summaries: Array) -> Array:
     """Centre the summaries of tasks on the mean of all, and normalise them.
 
-    Mean word vectors have most in common whatever the task; what tells tasks apart is
-    the rest. Both are of shape (tasks, D); a task that is the mean becomes zeros.
+    Mean word vectors have most in common whatever the task; the rest tells tasks apart.
+    Both shapes are (tasks, D). A task at the mean becomes zeros.
     """
     apart = summaries - summaries.mean(axis=0, dtype=np.float64)
     lengths = np.linalg.norm(apart, axis=1, keepdims=True)
@@ -109,15 +111,16 @@ def centred(summaries: Array) -> Array:
 def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> float:
     """Compute the domain overlap of two tasks (Chaudhary et al., section 2.3).
 
-    ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
-    product of the means (D,) of the normalised centres, so that one vector a task is an
-    exact summary. ``centred-cosine``, of ours: the inner product of what `centred`
-    makes of the means. ``thresholded``: the mean over all pairs of normalised centres
-    (Q, D), in which a cosine up to ``threshold`` counts as 0 (the released code).
+    - ``mean-cosine``: the mean cosine over all pairs of centres. It equals the inner
+      product of the means (D,) of the normalised centres. So one vector for each task
+      is an exact summary.
+    - ``centred-cosine``, our choice: the inner product of the means after `centred`.
+    - ``thresholded``: the mean over all pairs of normalised centres (Q, D), in which a
+      cosine up to ``threshold`` counts as 0 (the released code).
     """
     if kind != "thresholded":
         return float(one.astype(np.float64) @ other.astype(np.float64))
-    # In blocks: many centres of two tasks would make a matrix without bound.
+    # The product is computed in blocks, since two tasks may have many centres.
     theirs = other.astype(np.float64).T
     rows = max(1, BLOCK // len(other))
     total = 0.0
@@ -127,13 +130,13 @@ def similarity(kind: Overlap, one: Array, other: Array, threshold: float) -> flo
     return total / (len(one) * len(other))
 
 
-# ---- what clients tell
+# ---- what clients report
 
 
 def check_summary(kind: Overlap, answer: Payload, base: Arrays, most: int) -> None:
-    """Refuse what is no summary of a task; nothing at all is one that is withheld.
+    """Refuse a reply that is no summary of a task; an empty one is a withheld summary.
 
-    ``base`` is the server's, whose weights are as wide as word vectors; ``most`` is Q,
+    ``base`` is the server's, whose weights are as wide as word vectors. ``most`` is Q,
     the number of centres that a task may have.
     """
     if not answer:
@@ -141,7 +144,7 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays, most: int) -> No
     name = SUMMARY[kind]
     if answer.keys() != {"summary"} or answer["summary"].keys() != {name}:
         raise WireError(f"query: expected one group summary with {name}")
-    # By its shape first: a few bytes may claim any number of vectors.
+    # The shape is checked first: a few bytes may claim any number of vectors.
     spec = specs(answer["summary"])[name]
     if spec.sparse or spec.dtype != np.float32:
         raise WireError(f"summary/{name}: expected dense float32 values")
@@ -153,21 +156,21 @@ def check_summary(kind: Overlap, answer: Payload, base: Arrays, most: int) -> No
             f"summary/{name}: expected 1 to {most} vectors of {sorted(widths)} "
             f"entries, got shape {spec.shape}"
         )
-    # In double precision: the squares of hostile values may exceed a float32.
+    # Squares are in double precision, since those of hostile values may exceed float32.
     rows = np.asarray(answer["summary"][name], np.float64).reshape(shape)
     if not np.linalg.norm(rows, axis=1).max() <= LONGEST:
         raise WireError(f"summary/{name}: expected vectors of length at most 1")
 
 
-def check_metrics(metrics: Mapping[str, float], known: Collection[str]) -> None:
-    """Refuse a density that is no fraction, and weights of no adapter in ``known``."""
+def check_metrics(metrics: Mapping[str, float], adapters: Collection[str]) -> None:
+    """Refuse a density that is no fraction, and weights of none of the ``adapters``."""
     if not 0 <= (density := metrics.get(DENSITY, 0)) <= 1:
         raise WireError(f"{DENSITY}: got {density}, expected a value in [0, 1]")
     for source, weight in _attention(metrics).items():
-        if source not in known or weight < 0:
+        if source not in adapters or weight < 0:
             raise WireError(
                 f"attention/{source}: got {weight}, expected a weight of at least 0 "
-                f"for one of {len(known)} adapters"
+                f"for one of {len(adapters)} adapters"
             )
 
 
@@ -178,10 +181,10 @@ def _attention(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
     """Report the attention and the densities of the tasks that have some."""
-    found: dict[str, Diagnostic] = {}
-    attention = {task.name: _attention(of) for task, of in metrics.items()}
+    report: dict[str, Diagnostic] = {}
+    attention = {task.name: _attention(scalars) for task, scalars in metrics.items()}
     if used := {task: weights for task, weights in attention.items() if weights}:
-        found["attention"] = Matrix(
+        report["attention"] = Matrix(
             title="Weight of each foreign adapter for each client and task",
             rows="who attends (client/task)",
             columns="whose adapter (client/task)",
@@ -189,9 +192,13 @@ def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
             note="Mean |alpha| over the layers. An empty cell: the adapter was not "
             "offered for that task.",
         )
-    dense = {t.name: (of[DENSITY],) for t, of in metrics.items() if DENSITY in of}
+    dense = {
+        t.name: (scalars[DENSITY],)
+        for t, scalars in metrics.items()
+        if DENSITY in scalars
+    }
     if dense:
-        found["adapters"] = Table(
+        report["adapters"] = Table(
             title="Density of each client's adapters",
             rows="client/task",
             columns=("density",),
@@ -199,13 +206,13 @@ def of_adapters(metrics: Metrics) -> dict[str, Diagnostic]:
             note="Fraction of the entries that are kept when the task ends. From an "
             "adapter of density 0 no other client can learn anything.",
         )
-    return found
+    return report
 
 
 def advice_on(diagnostics: Mapping[str, Diagnostic], lambda1: float, bits: int) -> str:
-    """Say which setting mends adapters that are empty, or full and not rounded.
+    """Name the setting that mends adapters that are empty, or full and not rounded.
 
-    Full is more than half of the entries: float32 values and their places then take
+    Full means more than half of the entries: float32 values and their places then take
     about as many bytes as a network.
     """
     table = diagnostics.get("adapters")

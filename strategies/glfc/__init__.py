@@ -12,32 +12,34 @@ from fcl_flower.algorithms.registry import Algorithm
 
 
 class GlfcParams(MemoryParams):
-    """Hyper-parameters of GLFC; what is not said to be ours is the paper's."""
+    """Hyper-parameters of GLFC; they are the paper's unless a text says otherwise."""
 
     memory_policy: MemoryPolicy = "herding"
-    """Which samples stay: as many of each class, by herding, drawn at random (balanced)
-    or with the probability of their leverage scores; or any of all, each with the same
-    probability (reservoir)."""
+    """The rule by which samples stay. Three policies keep equally many of each class:
+    by herding, drawn at random (balanced), or with the probability of their leverage
+    scores (leverage). By reservoir every sample stays with the same probability."""
     compensation: float = Field(0.5, ge=0)
-    """Weight of the gradient compensation loss once there is an old model, at least 0;
-    before that it is 1 (the paper's lambda1)."""
+    """The weight of the gradient compensation loss once there is an old model, at least
+    0; before that it is 1 (the paper's lambda1)."""
     distillation: float = Field(0.5, ge=0)
-    """Weight of the relation distillation loss, at least 0 (the paper's lambda2)."""
+    """The weight of the relation distillation loss, at least 0 (the paper's
+    lambda2)."""
     transition: Literal["known", "entropy"] = "known"
-    """How a client finds out that a task begins: it is told (known, ours), or the mean
-    entropy of its predictions has risen (entropy, as printed)."""
+    """The sign by which a client sees that a task begins. With known, our choice, the
+    server tells it. With entropy, as printed, the mean entropy of its predictions has
+    risen."""
     entropy_rise: float = Field(1.2, gt=0)
-    """By how much it must have risen since the last round, in nats, above 0 (the
-    paper's r_h). Where tasks have few classes it hardly ever does."""
+    """The rise of the entropy since the last round that begins a task, in nats, above 0
+    (the paper's r_h). Where tasks have few classes it hardly ever rises so far."""
     noise: float = Field(0.1, ge=0)
-    """Share of the features' standard deviation in the noise by which prototypes are
-    perturbed, at least 0 (the paper's gamma)."""
+    """The share of the features' standard deviation in the noise that perturbs
+    prototypes, at least 0 (the paper's gamma)."""
     perturbation_steps: int = Field(50, ge=0)
-    """Steps by which a prototype is perturbed, at least 0; without any the server sees
+    """The number of steps that perturb a prototype, at least 0; with 0 the server sees
     the sample itself."""
     search_steps: int = Field(100, ge=1)
-    """Steps in which the server finds images from gradients, at least 1 (ours; the
-    released code has 5000 of another search)."""
+    """The number of steps in which the server finds images from gradients, at least 1
+    (our choice; the released code has 5000 of another search)."""
 
 
 ALGORITHM = Algorithm(
@@ -50,6 +52,6 @@ ALGORITHM = Algorithm(
     defaults={"scenario.name": "class-incremental"},
     trainer="strategies.glfc.trainer:ProxyTrainer",
     needs_single_head=True,
-    # By then the server has other old models and images.
+    # When a task comes again, the server has other old models and images.
     returns_to_tasks=False,
 )

@@ -2,8 +2,8 @@
 
 Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section 3.3. When a client
 begins a task it sends the gradients of its perturbed prototypes, one of each class. The
-server finds images that have these gradients, and with them the best model of the task,
-which is the old model for the next.
+server finds images that have these gradients. With the images it finds the best model
+of the task, which is the old model for the next task.
 """
 
 from collections.abc import Mapping
@@ -28,20 +28,24 @@ _FORM = ("x", "y", "client")
 
 
 class Glfc(ServerStrategy[GlfcParams]):
-    """Every client receives the model, and at the start of a task the old one.
+    """A strategy that sends clients the model, and at a task's start the old one.
 
-    State: ``base``; ``best``, the best model of the task for which images came last;
-    ``old``, that of the tasks before; ``images`` (``x``, (N, C, H, W); ``y``, (N,);
-    ``client``, (N,)); ``meta/proxy`` (``task``, -1 before the first images;
-    ``accuracy`` of ``best`` on the images; uint8 masks of the classes that clients have
-    told of, shape (classes,): ``known`` ones, and those ``before`` that task).
+    State:
+
+    - ``base``: the model.
+    - ``best``: the best model of the task for which images came last.
+    - ``old``: the best model of the tasks before.
+    - ``images``: ``x``, (N, C, H, W); ``y``, (N,); ``client``, (N,).
+    - ``meta/proxy``: ``task``, -1 before the first images; ``accuracy`` of ``best`` on
+      the images; and uint8 masks, shape (classes,), of the classes that clients have
+      reported: all ``known`` ones, and those ``before`` that task.
     """
 
     groups = {BASE: Group(model=True)}
     robust_aggregation = True
 
     def __init__(self, params: GlfcParams, context: ServerContext) -> None:
-        """Make the trainer."""
+        """Build the trainer."""
         super().__init__(params, context)
         self.trainer: ProxyTrainer = context.trainer()
 
@@ -58,7 +62,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         if self.params.transition == "known" and not stage.starts_task:
             return sent
         proxy = state[PROXY]
-        # What is best of a client's own task is nothing that it could forget.
+        # The best model of the client's own task is no old model for it.
         same = int(np.asarray(proxy["task"])) == stage.task
         model, classes = (OLD, "before") if same else (BEST, "known")
         if model in state:
@@ -79,13 +83,15 @@ class Glfc(ServerStrategy[GlfcParams]):
     ) -> Payload:
         model = self.aggregation.combine_groups(updates, {BASE: state[BASE]})
         state = {**state, **model}
-        found = [
+        images = [
             self._images(client, stage.round, update.payload[PROTOTYPES])
             for client, update in updates.items()
             if PROTOTYPES in update.payload
         ]
         new = {
-            name: np.concatenate([f[name] for f in found]) for name in _FORM if found
+            name: np.concatenate([part[name] for part in images])
+            for name in _FORM
+            if images
         }
         if len(new.get("y", ())):
             state = _with_images(state, stage.task, new)
@@ -125,8 +131,8 @@ class Glfc(ServerStrategy[GlfcParams]):
         y = self.trainer.labels_of(gradients)
         seed = derive(self.context.seed, "images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
-        found = np.isfinite(x).reshape(len(x), -1).all(1)
-        return {"x": x[found], "y": y[found], "client": np.full(found.sum(), client)}
+        usable = np.isfinite(x).reshape(len(x), -1).all(1)
+        return {"x": x[usable], "y": y[usable], "client": np.full(usable.sum(), client)}
 
     def _with_the_best(self, state: Payload) -> Payload:
         images, proxy = state[IMAGES], state[PROXY]
@@ -142,9 +148,9 @@ class Glfc(ServerStrategy[GlfcParams]):
 
 
 def _with_images(state: Payload, task: int, new: Mapping[str, Array]) -> Payload:
-    """Add images of a task to the state; the first of them begin it.
+    """Add images of a task to the state; the first of them begin the task.
 
-    Of a client that has sent some of this task before, the new ones replace them.
+    If a client has sent some of this task before, the new images replace them.
     """
     proxy, groups = state[PROXY], dict(state)
     before = proxy["before"]
@@ -158,5 +164,5 @@ def _with_images(state: Payload, task: int, new: Mapping[str, Array]) -> Payload
         new = {name: np.concatenate([held[name][others], new[name]]) for name in _FORM}
     known = np.array(proxy["known"])
     known[new["y"]] = 1
-    told = {"task": np.asarray(task), "before": before, "known": known}
-    return {**groups, IMAGES: new, PROXY: {**proxy, **told}}
+    changes = {"task": np.asarray(task), "before": before, "known": known}
+    return {**groups, IMAGES: new, PROXY: {**proxy, **changes}}

@@ -1,9 +1,9 @@
-"""Finding images from their gradients, and trying models on them: GLFC's proxy server.
+"""GLFC's proxy server: finding images from their gradients, and testing models on them.
 
-Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section 3.3: a shallow
-network that only the server and the clients have encodes an image as its gradient. Its
-form and its weights are those of the released code, which has them of Zhu et al.,
-NeurIPS 2019, https://arxiv.org/abs/1906.08935.
+Dong et al., CVPR 2022, https://arxiv.org/abs/2203.11473, section 3.3. A shallow network
+that only the server and the clients have encodes an image as its gradient. Its form and
+its weights are those of the released code, which takes them from Zhu et al., NeurIPS
+2019, https://arxiv.org/abs/1906.08935.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,18 @@ LAST: Final = "fc"
 """The name of the last layer, whose gradient tells an image's label."""
 _CHANNELS: Final = 12
 _ROUNDING: Final = 0.05
-"""More than probabilities are off after they travelled in fewer digits."""
+"""The largest error of probabilities after they travelled in fewer digits."""
 _PRECISION: Final = {"ftol": 1e-12, "gtol": 1e-9}
-"""Of a search: how little of the squared distance is still worth a step."""
+"""The tolerances of a search: how little of the squared distance is still worth a
+step."""
 
 
 class EncodingNetwork(nn.Module):
-    """Three convolutions with sigmoids and a linear layer, of random weights.
+    """A network of three convolutions with sigmoids and a linear layer, untrained.
 
-    From images (batch, C, H, W) to logits (batch, classes). It is never trained. The
-    sigmoids make it twice differentiable, which a search for an image needs.
+    The network maps images (batch, C, H, W) to logits (batch, classes). It is never
+    trained. The sigmoids make it twice differentiable, which a search for an image
+    needs.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, seed: int) -> None:
@@ -74,7 +76,7 @@ def sample_gradients(
 ) -> dict[str, Tensor]:
     """Compute the gradient of each sample's cross-entropy; differentiable in ``x``.
 
-    By parameter, shape (N, *shape of the parameter).
+    Gradients are by parameter, shape (N, *shape of the parameter).
     """
 
     def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -82,10 +84,10 @@ def sample_gradients(
         return cross_entropy(logits, y[None])
 
     leaves = dict(network.named_parameters())
-    found: dict[str, Tensor] = torch.func.vmap(
+    gradients: dict[str, Tensor] = torch.func.vmap(
         torch.func.grad(loss), in_dims=(None, 0, 0)
     )(leaves, x, y)
-    return found
+    return gradients
 
 
 class ProxyTrainer(ServerTrainer):
@@ -100,7 +102,7 @@ class ProxyTrainer(ServerTrainer):
         """Draw the encoding network."""
         super().__post_init__()
         model = self.model
-        # In double precision, since the search squares small numbers.
+        # The network is in double precision, since the search squares small numbers.
         network = EncodingNetwork(model.input_shape, model.classes, self.seed)
         self.encoded: Arrays = {
             name: np.zeros(parameter.shape, np.float32)
@@ -111,15 +113,17 @@ class ProxyTrainer(ServerTrainer):
     def labels_of(self, gradients: Arrays) -> Array:
         """Read the labels of images, int64, shape (N,), out of their gradients.
 
-        What enters the last layer is positive, so that among the rows of its weights'
-        gradient the one of the label is the only negative one (Zhao et al., 2020,
-        https://arxiv.org/abs/2001.02610). A `WireError` is raised where these are no
-        gradients of single images.
+        The inputs of the last layer are positive. So among the rows of its weights'
+        gradient only the label's is negative (Zhao et al., 2020,
+        https://arxiv.org/abs/2001.02610).
+
+        Raises:
+            WireError: these are no gradients of single images.
         """
         rows = np.asarray(dense(gradients[f"{LAST}.weight"]), np.float64).sum(2)
         errors = np.asarray(dense(gradients[f"{LAST}.bias"]), np.float64)
         labels = np.asarray(rows.argmin(1), np.int64)
-        # The gradient by a logit is its probability, less 1 at the label.
+        # The gradient by a logit is its probability, minus 1 at the label.
         others = np.array(errors)
         others[np.arange(len(labels)), labels] += 1
         if (np.abs(others - 0.5) > 0.5 + _ROUNDING).any() or (
@@ -131,14 +135,22 @@ class ProxyTrainer(ServerTrainer):
     def reconstruct(
         self, gradients: Arrays, labels: Array, steps: int, seed: int
     ) -> Array:
-        """Search for the images whose gradients are nearest to given ones.
+        """Search for the images whose gradients are nearest to ``gradients``.
 
-        The squared distance is minimised by L-BFGS from images of normal numbers, for
-        all of them together, in at most so many steps. Gradients are those by parameter
-        of the encoding network, float32, (N, *shape); images float32, (N, C, H, W), not
-        finite where gradients are those of no image.
+        L-BFGS minimises the squared distance, from images of normal numbers, for all of
+        them together, in at most ``steps`` steps.
+
+        Args:
+            gradients: by parameter of the encoding network, float32, (N, *shape).
+            labels: labels of the images, shape (N,).
+            steps: largest number of steps.
+            seed: seed of the first images.
+
+        Returns:
+            images, float32, (N, C, H, W); not finite where gradients are those of no
+            image.
         """
-        # Imported here since clients, who have the encoding network, need none of it.
+        # Clients import this module for the encoding network, but need no SciPy.
         from scipy.optimize import minimize
 
         device = next(self._network.parameters()).device
@@ -149,15 +161,15 @@ class ProxyTrainer(ServerTrainer):
 
         def distance(values: Array) -> tuple[float, npt.NDArray[np.float64]]:
             x = torch.tensor(values.reshape(shape), device=device, requires_grad=True)
-            found = sample_gradients(self._network, x, y)
-            parts = [(found[name] - wanted[name]).square().sum() for name in wanted]
+            reached = sample_gradients(self._network, x, y)
+            parts = [(reached[name] - wanted[name]).square().sum() for name in wanted]
             total = torch.stack(parts).sum()
             (slope,) = torch.autograd.grad(total, x)
             return float(total.detach()), to_numpy(slope).ravel()
 
         start = np.random.default_rng(seed).standard_normal(shape).ravel()
         options = {"maxiter": steps, **_PRECISION}
-        with np.errstate(all="ignore"):  # of what a hostile client may have sent
+        with np.errstate(all="ignore"):  # a hostile client may have sent anything
             search = minimize(
                 distance, start, jac=True, method="L-BFGS-B", options=options
             )
@@ -166,7 +178,7 @@ class ProxyTrainer(ServerTrainer):
     def accuracy(
         self, tensors: Arrays, x: Array, labels: Array, classes: Array
     ) -> float:
-        """Measure the fraction of images that a model answers rightly.
+        """Compute the fraction of images that a model answers correctly.
 
         Only the logits at the places ``classes`` compete; all labels are among them.
         """

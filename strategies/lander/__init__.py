@@ -1,7 +1,7 @@
 """LANDER: declaration and hyper-parameters.
 
-Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101; where the authors' code says
-more, it is followed.
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. Where the paper leaves details
+open, they follow the authors' code.
 """
 
 import math
@@ -17,34 +17,35 @@ class LanderParams(SynthesisParams):
     """Hyper-parameters of LANDER; samples lie near the anchors of their classes."""
 
     norm_weight: float = Field(1.0, ge=0)
-    """Weight of the distance to the statistics of batch normalisation, at least 0; that
-    of LANDER's code. A network without batch normalisation has none."""
+    """The weight of the distance to the statistics of batch normalisation, at least 0;
+    that of LANDER's code. A network without batch normalisation has no such term."""
     encoder: str = "minilm"
     """The text encoder of the classes' names: minilm, a folder that save_pretrained
     wrote, or a name of the Hugging Face Hub. Only the server needs it."""
     anchor_weight: float = Field(5.0, ge=0)
-    """Weight of the distance to the anchors, at least 0 (LANDER's code's lambda)."""
+    """The weight of the distance to the anchors, at least 0 (LANDER's code's
+    lambda)."""
     radius: float = Field(0.015, ge=0)
-    """Mean squared distance to the anchors that costs nothing, at least 0 (r of
+    """The mean squared distance to the anchors that costs nothing, at least 0 (r of
     LANDER's code)."""
     current: float = Field(0.2, ge=0)
-    """Weight of the new classes, before it is scaled by the numbers of classes (see
+    """The weight of the new classes, before the numbers of classes scale it (see
     `weights`), at least 0; that of the authors' code."""
     previous: float = Field(0.4, ge=0)
-    """Likewise of the distillation, at least 0; that of the authors' code. 0 trains on
-    the new classes alone."""
+    """The weight of the distillation, before the numbers of classes scale it, at least
+    0; that of the authors' code. 0 trains on the new classes alone."""
     temperature: float = Field(2.0, gt=0)
-    """Of the distillation, above 0; that of the authors' code."""
+    """The temperature of the distillation, above 0; that of the authors' code."""
 
     def weights(self, classes: int, old: int) -> tuple[float, float]:
         """Compute the weights of new classes and of old ones in a later task.
 
-        With a = log2(classes / 2 + 1) and b = sqrt(old / classes) these are
-        current (1 + 1 / a) / b and previous a b.
+        With a = log2(classes / 2 + 1) and b = sqrt(old / classes) these are current (1
+        + 1 / a) / b and previous a b.
 
         Args:
-            classes: so far, those of the task included.
-            old: of them, before the task; at least 1.
+            classes: number of classes so far, those of the task included.
+            old: number of classes before the task; at least 1.
         """
         a, b = math.log2(classes / 2 + 1), math.sqrt(old / classes)
         return self.current * (1 + 1 / a) / b, self.previous * a * b

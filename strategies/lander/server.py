@@ -1,7 +1,7 @@
 """LANDER, server side: TARGET's, with anchors and a projection to their space.
 
-Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. The anchors are made once of
-the classes' names, so that only the server needs the text encoder.
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101. The anchors are computed once
+from the classes' names, so that only the server needs the text encoder.
 """
 
 from typing import TYPE_CHECKING
@@ -21,11 +21,10 @@ ANCHORS = "memory/anchors"
 
 
 class Lander(Target):
-    """Keep what TARGET keeps; a client gets the anchors when it starts a task.
+    """A strategy with TARGET's state, which also sends clients the anchors.
 
-    State beside that of TARGET: in ``base`` also the projection
-    (``projection.weight`` and ``.bias``); ``memory/anchors``
-    (``anchors``, float32, shape (classes, D)).
+    State beside that of TARGET: ``base`` also has the projection (``projection.weight``
+    and ``.bias``); ``memory/anchors`` has ``anchors``, float32, shape (classes, D).
     """
 
     params: LanderParams

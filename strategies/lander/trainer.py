@@ -1,12 +1,12 @@
-"""Samples near the anchors of their classes: LANDER's generator and its student.
+"""LANDER's generator and its student: samples near the anchors of their classes.
 
-Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code. What
-`strategies.target.trainer` says of TARGET's code holds for this one, too, but that it
-trains the generator itself; besides, it learns the mean and the variance by which
-images are standardized, which are known here.
+Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code.
+`strategies.target.trainer` lists differences from TARGET's code. They also hold for
+this code, except that it trains the generator itself. It also learns the mean and the
+variance by which images are standardized, which are known here.
 
-An anchor is where a text encoder puts the name of a class. Their repository has files
-of anchors for three data sets; here an encoder makes them of any names.
+An anchor is a text encoder's embedding of the name of a class. The authors' repository
+has files of anchors for three data sets. Here an encoder computes them for any names.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,16 +32,17 @@ from strategies.lander import LanderParams
 from strategies.target.trainer import ImageGenerator, SampleTrainer, Synthesis, inputs
 
 GROUP = 10
-"""Samples that enter through one random layer, as in the authors' code."""
+"""The number of samples that enter through one random layer, as in the authors'
+code."""
 _TOKENS = 12
 _CHUNK = 256
 
 
 class AnchoredTrainer(SampleTrainer):
-    """Makes anchors of names, and images near them."""
+    """A trainer that computes anchors of names, and images near them."""
 
     def anchors(self, names: tuple[str, ...], encoder: str) -> Array:
-        """Make anchors of classes; a method, so that a server needs no torch."""
+        """Compute anchors of classes; a method, so that a server needs no torch."""
         return name_anchors(names, encoder)
 
     def synthesize_near(
@@ -52,10 +53,10 @@ class AnchoredTrainer(SampleTrainer):
         number: int,
         anchors: Array,
     ) -> dict[str, Array]:
-        """Make samples near anchors (classes, D); see `SampleTrainer.synthesize`.
+        """Generate samples near anchors (classes, D); see `SampleTrainer.synthesize`.
 
-        Besides them there are ``features``, what the model makes of the samples in the
-        space of the anchors, float32, shape (N, D).
+        Beside the samples there are ``features``: the model's features of the samples
+        in the space of the anchors, float32, shape (N, D).
         """
         for network in (self.model, self._student):
             projection(network, tensors)
@@ -67,15 +68,17 @@ class AnchoredTrainer(SampleTrainer):
             seed=derive(self.seed, "synthesis", number),
             anchors=to_torch(anchors[labels], device),
         )
-        found = self._samples(tensors, labels, begin)
+        samples = self._samples(tensors, labels, begin)
         load(self.model, tensors)
-        features = project(self.model, inputs(self.model, to_torch(found["x"], device)))
-        return {**found, "features": to_numpy(features)}
+        features = project(
+            self.model, inputs(self.model, to_torch(samples["x"], device))
+        )
+        return {**samples, "features": to_numpy(features)}
 
 
 @dataclass(eq=False)
 class AnchoredSynthesis(Synthesis):
-    """Makes images whose features, projected, lie near the anchors of their classes.
+    """A synthesis of images whose projected features lie near their classes' anchors.
 
     Both networks have a projection. ``anchors``, (C, D), are those of the labels.
     """
@@ -118,17 +121,18 @@ class AnchoredSynthesis(Synthesis):
 
 
 class AnchoredGenerator(nn.Module):
-    """From anchors (batch, D) to pixels (batch, C, H, W), by way of random layers.
+    """A generator from anchors (batch, D) to pixels (batch, C, H, W), by random layers.
 
-    NAYER (Tran et al., CVPR 2024, https://arxiv.org/abs/2310.00258), from which LANDER
-    has its generator: what differs between samples of one class is the layer through
-    which its anchor enters; it is drawn anew for each batch, and trained in it.
+    LANDER has its generator from NAYER (Tran et al., CVPR 2024,
+    https://arxiv.org/abs/2310.00258). Samples of one class differ by the layer through
+    which their anchor enters. That layer is drawn anew for each batch, and trained in
+    it.
     """
 
     def __init__(
         self, anchors: int, batch: int, noise: int, width: int, shape: Sequence[int]
     ) -> None:
-        """Initialise with torch's defaults; of ``anchors`` numbers an image is made."""
+        """Initialise with torch's defaults; ``anchors`` is the length of an anchor."""
         super().__init__()
         self.norm = nn.BatchNorm1d(anchors)
         count = -(-batch // GROUP)
@@ -137,7 +141,7 @@ class AnchoredGenerator(nn.Module):
 
     @torch.no_grad()
     def redraw(self, draw: torch.Generator) -> None:
-        """Let the random layers be others: weights of variance 1, biases 0."""
+        """Draw the random layers anew: weights of variance 1, biases 0."""
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             layer.weight.copy_(torch.randn(layer.weight.shape, generator=draw))
@@ -145,14 +149,14 @@ class AnchoredGenerator(nn.Module):
 
     @override
     def forward(self, anchors: Tensor) -> Tensor:
-        """Make pixels, shape (batch, C, H, W)."""
+        """Generate pixels, shape (batch, C, H, W)."""
         entering = self.norm(anchors)
         noise = [
             layer(entering[number * GROUP : (number + 1) * GROUP])
             for number, layer in enumerate(self.layers)
         ]
-        found: Tensor = self.images(torch.cat(noise))
-        return found
+        pixels: Tensor = self.images(torch.cat(noise))
+        return pixels
 
 
 @lru_cache(maxsize=4)
@@ -175,15 +179,15 @@ def name_anchors(names: tuple[str, ...], encoder: str) -> Array:
 def projection(model: MultiHeadModel, tensors: Arrays) -> nn.Linear:
     """Find a model's layer from features to the space of the anchors.
 
-    A model that has none gets one, of the shape that it has in ``tensors``: from then
-    on it is a part of the model, shared and trained like the others.
+    A model without such a layer gets one, of the shape that it has in ``tensors``. From
+    then on it is a part of the model, shared and trained like the others.
     """
-    found = getattr(model, "projection", None)
-    if found is None:
+    layer = getattr(model, "projection", None)
+    if layer is None:
         width = tensors["projection.weight"].shape[0]
         with seeded(0):
-            found = nn.Linear(model.features, width)
-        model.add_module("projection", found.to(next(model.parameters()).device))
+            layer = nn.Linear(model.features, width)
+        model.add_module("projection", layer.to(next(model.parameters()).device))
     return cast(nn.Linear, model.projection)
 
 
@@ -196,8 +200,9 @@ def project(model: MultiHeadModel, x: Tensor) -> Tensor:
 
 
 def bounding_loss(radius: float, projected: Tensor, anchors: Tensor) -> Tensor:
-    """Measure how far features lie beyond a radius around anchors; 0 within.
+    """Compute how far features lie beyond a radius around anchors; 0 within.
 
-    As in LANDER's code: the mean squared difference of a whole batch, less the radius.
+    As in LANDER's code it is the mean squared difference of a whole batch, minus the
+    radius.
     """
     return torch.relu(mse_loss(projected, anchors) - radius)

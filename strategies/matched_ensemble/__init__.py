@@ -1,9 +1,10 @@
 """Ensembles of matched networks: declaration and hyper-parameters.
 
-One-shot federated learning (Guha, Talwalkar and Smith, 2019,
-https://arxiv.org/abs/1902.11175) has every client train a network to the end, and asks
-all of them together. Here only those are asked that have learned the classes of a task,
-which the server tells from sums over features that nobody trains, as `analytic` does.
+In one-shot federated learning (Guha, Talwalkar and Smith, 2019,
+https://arxiv.org/abs/1902.11175) every client trains a network to the end, and all of
+them predict together. Here only networks that have learned the classes of a task
+predict for it. The server finds them by sums over features of an untrained network, as
+`analytic` does.
 """
 
 from typing import Literal
@@ -15,24 +16,25 @@ from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
 
 HEADS = "heads."
-"""Before the names of the tensors of a model's heads."""
+"""The prefix of the names of the tensors of a model's heads."""
 
 
 class MatchedEnsembleParams(Params):
     """Hyper-parameters of ensembles of matched networks."""
 
     matching: Literal["tested", "none"] = "tested"
-    """Classes of different tasks are taken for one if their means are ``tested`` to be
-    the same; with ``none`` nothing is asked or handed on: each task stands alone."""
+    """The match of classes of different tasks. With ``tested``, they are one class if
+    their means are tested to be the same. With ``none``, no network is shared: each
+    task stands alone."""
     start: Literal["matched", "fresh"] = "matched"
-    """What a new task begins with: the ``matched`` network of most of its classes, if
-    there is one, or always the ``fresh`` one of the run."""
+    """The start of a new task's network: the ``matched`` network of most of its
+    classes, if there is one, or always the ``fresh`` one of the run."""
     ask: Literal["matched", "own"] = "matched"
-    """Who answers for a task: its own network and all ``matched`` ones together, or its
-    ``own`` alone, by which others are no more than a start."""
+    """The networks that predict for a task: its own and all ``matched`` ones together,
+    or its ``own`` alone. With ``own``, other networks are only a start."""
     min_samples: int = Field(10, ge=1)
-    """Training samples of a task without which neither sums over them nor its network
-    are sent: over fewer they would show them."""
+    """The fewest training samples of a task whose sums and network are sent: sums over
+    fewer would show the samples."""
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""The server side of matched ensembles: what one has learned, others get.
+"""Matched ensembles, server side: networks pass on to clients of the same classes.
 
 One-shot federated learning (Guha et al., 2019, https://arxiv.org/abs/1902.11175), with
 the classes of tasks matched as for exact heads (`strategies.analytic.match_classes`).
@@ -37,34 +37,37 @@ from strategies.analytic.sums import add_up, samples_in
 from strategies.matched_ensemble import HEADS, MatchedEnsembleParams
 
 _EXACT = AnalyticParams()
-"""In which form sums come."""
+"""The parameters that fix the form of sums."""
 _NETWORK = re.compile(r"networks/\d{1,6}")
 _MOST_HELD = 2**16
-"""Networks that a client may say it has."""
+"""The most networks that a client may report to have."""
 _LEAST = 2
-"""Classes that two tasks have in common, so that one may answer for the other: between
-fewer there is nothing to tell apart."""
+"""The fewest classes that two tasks share if one may answer for the other: with fewer
+there are no two classes to tell apart."""
 
 
 class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
-    """Ask for sums as a task begins; keep its network as it ends; hand on what matches.
+    """A strategy that keeps a network for each task, and sends matching ones on.
 
-    State, with T the number of a task of client C: ``base``, the body of the run's
-    first network, which nobody changes; ``sums/C/T``, see `strategies.analytic.sums`;
-    ``same/C/T``, by ``c/t`` of another task the pairs of a class of this one and the
-    other's that are the same, shape (pairs, 2); ``networks/C/T``, its network, with the
-    head as ``head.weight`` and ``head.bias``; ``held/C``, which networks the client has
-    (``tasks``, rows of C and T). With a single head, equal classes are known.
+    It asks for sums as a task begins, and gets the task's network as it ends. A client
+    receives ``same/T`` of each of its tasks. It also receives the networks
+    that it lacks: matching ones and its own. ``meta`` (``missing``) lists its own tasks
+    whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``). The
+    diagnostics are the numbers of ``networks`` on the server, and of pairs of classes
+    of two tasks that are the same, ``same_classes``.
 
-    Reported are the numbers of ``networks`` that it has and of pairs of classes of two
-    tasks that are the same, ``same_classes``.
+    State, with T the number of a task of client C:
 
-    A client gets ``same/T`` of each of its tasks, and of the networks that match, and
-    of those of its own, what it has not; ``meta`` (``missing``) are tasks of its own
-    whose networks have not come. It sends ``networks/T``, and ``meta`` (``held``).
+    - ``base``: the body of the run's first network, which never changes.
+    - ``sums/C/T``: see `strategies.analytic.sums`.
+    - ``same/C/T``: by ``c/t`` of another task, pairs of a class of this task and the
+      same class of the other, shape (pairs, 2). With a single head, class numbers
+      decide it.
+    - ``networks/C/T``: its network, with the head as ``head.weight`` and ``head.bias``.
+    - ``held/C``: the networks that the client has (``tasks``, rows of C and T).
     """
 
-    # No mean: a client asks others as its own tasks end.
+    # No group is a mean: networks stay as clients sent them.
     groups = {"networks": Group(rounded=True, shared=True)}
 
     @property
@@ -80,13 +83,13 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
     def configure_query(
         self, state: Payload, stage: TaskStage, client: int
     ) -> Payload | None:
-        known = ClientTask(client, stage.task).group("sums") in state
-        return {} if self.asks and not known else None
+        is_known = ClientTask(client, stage.task).group("sums") in state
+        return {} if self.asks and not is_known else None
 
     @override
     def check_query_reply(self, state: Payload, answer: Payload) -> None:
         if not answer:
-            return  # of too few samples
+            return  # the client has too few samples
         if answer.keys() != {"sums"}:
             raise WireError(f"groups {sorted(answer)}: expected sums alone")
         model = self.context.model
@@ -111,9 +114,9 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         for own in client_tasks(state, "same"):
             if own.client != client:
                 continue
-            found = state[own.group("same")]
-            sent[f"same/{own.task}"] = found
-            wanted |= {own, *map(ClientTask.of, found)}
+            matches = state[own.group("same")]
+            sent[f"same/{own.task}"] = matches
+            wanted |= {own, *map(ClientTask.of, matches)}
             if own.task != stage.task and own.group("networks") not in state:
                 missing.append(own.task)
         if f"held/{client}" in state:
@@ -121,7 +124,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         for task in sorted(wanted):
             if (group := task.group("networks")) in state:
                 sent[group] = state[group]
-        if missing:  # the client was away as its task ended, or its reply was lost
+        if missing:  # the client was away at its task's end, or its reply was lost
             sent["meta"] = {"missing": np.asarray(missing, np.int64)}
         return sent
 
@@ -153,13 +156,13 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
             for group in sorted(update.payload.keys() - {"meta"}):
                 own = ClientTask(client, int(group.rpartition("/")[2]))
                 kept = own.group("networks")
-                # Of a task without sums nobody can tell whom it suits.
-                known = own.group("sums") in state
-                if known and (own.task == now or kept not in state):
+                # A task without sums cannot be matched, so its network is of no use.
+                is_known = own.group("sums") in state
+                if is_known and (own.task == now or kept not in state):
                     new[kept] = update.payload[group]
         kept_now = set(client_tasks(new, "networks"))
         for client, update in updates.items():
-            # Networks that the server has not are nothing to remember.
+            # Networks that the server lacks need no record.
             held = sorted(kept_now & _rows(update.payload["meta"]["held"]))
             tasks = np.asarray(held, np.int64).reshape(-1, 2)
             new[f"held/{client}"] = {"tasks": tasks}
@@ -175,9 +178,9 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
     ) -> Mapping[str, float]:
         pairs = sum(
             len(np.asarray(pairs))
-            for group, found in state.items()
+            for group, matches in state.items()
             if group.startswith("same/")
-            for pairs in found.values()
+            for pairs in matches.values()
         )
         networks = len(client_tasks(state, "networks"))
         return {"networks": float(networks), "same_classes": pairs / 2}
@@ -200,31 +203,33 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         received = [state[task.group("sums")] for task in tasks]
         model = self.context.model
         if model.single_head:
-            found_of = known_classes([np.asarray(one["cross"]) for one in received])
+            matches_by_task = known_classes(
+                [np.asarray(sums["cross"]) for sums in received]
+            )
         else:
             shares = shares_counted(
-                [samples_in(one) for one in received], self.aggregation.examples_limit
+                [samples_in(sums) for sums in received], self.aggregation.examples_limit
             )
-            found_of = match_classes(
+            matches_by_task = match_classes(
                 [
-                    add_up([one], model.classes, model.features, [share])
-                    for one, share in zip(received, shares, strict=True)
+                    add_up([sums], model.classes, model.features, [share])
+                    for sums, share in zip(received, shares, strict=True)
                 ]
             )
         same = {
             task.group("same"): {
                 tasks[other].name: np.asarray(sorted(pairs), np.int64)
-                for other, pairs in sorted(found.items())
+                for other, pairs in sorted(matches.items())
                 if len(pairs) >= _LEAST
             }
-            for task, found in zip(tasks, found_of, strict=True)
+            for task, matches in zip(tasks, matches_by_task, strict=True)
         }
         return {**state, **same}
 
 
 def known_classes(cross: Sequence[Array]) -> Same:
     """Match the classes that tasks have in common where one head serves all."""
-    present = [set(np.flatnonzero(one[:, -1]).tolist()) for one in cross]
+    present = [set(np.flatnonzero(sums[:, -1]).tolist()) for sums in cross]
     return [
         {
             other: [(label, label) for label in sorted(mine & its)]

@@ -1,9 +1,9 @@
-"""TARGET, server side: the mean of the models, and samples that are made of it.
+"""TARGET, server side: the mean of the models, and synthetic samples made from it.
 
 Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937, algorithm 1. When a task
-ends, samples of all classes so far are made of the global model and take the place of
-those before; a client gets them once, in its first round of a later task. What the old
-model says of them travels with them, so that no client has to keep that model.
+ends, the server makes samples of all classes so far from the global model. They replace
+the earlier samples. A client gets them once, in its first round of a later task. The
+old model's logits travel with them, so that no client has to keep that model.
 """
 
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ MADE = "meta/made"
 
 
 class Target(FedAvg):
-    """Keep one global model and the samples that were made of it.
+    """A strategy with one global model and the samples that were made from it.
 
     State: ``base``; after the first task ``memory/samples`` (see
-    `strategies.target.trainer`) and ``meta/made`` (``round``, of which round's model
-    they were made).
+    `strategies.target.trainer`) and ``meta/made`` (``round``, the round whose model
+    made them).
     """
 
-    # No mean: samples are made of the model after whole rounds.
+    # No group is a mean: samples are made from the model after whole rounds.
     groups = {"base": Group(model=True)}
     needs_classes = True
     params: SynthesisParams
 
     def __init__(self, params: Params, context: ServerContext) -> None:
-        """Make the trainer."""
+        """Build the trainer."""
         super().__init__(params, context)
         self.trainer: SampleTrainer = context.trainer()
 
@@ -48,10 +48,10 @@ class Target(FedAvg):
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        made = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
+        made_in = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
         sent = self.summands(state)
         # An evaluation after a task is in the round in which its samples are made.
-        if stage.starts_task and stage.round > made:
+        if stage.starts_task and stage.round > made_in:
             return {**sent, SAMPLES: state[SAMPLES]}
         return sent
 
@@ -64,9 +64,9 @@ class Target(FedAvg):
         if not stage.ends_task or stage.task + 1 == len(until):
             return state
         labels = np.array(until[stage.task], np.int64)
-        made = self.synthesize(state, labels, stage.round)
-        return {**state, SAMPLES: made, MADE: {"round": np.array(stage.round)}}
+        samples = self.synthesize(state, labels, stage.round)
+        return {**state, SAMPLES: samples, MADE: {"round": np.array(stage.round)}}
 
     def synthesize(self, state: Payload, labels: Array, number: int) -> Arrays:
-        """Make samples of classes by their places in the head, int64, shape (C,)."""
+        """Generate samples of classes, by places in the head, int64, shape (C,)."""
         return self.trainer.synthesize(state["base"], labels, self.params, number)

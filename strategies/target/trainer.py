@@ -1,16 +1,20 @@
-"""Making samples of a model on the server, without any data.
+"""Synthesis of samples from a model on the server, without any data.
 
-TARGET (Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937), the server's part of
-its algorithm, after data-free distillation by a generator (Fang et al., AAAI 2022,
-https://arxiv.org/abs/2112.15278): batch by batch the generator is trained on one draw
-of noise and labels, the batch that it then makes is kept, and the student learns what
-the teacher says of all that is kept.
+This is the server's part of TARGET's algorithm (Zhang et al., ICCV 2023,
+https://arxiv.org/abs/2303.06937). It follows data-free distillation by a generator
+(Fang et al., AAAI 2022, https://arxiv.org/abs/2112.15278). For each batch the generator
+is trained on one draw of noise and labels. The batch that it then makes is kept, and
+the student learns the teacher's answers to all kept samples.
 
-The authors' code differs: it trains a copy of the generator for each batch and moves
-the generator by the copy's gradients, trains the noise, too, keeps the best step's
-batch in place of the last one's, shifts and mirrors images, and averages the statistics
-of batch normalisation over batches. With its own settings for CIFAR-100 (10 batches, a
-warm-up of 20) no student is ever trained.
+The authors' code differs:
+
+- It trains a copy of the generator for each batch, and moves the generator by the
+  copy's gradients. It trains the noise too.
+- It keeps the best step's batch in the place of the last one's.
+- It shifts and mirrors images, and averages the statistics of batch normalisation over
+  batches.
+- With its own settings for CIFAR-100 (10 batches, a warm-up of 20) no student is ever
+  trained.
 """
 
 import copy
@@ -38,15 +42,15 @@ from fcl_flower.training.tensors import arrays_of, load
 from strategies.target import SynthesisParams
 
 GENERATOR_RATE = 2e-3
-"""Learning rate of the generator, as in both codes."""
+"""The learning rate of the generator, as in both codes."""
 STUDENT_TEMPERATURE = 20.0
-"""Of the student's lessons, as in both codes; times its square, so that the strength of
-the gradient stays."""
+"""The temperature of the student's lessons, as in both codes. Its square multiplies the
+loss, so that the strength of the gradient stays."""
 _SLOPE = 0.2
 
 
 class SampleTrainer(ServerTrainer):
-    """Makes images of classes that a model knows; needs no public data."""
+    """A trainer that generates images of a model's classes, without public data."""
 
     @override
     def __post_init__(self) -> None:
@@ -62,18 +66,18 @@ class SampleTrainer(ServerTrainer):
     def synthesize(
         self, tensors: Arrays, labels: Array, params: SynthesisParams, number: int
     ) -> dict[str, Array]:
-        """Make samples, and ask the model about them.
+        """Generate samples, and compute the model's logits for them.
 
         Args:
             tensors: the model's shared tensors.
-            labels: int64, shape (C,): places in the head of the classes to be made.
+            labels: int64, shape (C,): places in the head of the classes to generate.
             params: sizes and weights.
-            number: of the call in the run, such as its round; another one makes other
-                samples.
+            number: number of the call in the run, such as its round; another number
+                gives other samples.
 
         Returns:
-            ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape
-            (N, C)) and ``labels`` (int64).
+            ``x`` (pixels, uint8, shape (N, C, H, W)), ``logits`` (float32, shape (N,
+            C)) and ``labels`` (int64).
         """
         seed, training = derive(self.seed, "synthesis", number), self.training
         begin = partial(Synthesis, params=params, training=training, seed=seed)
@@ -92,16 +96,18 @@ class SampleTrainer(ServerTrainer):
 
 @dataclass(eq=False)
 class Synthesis:
-    """A teacher, a generator of images that it knows, and a student that does not yet.
+    """A teacher, a generator of images, and a student that learns from both.
 
     Attributes:
-        teacher: with a single head; this object's own, evaluating, never changed.
-        student: likewise, of the same layers; changed by `teach`.
-        labels: int64, shape (C,): places in the head of the classes to be made; all
-            other logits are as if they were not there.
+        teacher: a network with a single head; this object's own, in evaluation mode,
+            never changed.
+        student: a network of the same layers, also this object's own; changed by
+            `teach`.
+        labels: int64, shape (C,): places in the head of the classes to generate; all
+            other logits are ignored.
         params: sizes and weights.
         training: the run's optimizer, batch size and rate, for the student.
-        seed: of everything that is drawn.
+        seed: seed of all random numbers.
     """
 
     teacher: MultiHeadModel
@@ -112,20 +118,20 @@ class Synthesis:
     seed: int
 
     def __post_init__(self) -> None:
-        """Make a generator."""
+        """Create a generator."""
         self.teacher.requires_grad_(False).eval()
         with seeded(derive(self.seed, "generator")):
             self._generator = self._new_generator().to(self.labels.device)
 
     def images(self) -> Tensor:
-        """Make ``synthetic_samples`` images, uint8, shape (N, C, H, W)."""
+        """Generate ``synthetic_samples`` images, uint8, shape (N, C, H, W)."""
         params, kept = self.params, list[Tensor]()
         needed = -(-params.synthetic_samples // params.synthetic_batch)
         for number in range(params.warmup + needed):
-            made = self._batch(number, against=bool(kept))
+            batch = self._batch(number, against=bool(kept))
             if number < params.warmup:
                 continue
-            kept.append(made)
+            kept.append(batch)
             if len(kept) < needed:
                 self.teach(inputs(self.student, torch.cat(kept)), number)
         return torch.cat(kept)[: params.synthetic_samples]
@@ -136,22 +142,22 @@ class Synthesis:
         Args:
             pixels: shape (batch, C, H, W), in [0, 1].
             wanted: int64, shape (batch,): positions in the labels.
-            against: the student counts: images shall tell it from the teacher.
+            against: whether images must make student and teacher disagree.
         """
         params, x = self.params, self.teacher.normalisation.standardized(pixels)
         with norm_distances(self.teacher) as distances:
             features = self.teacher.body(x)
         logits = self._logits(self.teacher, features)
-        found = params.label_weight * cross_entropy(logits, wanted)
-        found = found + self._feature_loss(features, wanted)
-        found = found + params.norm_weight * sum(distances)
+        total = params.label_weight * cross_entropy(logits, wanted)
+        total = total + self._feature_loss(features, wanted)
+        total = total + params.norm_weight * sum(distances)
         if against:
             other = self._logits(self.student, self.student.eval().body(x))
-            found = found - disagreement(other, logits)
-        return found
+            total = total - disagreement(other, logits)
+        return total
 
     def teach(self, x: Tensor, number: int) -> None:
-        """Train the student to say what the teacher says of inputs (N, C, H, W).
+        """Train the student to answer inputs (N, C, H, W) as the teacher does.
 
         ``number`` is that of the batch after which it learns.
         """
@@ -161,8 +167,8 @@ class Synthesis:
         def objective(rows: Tensor, _: Tensor) -> Tensor:
             features = self.student.train().body(x[rows])
             logits = self._logits(self.student, features)
-            found = softened_kl(logits, targets[rows], STUDENT_TEMPERATURE)
-            return STUDENT_TEMPERATURE**2 * found.mean() + lesson(features, rows)
+            divergence = softened_kl(logits, targets[rows], STUDENT_TEMPERATURE)
+            return STUDENT_TEMPERATURE**2 * divergence.mean() + lesson(features, rows)
 
         rows = torch.arange(len(x), device=x.device)
         self.student.requires_grad_(True)
@@ -177,11 +183,11 @@ class Synthesis:
         self.student.requires_grad_(False)
 
     def _batch(self, number: int, *, against: bool) -> Tensor:
-        """Train the generator for a batch, and make it: pixels, uint8."""
+        """Train the generator for a batch, and generate the batch: pixels, uint8."""
         params, device = self.params, self.labels.device
         size = params.synthetic_batch
         draw = torch.Generator().manual_seed(derive(self.seed, "noise", number))
-        # As many of each class as of any other, which of them noise tells.
+        # All classes have equally many samples, in a random order.
         wanted = torch.randperm(size, generator=draw).to(device) % len(self.labels)
         entering = self._generator_input(wanted, draw)
 
@@ -207,36 +213,37 @@ class Synthesis:
         return (255 * pixels).round().to(torch.uint8)
 
     def _logits(self, network: MultiHeadModel, features: Tensor) -> Tensor:
-        found: Tensor = network.heads[0](features)[:, self.labels]
-        return found
+        logits: Tensor = network.heads[0](features)[:, self.labels]
+        return logits
 
-    # ---- what may be otherwise
+    # ---- the parts that a subclass may change
 
     def _new_generator(self) -> nn.Module:
         params, shape = self.params, self.teacher.input_shape
         return ImageGenerator(params.generator_noise, params.generator_width, shape)
 
     def _generator_input(self, wanted: Tensor, draw: torch.Generator) -> Tensor:
-        """Draw what a batch of classes is made of."""
+        """Draw the generator's input for a batch of classes."""
         shape = len(wanted), self.params.generator_noise
         return torch.randn(shape, generator=draw).to(wanted.device)
 
     def _feature_loss(self, features: Tensor, wanted: Tensor) -> Tensor | float:
-        """Compute what features add to the generator's loss."""
+        """Compute what features add to the generator's loss: here nothing."""
         return 0.0
 
     def _feature_lesson(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor | float]:
-        """Make what features of rows of x add to the student's loss."""
+        """Build the term that features of rows of x add to the student's loss."""
         return lambda features, rows: 0.0
 
 
 class ImageGenerator(nn.Module):
-    """From noise (batch, noise) to pixels (batch, C, H, W), each in (0, 1).
+    """A generator from noise (batch, noise) to pixels (batch, C, H, W), each in (0, 1).
 
     The layers are those of the generator in the code of TARGET and LANDER (that of
-    DAFL, Chen et al., ICCV 2019, https://arxiv.org/abs/1904.01186): a linear layer to a
-    quarter of the image's height and width, two times a doubling with a convolution
-    behind it, and a last convolution to pixels. Here they fit an image of any size.
+    DAFL, Chen et al., ICCV 2019, https://arxiv.org/abs/1904.01186). A linear layer
+    leads to a quarter of the image's height and width. Two doublings, each with a
+    convolution behind it, and a last convolution to pixels follow. Here they fit an
+    image of any size.
     """
 
     def __init__(self, noise: int, width: int, shape: tuple[int, ...]) -> None:
@@ -260,19 +267,19 @@ class ImageGenerator(nn.Module):
 
     @override
     def forward(self, noise: Tensor) -> Tensor:
-        """Make pixels, shape (batch, C, H, W)."""
+        """Generate pixels, shape (batch, C, H, W)."""
         hidden = self.enter(noise).view(-1, *self.start)
         return torch.sigmoid(self.layers(hidden))
 
 
 @contextmanager
 def norm_distances(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Note how far batches lie from the data that batch normalisation has seen.
+    """Record how far batches lie from the data that batch normalisation has seen.
 
     Yin et al., CVPR 2020, https://arxiv.org/abs/1912.08795, equation 4: for each layer
     the Euclidean norm of the difference of means, and of that of variances.
     """
-    found: list[Tensor] = []
+    distances: list[Tensor] = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         assert isinstance(layer, nn.BatchNorm2d)
@@ -280,13 +287,15 @@ def norm_distances(network: nn.Module) -> Iterator[list[Tensor]]:
         assert layer.running_var is not None
         mean = inputs[0].mean((0, 2, 3))
         variance = inputs[0].var((0, 2, 3), correction=0)
-        found.append(torch.linalg.vector_norm(mean - layer.running_mean))
-        found.append(torch.linalg.vector_norm(variance - layer.running_var))
+        distances.append(torch.linalg.vector_norm(mean - layer.running_mean))
+        distances.append(torch.linalg.vector_norm(variance - layer.running_var))
 
-    layers = [one for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+    layers = [
+        module for module in network.modules() if isinstance(module, nn.BatchNorm2d)
+    ]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     try:
-        yield found
+        yield distances
     finally:
         for hook in hooks:
             hook.remove()
@@ -295,13 +304,14 @@ def norm_distances(network: nn.Module) -> Iterator[list[Tensor]]:
 def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
     """Compute the mean divergence over samples, 0 where both choose the same class.
 
-    TARGET's equation of the boundary: the indicator is 1 where the argmax of teacher
-    and student differ. Their code, and LANDER's, has it 1 where they are the same.
+    This is TARGET's equation of the boundary: the indicator is 1 where the argmax of
+    teacher and student differ. In the authors' code, and in LANDER's, it is 1 where
+    they are the same.
     """
     differ = (student.argmax(1) != teacher.argmax(1)).float()
     return (differ * softened_kl(student, teacher, 1.0)).mean()
 
 
 def inputs(model: MultiHeadModel, pixels: Tensor) -> Tensor:
-    """Standardize images as a model takes them, of pixels, uint8, (N, C, H, W)."""
+    """Standardize pixels, uint8, (N, C, H, W), to the inputs of a model."""
     return model.normalisation.standardized(pixels / 255)

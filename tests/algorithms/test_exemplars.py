@@ -107,7 +107,7 @@ def test_bytes_bound_a_number_for_each_class_too():
             MemoryParams,
             {"memory_per_class": 20, "memory_samples": 200},
             "strategy.memory_samples: got 200, expected none beside "
-            "strategy.memory_per_class 20, in whose place it stands where that is 0",
+            "strategy.memory_per_class 20: set one of the two",
         ),
         (
             ReplayParams,

@@ -1,5 +1,7 @@
 """Each of the project's own rules finds what breaks it."""
 
+from pathlib import Path
+
 import pytest
 import rules
 
@@ -41,6 +43,56 @@ def test_a_project_that_keeps_the_rules_breaks_none(project):
     note = "# TODO(#12): later\nfolder = 'runs/home/here'\n"
 
     assert rules.broken(project(clients__ours_py=allowed + note)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "word"),
+    [
+        ('"""Of a client, its side."""\n', 1, "Of"),
+        ('"""A."""\nLIMIT = 3\n"""In seconds."""\n', 3, "In"),
+        ('"""A."""\nLIMIT: int = 3\n"""Where it ends."""\n', 3, "Where"),
+        ('"""A."""\nclass A:\n    """What it keeps."""\n', 3, "What"),
+        ('"""A."""\nclass A:\n    x: int = 1\n    """By name."""\n', 4, "By"),
+        ('"""A."""\ndef f():\n    """With, or without."""\n', 3, "With"),
+        ('"""A."""\nasync def f():\n    """If it may."""\n', 3, "If"),
+        ('"""A."""\ndef f():\n    def g():\n        r"""As f."""\n', 4, "As"),
+    ],
+)
+def test_a_docstring_that_begins_with_a_fragment_is_named(project, code, line, word):
+    assert rules.broken(project(clients__new_py=code)) == [
+        f"clients/new.py:{line}: the docstring begins with {word!r}, expected a verb, "
+        "a noun with its article or a whole sentence"
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '"""Office hours of clients, by whose clock they train."""\n',
+        '"""A."""\nx = 1\n"""The value of x."""\n',
+        '"""A."""\ndef f():\n    """Whether it ends."""\n    x = 1\n    "Of x"\n',
+        '"""A."""\nprint()\n"""Of no assignment."""\n',
+        '""""""\n',
+    ],
+)
+def test_other_strings_are_no_fragments(project, code):
+    tree = rules.Project(project(clients__new_py=code))
+
+    assert list(rules.fragments(tree)) == []
+
+
+def test_places_that_are_not_done_yet_may_have_fragments(project, monkeypatch):
+    monkeypatch.setattr(rules, "NOT_YET", ("clients/old", "clients/new.py"))
+    fragment = '"""Of a client."""\n'
+    root = project(clients__old__a_py=fragment, clients__new_py=fragment)
+
+    assert rules.broken(root) == []
+
+
+def test_every_place_that_is_not_done_yet_exists():
+    root = Path(__file__).parents[2]
+
+    assert [place for place in rules.NOT_YET if not (root / place).exists()] == []
 
 
 @pytest.mark.parametrize(
