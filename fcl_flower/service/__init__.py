@@ -1,1 +1,1 @@
-"""What outlives a run: a federation that goes on with new tasks, and its members."""
+"""A federation that outlives its runs: it goes on with new tasks, and has members."""

@@ -194,7 +194,7 @@ REMAINS = (
     "the accuracies in the record of the run",
     "copies of the folder",
 )
-"""What no server can take back."""
+"""The traces of a client that no server can take back."""
 
 
 class Forgotten(NamedTuple):

@@ -35,7 +35,7 @@ MOST_CLIENTS = 10_000
 
 
 class TaskCounts:
-    """What clients say of their tasks, asked again and again.
+    """The counts of clients' tasks, asked again and again.
 
     Attributes:
         told: by client the time of its last answer, and the samples of each of its
@@ -225,9 +225,7 @@ class Service:
         if planned is None or plan is None:
             return
         record, last = read(self._folder), plan.tasks - 1
-        tested = {
-            c for test in record.tests if test.task == last for c in test.scores
-        }
+        tested = {c for test in record.tests if test.task == last for c in test.scores}
         away = [
             f"{client}:{last}"
             for client in range(plan.clients)

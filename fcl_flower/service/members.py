@@ -1,4 +1,4 @@
-"""Who belongs to a federation, as its server's machine knows it."""
+"""The members of a federation, as its server's machine knows them."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""When a service trains, and what it does or waits for: two files in its folder."""
+"""The policy and the status of a service: two files in its folder."""
 
 import math
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class _File(BaseModel):
 
 
 class ClientTasks(BaseModel):
-    """What a service knows of the tasks of a client.
+    """The tasks of a client, as a service knows them.
 
     Attributes:
         connected: whether it can be asked now.
@@ -61,7 +61,7 @@ class ClientTasks(BaseModel):
 
 
 class Policy(_File):
-    """When a service begins to train.
+    """The rule by which a service begins to train.
 
     Attributes:
         quorum: clients with a new task that are enough: a fraction of those that are
@@ -120,7 +120,7 @@ class Policy(_File):
 
 
 class ServiceStatus(_File):
-    """What a service waits for, or does; times are seconds since 1970.
+    """The status of a service; times are seconds since 1970.
 
     Attributes:
         state: waiting, training, or failed, of which ``sentence`` tells the reason.

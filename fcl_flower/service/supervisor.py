@@ -1,4 +1,4 @@
-"""What keeps a service going: a run without an end, which is begun again if it ends."""
+"""A supervisor keeps a service going: it begins the service's run again if it ends."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ SERVER_APP = "fcl_flower.flower_app.service_app:app"
 RUN_FILE = "service-run.json"
 """Flower's number of the run that a service was last, which may go on without us."""
 FAILURES, WITHIN_SECONDS = 5, 3600.0
-"""So many within so long are too many."""
+"""A service that fails so often within so long is given up."""
 PAUSE_SECONDS, LONGEST_PAUSE = 10.0, 600.0
 
 
