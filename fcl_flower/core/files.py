@@ -83,9 +83,6 @@ def lock_folder(folder: Path, key: str, name: str = LOCK) -> Iterator[None]:
         folder: an existing folder.
         key: the setting that names the folder, for the error's message.
         name: the file that is locked.
-
-    Raises:
-        ConfigError: another process holds the lock.
     """
     path = folder / name
     with contextlib.ExitStack() as stack:
