@@ -64,8 +64,6 @@ class Schedule:
     """The plan of a synchronous run; the only place where rounds become tasks.
 
     Attributes:
-        clients: number of clients.
-        tasks: number of tasks.
         rounds_per_task: rounds of each task that ``rounds_by_task`` does not list.
         fraction: share of the clients that take part in a round, in (0, 1].
         seed: the run's seed; with ``fraction`` it draws the participants of a round.
@@ -108,11 +106,7 @@ class Schedule:
         return sum(listed) + (task + 1 - len(listed)) * self.rounds_per_task
 
     def task(self, server_round: int) -> int:
-        """Find the task of a round; rounds count from 1, as in Flower, tasks from 0.
-
-        Raises:
-            ValueError: the run has no such round.
-        """
+        """Find the task of a round; rounds count from 1, as in Flower, tasks from 0."""
         if not 1 <= server_round <= self.num_rounds:
             raise ValueError(f"round {server_round} outside 1..{self.num_rounds}")
         for task in range(len(self.rounds_by_task)):

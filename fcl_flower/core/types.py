@@ -89,11 +89,7 @@ class SparseArray:
         return flat.reshape(self.shape)
 
     def overwrite(self, dense: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Copy ``dense``, of the same shape, and replace the present entries.
-
-        Raises:
-            WireError: the shapes differ.
-        """
+        """Copy ``dense``, of the same shape, and replace the present entries."""
         if dense.shape != self.shape:
             raise WireError(
                 f"a sparse tensor of shape {self.shape} cannot overwrite"

@@ -78,11 +78,7 @@ def same_tensors(payload: Payload, expected: Payload) -> None:
 
 
 def head_places(group: str, arrays: Arrays, count: int) -> Array:
-    """Read ``classes`` of a group: ascending places in a head of ``count`` classes.
-
-    Raises:
-        WireError: the tensor is missing, or holds anything else.
-    """
+    """Read ``classes`` of a group: ascending places in a head of ``count`` classes."""
     spec = specs(arrays).get("classes")
     if (
         spec is None

@@ -62,9 +62,6 @@ def from_arrays(
         y_test: test labels.
         class_names: name of each label; empty names the labels by their numbers.
         name: name of the data set.
-
-    Raises:
-        ConfigError: the arrays do not fit together, or have other shapes or values.
     """
     inputs = (x_train, y_train, x_test, y_test)
     arrays = dict(zip(ARRAYS, map(np.array, inputs), strict=True))

@@ -45,9 +45,6 @@ def load_hub(name: str, path: str) -> Dataset:
       of CIFAR-100. Texts may instead have a column ``label`` of texts or whole numbers,
       whose sorted values are the classes.
     - Test split: the first of ``test``, ``validation`` and ``valid`` that exists.
-
-    Raises:
-        ConfigError: the data set cannot be reached, or lacks such columns or splits.
     """
     try:
         from flwr_datasets import FederatedDataset

@@ -113,9 +113,6 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
               behind it.
         data_root: folder of the files; it need not exist for data sets that are no
             files.
-
-    Raises:
-        ConfigError: there is no such data set, or it cannot be read.
     """
     if (whole := variant_of(name)) is not None:
         return derive_dataset(name, load_dataset(whole, data_root))

@@ -30,9 +30,6 @@ def read_rows(
     Other files have a JSON object on each line, and gzip if the name ends in ``.gz``.
     Empty lines do not count. All are UTF-8, with or without a byte order mark. ``form``
     stands for the ending of a file that has none.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no row.
     """
     if (form or path.suffix) == ".csv":
         rows, expected = _csv_rows(path, keys), "comma-separated values in UTF-8"

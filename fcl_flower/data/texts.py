@@ -65,9 +65,6 @@ def label_numbers(
         labels: each label with its place, such as its line.
         class_names: names of the classes.
         where: beginning of an error, before the place.
-
-    Raises:
-        ConfigError: a label is no class name.
     """
     indices = {name: index for index, name in enumerate(class_names)}
     numbers = []

@@ -23,11 +23,7 @@ Vectors: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
 
 def find_vectors(file: str, data_root: Path) -> Path:
-    """Find a file at its path, in ``data_root``, or in its folder ``wordvectors``.
-
-    Raises:
-        ConfigError: none of these files exists.
-    """
+    """Find a file at its path, in ``data_root``, or in its folder ``wordvectors``."""
     # Joining a folder and an absolute path gives the absolute path.
     paths = [
         folder / Path(file).expanduser()

@@ -103,9 +103,6 @@ class Transformer(nn.Module):
             last: number of the last blocks that are computed in each pass, 0 for all.
                 The input of the first of them is a fixed function of the sample.
             encoder: name of the encoder, for errors.
-
-        Raises:
-            ConfigError: the encoder has fewer blocks.
         """
         count = len(self.blocks)
         if last > count:

@@ -130,9 +130,6 @@ def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
     """Read a task; later calls return the same object until a file of it changes.
 
     The task's number and the seed decide which samples are held out.
-
-    Raises:
-        ConfigError: the task does not fit ``spec``, or cannot be read.
     """
     paths = [path for path in (files.train, files.valid, files.test) if path]
     stamps = tuple(stamp for path in paths for stamp in _stamps(path))
@@ -289,9 +286,6 @@ class LocalData(ClientData):
             words: for texts the file of word vectors, or the tokenizer of a model that
                 needs no vectors.
             marked: whether only marked tasks count, as in `find_tasks`.
-
-        Raises:
-            ConfigError: the folder has fewer tasks, or cannot be read.
         """
         self._spec, self._words = spec, words
         with _hide_details("data-path: the client's folder"):

@@ -163,11 +163,7 @@ def check_columns(
 def read_samples(
     path: Path, dataset_type: type[Dataset], input_shape: tuple[int, ...]
 ) -> FileSamples:
-    """Read the samples of a file, or of a folder of images.
-
-    Raises:
-        ConfigError: the file cannot be read, or does not suit the model.
-    """
+    """Read the samples of a file, or of a folder of images."""
     if not path.exists():
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
     end = ending(path)
@@ -376,9 +372,6 @@ def read_raw(
         columns: columns that a table has to have; empty takes the file's columns in its
             order.
         form: ending of a file that has none.
-
-    Raises:
-        ConfigError: the file cannot be read, or does not suit the model.
     """
     if not (form or path.exists()):
         raise ConfigError(f"{path} is missing, expected a file, or a folder of images")

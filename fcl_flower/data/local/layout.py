@@ -63,9 +63,6 @@ def find_tasks(
         most: largest number of tasks to look into; None for all. Flaws of later tasks
             do no harm yet.
         marked: whether a task's folder counts only when it holds a file `DONE`.
-
-    Raises:
-        ConfigError: the folder, or a task in it, cannot be read.
     """
     try:
         names = [path.name for path in visible(folder)]

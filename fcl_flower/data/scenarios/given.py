@@ -196,9 +196,6 @@ def from_avalanche(benchmark: Benchmark, name: str = "avalanche") -> GivenTasks:
         benchmark: benchmark whose samples have one shape: PIL images, image tensors
             (C, H, W), time series (channels, steps), or rows of a table (columns,).
         name: name of the data set.
-
-    Raises:
-        ConfigError: the experiences do not fit together, or have other samples.
     """
     train = _read(benchmark.train_stream, f"{name}: train")
     test = _read(benchmark.test_stream, f"{name}: test")

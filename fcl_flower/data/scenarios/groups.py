@@ -260,11 +260,7 @@ SplitRule = Annotated[str, AfterValidator(_known)]
 
 
 def dirichlet_beta(rule: str) -> float:
-    """Parse BETA of a rule ``dirichlet:BETA``.
-
-    Raises:
-        ValueError: the rule has another form; the message says what was expected.
-    """
+    """Parse BETA of a rule ``dirichlet:BETA``."""
     name, _, number = rule.partition(":")
     try:
         beta = float(number)

@@ -383,9 +383,6 @@ def merged_labels(
     Returns:
         each merged (dataset, label id) pair to the pair of the first data set of the
         group that has a class of this name.
-
-    Raises:
-        ConfigError: a name is no data set of the run, or a group merges no class.
     """
     # A held-out variant counts under the name of the data set that it is made of.
     by_name = {source.name.removeprefix(HELD_OUT): source for source in sources}

@@ -185,10 +185,6 @@ def draw_scenario(
         public_fraction: share of each class's training samples that the server gets,
             in [0, 1), for ``class-incremental``.
         public_dataset: data set that the server has instead; empty for none.
-
-    Raises:
-        ConfigError: a value is out of range, or does not suit the scenario.
-        ContractError: ``params`` has the wrong type.
     """
     entry = scenario_entry(name)
     params = entry.params() if params is None else params
