@@ -334,14 +334,15 @@ class SumsUpdates(ABC):
         """
 
 
-def adds_up(strategy: ServerStrategy[Any]) -> bool:
+def adds_up(strategy: ServerStrategy[Any] | type[ServerStrategy[Any]]) -> bool:
     """Tell whether the state follows from the sum of all updates so far.
 
     Their order and how often one comes are then nothing to it. It needs no rounds, an
     old update is as good as a new one, and the strategy alone says how large one may
     be.
     """
-    return isinstance(strategy, SumsUpdates) and not strategy.weighs_examples
+    kind = strategy if isinstance(strategy, type) else type(strategy)
+    return issubclass(kind, SumsUpdates) and not kind.weighs_examples
 
 
 # ---- the client side

@@ -72,7 +72,7 @@ def _flag(name: str) -> click.Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """Whether a page shows what goes on.
+    """Options of the page that shows what goes on.
 
     Options:
         live: Serve the page of what goes on, on this machine alone.
@@ -92,7 +92,7 @@ class Live:
 
 @dataclass(frozen=True, kw_only=True)
 class Place(Live):
-    """Where a run goes on this machine.
+    """Options of where a run goes on this machine.
 
     Options:
         data: Local data: a client's folder; repeatable, one for each client.
@@ -127,7 +127,7 @@ class Place(Live):
 
 @dataclass(frozen=True, kw_only=True)
 class Places(Place):
-    """Where several runs go on this machine.
+    """Options of where several runs go on this machine.
 
     Options:
         jobs: Runs at the same time, a process each; --backend in-process only.
