@@ -400,14 +400,15 @@ class SumsUpdates(ABC):
         """
 
 
-def adds_up(strategy: ServerStrategy[Any]) -> bool:
+def adds_up(strategy: ServerStrategy[Any] | type[ServerStrategy[Any]]) -> bool:
     """Tell whether the server state follows from the sum of all updates so far.
 
     The order of the updates does not matter then, and a client's number of updates does
     not either. Such a strategy needs no rounds, and an old update is as good as a new
     one. The strategy alone limits the size of an update.
     """
-    return isinstance(strategy, SumsUpdates) and not strategy.weighs_examples
+    kind = strategy if isinstance(strategy, type) else type(strategy)
+    return issubclass(kind, SumsUpdates) and not kind.weighs_examples
 
 
 # ---- the client side

@@ -72,7 +72,7 @@ def _flag(name: str) -> click.Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a run goes on this machine.
+    """Options of where a run goes on this machine.
 
     Options:
         data: Local data: a client's folder; repeatable, one for each client.
@@ -107,7 +107,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Places(Place):
-    """Where several runs go on this machine.
+    """Options of where several runs go on this machine.
 
     Options:
         jobs: Runs at the same time, a process each; --backend in-process only.

@@ -9,7 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, SumsUpdates
+from fcl_flower.algorithms.base import (
+    ServerQueries,
+    ServerStrategy,
+    SumsUpdates,
+    adds_up,
+)
 from fcl_flower.config.run_config import LEAST_SUMMANDS, MOST_LOST, RunConfig, Wrong
 from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import model_entry
@@ -73,15 +78,11 @@ def _refuse_first(found: Iterable[Wrong]) -> None:
 
 
 class Need(NamedTuple):
-    """What a method must declare, or some settings keep their defaults."""
+    """A need of some settings: what a method declares, or they keep their defaults."""
 
     keys: str
     met: Callable[[Entries], bool]
     why: str
-
-
-def _adds_up(server: type[ServerStrategy[Any]]) -> bool:
-    return issubclass(server, SumsUpdates) and not server.weighs_examples
 
 
 NEEDS = (
@@ -129,7 +130,7 @@ NEEDS = (
     ),
     Need(
         "asynchronous.enabled",
-        lambda run: bool(run.server.kinds("mean")) or _adds_up(run.server),
+        lambda run: bool(run.server.kinds("mean")) or adds_up(run.server),
         "which looks at all updates of a round together",
     ),
     Need(
@@ -139,7 +140,7 @@ NEEDS = (
     ),
     Need(
         "federation.weighting",
-        lambda run: not _adds_up(run.server),
+        lambda run: not adds_up(run.server),
         "whose sums count samples",
     ),
 )
@@ -168,7 +169,7 @@ def attack(run: Entries) -> Iterator[Wrong]:
     averages, why = bool(server.kinds("mean") or server.robust_aggregation), ""
     if kind == "adapters" and not server.kinds("shared"):
         why = f"another for {name}, whose clients receive no others' adapters"
-    elif kind in ON_MODELS and _adds_up(server):
+    elif kind in ON_MODELS and adds_up(server):
         why = f"label-flip for {name}, whose clients send sums, no model"
     elif kind in ON_MODELS and server.kinds("shared") and not averages:
         why = f"label-flip or adapters for {name}, whose clients average no models"

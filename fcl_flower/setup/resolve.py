@@ -206,9 +206,8 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
         ("scenario.clients", config.scenario.clients, len(folders)),
     ):
         if value not in ("", 0, wanted):
-            raise config_error(
-                key, value, f"{wanted!r} with {len(folders)} folders of data"
-            )
+            expected = f"{wanted!r} with {len(folders)} folders of data"
+            raise config_error(key, value, expected)
     proposed = propose(folders, config)
     values = config.flat()
     open_keys = {k: v for k, v in proposed.items() if values[k] == DEFAULTS[k]}
@@ -217,9 +216,7 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
     )
 
 
-def propose(
-    folders: Sequence[Path], config: RunConfig | None = None
-) -> dict[str, Scalar]:
+def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
     """Propose settings by ``section.key`` that suit local data.
 
     There is a folder for each client. A model that ``config`` names is kept.
@@ -232,14 +229,13 @@ def propose(
         tasks.append(found)
     first = tasks[0][0].train
     kind = _kind(first)
-    given = config.model.name if config is not None else ""
-    name = given or _of_strategy(kind, config) or _for_files(kind, first)
-    entry = model_entry(name)
+    method = algorithm(config.strategy.name)
+    name = config.model.name or _own_model(method, kind.modality)
+    name = name or _for_files(kind, first)
     names = columns_of(first) if kind is TabularDataset else ()
     columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
-    shape = (columns,) if columns else entry.input_shape
-    merged = config is not None and config.data.labels == "merge"
-    classes = 0
+    shape = (columns,) if columns else model_entry(name).input_shape
+    merged, classes = config.data.labels == "merge", 0
     for task in chain.from_iterable(tasks):
         if kind is TabularDataset:
             where = str(task.train)
@@ -254,10 +250,9 @@ def propose(
         settings["model.num_features"] = columns
     # A name with a comma in it cannot be listed.
     listed = not any("," in name or name != name.strip() for name in names)
-    wanted = 0 if config is None else config.model.num_features
-    if names and listed and wanted in (0, columns):
+    if names and listed and config.model.num_features in (0, columns):
         settings["data.columns"] = ",".join(names)
-    if config is None or config.model.head != "single":
+    if config.model.head != "single":
         settings["scenario.classes_per_task"] = max(2, classes)
     return settings
 
@@ -291,11 +286,6 @@ def _for_files(kind: type[Dataset], path: Path) -> str:
         expected += ", since none of ours takes them"
         raise config_error("model.name", "", expected)
     return fitting[0]
-
-
-def _of_strategy(kind: type[Dataset], config: RunConfig | None) -> str:
-    method = None if config is None else algorithm(config.strategy.name)
-    return "" if method is None else _own_model(method, kind.modality)
 
 
 def _columns(path: Path) -> int:

@@ -65,7 +65,7 @@ def test_the_settings_are_read_off_the_files(tmp_path, write, model, classes, co
         expected["model.num_features"] = columns
     if columns == 3:  # the table, whose columns have names
         expected["data.columns"] = "x,y,z"
-    assert propose([client(tmp_path / "a", write)]) == expected
+    assert propose([client(tmp_path / "a", write)], RunConfig()) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_strategy_that_is_for_one_network_gets_it(tmp_path, strategy, write, m
 def test_all_clients_have_the_tasks_and_the_classes_fit_all(tmp_path):
     first = client(tmp_path / "a", table("a", "b"), table("c", "d", "e"), table("f"))
     second = client(tmp_path / "b", table("a", "b", "c", "d"), table("g"))
-    found = propose([first, second])
+    found = propose([first, second], RunConfig())
     assert found["scenario.tasks"] == 2
     assert found["scenario.classes_per_task"] == 4
 
@@ -103,7 +103,7 @@ def test_columns_that_cannot_be_listed_are_left_out(tmp_path):
     def write(task):
         (task / "train.csv").write_text('"a,b",c,label\n1,2,x\n3,4,y\n')
 
-    found = propose([client(tmp_path / "a", write)])
+    found = propose([client(tmp_path / "a", write)], RunConfig())
     assert found["model.num_features"] == 2
     assert "data.columns" not in found
 
@@ -118,7 +118,7 @@ def test_the_columns_say_how_many_numbers_a_sample_has():
 
 
 def test_a_task_of_one_class_has_a_head_of_two(tmp_path):
-    found = propose([client(tmp_path / "a", table("a"))])
+    found = propose([client(tmp_path / "a", table("a"))], RunConfig())
     assert found["scenario.classes_per_task"] == 2
 
 
