@@ -25,7 +25,7 @@ from fcl_flower.training.tensors import dense, snapshot
 
 _SCALING = 10.0
 _Change: TypeAlias = Callable[[Array, Array], Array]
-"""Of the values of a tensor, and of where they started, to those that are sent."""
+"""A function of a tensor's values, and of its start, that returns what is sent."""
 
 
 def turned(payload: Payload, starts: Payload, factor: float) -> Payload:
@@ -128,7 +128,7 @@ def overlaid(kept: Payload, received: Payload) -> Payload:
 
 
 class HostileTraining:
-    """What `ClientLearner.train` does, by a client with other ends.
+    """Train as `ClientLearner.train` does, for a client with other ends.
 
     - ``sign-flip``: the change of the model the other way round, with the largest
       number of examples that is let through.

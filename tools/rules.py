@@ -25,25 +25,6 @@ FRAGMENT = re.compile(
     r"|What|When|Where|Which|Who|Whose|Why|With|Without)\b"
 )
 """The words that begin no docstring: with them it is no sentence and no noun."""
-NOT_YET = (
-    "fcl_flower/aggregation",
-    "fcl_flower/attacks.py",
-    "fcl_flower/cli",
-    "fcl_flower/config",
-    "fcl_flower/core",
-    "fcl_flower/data",
-    "fcl_flower/deploy",
-    "fcl_flower/exports",
-    "fcl_flower/flower_app",
-    "fcl_flower/models",
-    "fcl_flower/privacy",
-    "fcl_flower/results",
-    "fcl_flower/rounds",
-    "fcl_flower/setup",
-    "fcl_flower/simulation",
-    "fcl_flower/training",
-)
-"""The files and folders whose docstrings may still begin with fragments."""
 
 
 class Project:
@@ -109,8 +90,6 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
 def fragments(project: Project) -> Iterator[str]:
     """Find docstrings that begin with a preposition or a relative word."""
     for path, tree in project.trees.items():
-        if any(path.is_relative_to(project.root / place) for place in NOT_YET):
-            continue
         for text in docstrings(tree):
             if first := FRAGMENT.match(str(text.value)):
                 yield (

@@ -1,4 +1,4 @@
-"""What the command line gives, made into a configuration."""
+"""Options of the command line, made into a configuration."""
 
 import re
 import tomllib

@@ -18,10 +18,10 @@ from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 P = TypeVar("P", bound=BaseModel)
 
 Scalar: TypeAlias = bool | int | float | str
-"""What a setting's value is; Flower's run configuration knows nothing else."""
+"""The types of a setting's value; Flower's run configuration knows no others."""
 
 _PYDANTIC = re.compile(r"^\w+ should (be|have) | after validation, not \d+$")
-"""What its messages have around what is expected."""
+"""The words of its messages around an expected value."""
 
 
 def toml(value: Scalar) -> str:
@@ -151,7 +151,7 @@ class Params(Frozen):
 
 
 _SIGNS = {"Ge": ">=", "Gt": ">", "Le": "<=", "Lt": "<"}
-"""What stands for the bounds that pydantic keeps as metadata, by their class."""
+"""The signs of the bounds that pydantic keeps as metadata, by their class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class NamedSection(Frozen):
 
 
 class StrategySection(NamedSection):
-    """Which algorithm runs."""
+    """The algorithm that runs."""
 
     name: str = "fedweit"
     """Name of the algorithm (fcl list)."""
@@ -83,10 +83,10 @@ class StrategySection(NamedSection):
 
 
 class ScenarioSection(NamedSection):
-    """Who learns what in which order."""
+    """The clients, their tasks, and the order of the tasks."""
 
     name: str = ""
-    """How tasks are made and shared out, by default as suits the data (fcl list)."""
+    """The way in which tasks are made, by default as suits the data (fcl list)."""
     clients: int = Field(0, ge=0)
     """Number of clients; 0 for as many as there are nodes, or for what suits."""
     tasks: int = Field(4, ge=1)
@@ -126,7 +126,7 @@ class ScenarioSection(NamedSection):
 
 
 class DataSection(Frozen):
-    """What is learned from."""
+    """The data that are learned."""
 
     datasets: str = ""
     """Names of data sets, separated by commas; empty for what suits the strategy."""
@@ -151,10 +151,10 @@ class DataSection(Frozen):
     public_path: str = ""
     """File of labelled samples on the server, or folder of images, with local data."""
     normalise: str = "model"
-    """By what pixels between 0 and 1 are standardized: model for the mean and deviation
-    that a pre-trained network says, and fixed for all others; fixed for (x - 0.5) /
-    0.25; data for those of the clients' first training samples; or both as numbers,
-    one or one a channel, such as '0.5,0.5,0.4/0.25'."""
+    """The numbers by which pixels in [0, 1] are standardized: model for the mean and
+    deviation that a pre-trained network says, and fixed for all others; fixed for (x -
+    0.5) / 0.25; data for those of the clients' first training samples; or both as
+    numbers, one or one a channel, such as '0.5,0.5,0.4/0.25'."""
 
     @property
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -208,8 +208,8 @@ class ModelSection(NamedSection):
     """Let a single head predict no labels but those of the client's own samples of the
     test's task, or of the hidden concept; training is as without."""
     mask_loss: bool = False
-    """With mask_logits: losses too know no labels but those of the client's samples
-    (restricted softmax; FedRS, Li and Zhan, KDD 2021, with alpha = 0)."""
+    """Together with mask_logits: losses know no labels but those of the client's
+    samples (restricted softmax; FedRS, Li and Zhan, KDD 2021, with alpha = 0)."""
     num_features: int = Field(0, ge=0)
     """Numbers in a sample of tabular data; 0 for those of the data set. With local
     texts: numbers in a word vector."""
@@ -228,17 +228,18 @@ class TrainingSection(Frozen):
     """Learning-rate patience: epochs without improvement before the rate is divided by
     three; 0 for a constant rate, or that of lr_schedule."""
     lr_schedule: Literal["", "cosine", "step"] = ""
-    """How the learning rate falls over all epochs of each task, of the whole run where
-    concepts are hidden: cosine, from the start to 0; or in steps; empty for neither."""
+    """The fall of the learning rate over all epochs of each task, of the whole run
+    where concepts are hidden: cosine, from the start to 0; or in steps; empty for
+    neither."""
     lr_steps: str = ""
-    """With lr_schedule step: fractions of a task after which the rate is multiplied by
+    """Fractions of a task, with lr_schedule step, after which the rate is multiplied by
     lr_factor, such as '0.7,0.9'."""
     lr_factor: float = Field(0.1, gt=0, lt=1)
-    """What the rate is multiplied by at each of lr_steps."""
+    """The factor of the rate at each of lr_steps."""
     early_stopping_patience: int = Field(0, ge=0)
     """Epochs without improvement that end a round's training early; 0 for never."""
     optimizer: Literal["adam", "sgd"] = "adam"
-    """By what a training step is taken; sgd needs a learning rate."""
+    """The optimizer of a training step; sgd needs a learning rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of sgd; kept between the rounds of a task."""
     nesterov: bool = False
@@ -246,7 +247,7 @@ class TrainingSection(Frozen):
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay: how many times a parameter is added to its own gradient."""
     balance: Literal["none", "weights", "batches"] = "none"
-    """What is done about classes of different sizes: weights for the loss, by inverse
+    """The remedy for classes of different sizes: weights for the loss, by inverse
     class frequency; or batches with as many samples of each class."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 for mixed precision in training steps; parameters, updates and tests are
@@ -311,7 +312,7 @@ class FederationSection(Frozen):
     """Usable updates that a round needs; 0 for half of its participants, or for those
     of the quorum where they are fewer."""
     max_attempts: int = Field(3, ge=1)
-    """How often a round with too few updates is tried, or a failing client asked."""
+    """The most attempts at a round with too few updates, or at a failing client."""
     timeout: float = Field(3600.0, gt=0)
     """Seconds to wait for a round's replies, or for clients to connect."""
     grace: float = Field(60.0, ge=0)
@@ -321,13 +322,13 @@ class FederationSection(Frozen):
     """Fraction of the clients asked whose replies are enough to close a round; 1 for
     all. A client that is late again and again is asked less often."""
     deadline_factor: float = Field(0.0, ge=0)
-    """How long a round with its quorum waits for the others, in times that the quorum
+    """The wait of a round with its quorum for the others, in times that the quorum
     took; 0 for not at all."""
     max_update_norm: float = Field(1000.0, ge=0)
     """Largest norm of an update, as a multiple of the norm of the server's weights; 0
     for any."""
     aggregation: Rule = "mean"
-    """How a strategy combines what clients sent: their mean; the median or trimmed-mean
+    """The rule by which updates are combined: their mean; the median or trimmed-mean
     of each number; the geometric-median of whole updates; or the mean of those that
     krum selects."""
     hostile_fraction: float = Field(0.2, gt=0, lt=0.5)
@@ -337,25 +338,25 @@ class FederationSection(Frozen):
     """Largest norm of an update's change, as a multiple of the median norm of the
     round's changes; 0 for any."""
     weighting: Weighting = "examples"
-    """By how many examples it says it has a client counts; or all alike that have
-    any."""
+    """The weight of a client: the examples that it claims, or the same for all that
+    have any."""
     examples_limit: float = Field(0.0, ge=0)
     """Most examples that a client counts by, as a multiple of the round's median; of
     sums, that a task counts by, as a multiple of all tasks'; at least 1, or 0 for
     any."""
     attack: Attack = ""
-    """What hostile clients do, in a simulation in one process: turn their change round
-    and claim examples (sign-flip), send noise, turn it round ten times as long
+    """The attack of hostile clients, in a simulation in one process: turn the change
+    round and claim examples (sign-flip), send noise, turn it round ten times as long
     (scaling), learn wrong labels (label-flip), claim examples (counts) or send noise
     for adapters; empty for nothing."""
     attackers: int = Field(0, ge=0)
-    """How many clients are hostile: the last ones."""
+    """The number of hostile clients: the last ones."""
     wire_dtype: Literal["float32", "float16", "bfloat16", "int8", "int4", "ternary"] = (
         "float32"
     )
-    """How float32 tensors travel. By 255, 15 or 3 levels (int8, int4, ternary): models
-    as the difference to what the other side has, adapters and finished networks as they
-    are, and the rest exactly (docs/explain/wire.md)."""
+    """The precision of float32 tensors on the wire. By 255, 15 or 3 levels (int8, int4,
+    ternary): models as the difference to what the other side has, adapters and finished
+    networks as they are, and the rest exactly (docs/explain/wire.md)."""
     error_feedback: bool = True
     """Add what rounding to levels takes from a difference to the next one; without it
     differences are rounded at random."""
@@ -395,7 +396,7 @@ class AsynchronousSection(Frozen):
     enabled: bool = False
     """Every client goes through its tasks at its own pace."""
     mixing: float = Field(0.6, gt=0, le=1)
-    """How far an update moves the server's model, if it is not stale."""
+    """The weight of an update in the server's model, if it is not stale."""
     staleness_exponent: float = Field(0.5, ge=0)
     """Exponent by which stale updates count less; 0 for not at all."""
     simulated_durations: str = ""
@@ -415,15 +416,15 @@ class RunSection(Frozen):
     seed: int = Field(0, ge=0)
     """Seed of all random number generators."""
     title: str = ""
-    """What tables call the run; empty for the strategy's name."""
+    """The name of the run in tables; empty for the strategy's name."""
     id: str = ""
-    """Under which clients keep the state of this run; empty for its number."""
+    """The name under which clients keep the state of this run; empty for its number."""
     output: str = ""
     """Folder for the results; empty for a new one under runs/."""
     resume: bool = False
     """Resume the run in the output folder, after its last finished round."""
     client_state: str = "context"
-    """Where clients keep their state: context (in memory), or a folder."""
+    """The place of clients' states: context (in memory), or a folder."""
     keep_clients: Literal["auto", "true", "false"] = "auto"
     """Keep the clients' states in the folder of a simulation that is over, with which
     fcl predict and fcl export-model work; auto: at most 256 MB, and none in a study."""
@@ -434,8 +435,8 @@ class RunSection(Frozen):
     """Port of the server's own machine, 127.0.0.1, at which Prometheus finds /metrics
     while the run goes on; 0 for none."""
     track: str = ""
-    """Who else gets the run's numbers as it goes on: tensorboard, mlflow, wandb or the
-    tracker of another package, separated by commas; empty for nobody."""
+    """Trackers that get the run's numbers as it goes on: tensorboard, mlflow, wandb or
+    the tracker of another package, separated by commas; empty for nobody."""
 
     @field_validator("keep_clients", mode="before")
     @classmethod
@@ -484,8 +485,8 @@ class PrivacySection(Frozen):
     epsilon: float = Field(0.0, ge=0)
     """Privacy budget: the epsilon that no client's data may exceed; 0 for any."""
     observer: Literal["server", "clients"] = "server"
-    """From whom a client is hidden within the budget: the server, which sees each
-    update, or other clients, who see means of updates."""
+    """The observer from whom a client is hidden within the budget: the server, which
+    sees each update, or other clients, who see means of updates."""
     scores: bool = True
     """Ask clients for accuracies on their test data: exact numbers, which epsilon does
     not cover."""

@@ -1,4 +1,4 @@
-"""What a node has of a run: the run's specification, and the node's own settings."""
+"""A run as a node has it: its specification, and the node's own settings."""
 
 from collections.abc import Mapping
 from typing import Final, Self

@@ -40,7 +40,7 @@ class Client(NamedTuple):
     started: Sequence[str]
     """The same in a program of ours."""
     refusal: str
-    """Why a server would not let it in."""
+    """The reason for which a server would not let it in."""
     log_file: str
     """File for all lines, too; empty for none."""
 

@@ -1,4 +1,4 @@
-"""Why a server cannot be used from this machine, and what to do about it."""
+"""The reasons why a server cannot be used from here, and their remedies."""
 
 import base64
 import datetime

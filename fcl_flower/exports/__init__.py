@@ -1,1 +1,1 @@
-"""What others take from a finished run: sheets, tables, figures, networks."""
+"""Exports of a finished run: sheets, tables, figures, networks."""

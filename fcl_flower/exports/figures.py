@@ -22,9 +22,9 @@ from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.page import STYLE
 
 WIDTH = 6.4
-"""Of a figure, in inches: about that of a page's text."""
+"""The width of a figure, in inches: about that of a page's text."""
 PIXELS = 100
-"""Of the page's charts that become an inch of a figure's height."""
+"""The pixels of the page's charts that become an inch of a figure's height."""
 LOOK = {
     "font.size": 9,
     "axes.spines.top": False,

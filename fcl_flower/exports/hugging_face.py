@@ -19,7 +19,7 @@ _MODALITIES = {
     "AutoModelForSequenceClassification": True,
     "AutoModelForImageClassification": False,
 }
-"""What opens the folder, and whether it is for encoders of texts."""
+"""The class that opens the folder, and whether it is for encoders of texts."""
 
 
 def write_transformers(found: Exported, folder: Path) -> None:

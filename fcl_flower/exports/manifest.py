@@ -1,4 +1,4 @@
-"""What an exported network is: for programs as JSON, for people as a model card."""
+"""The description of an exported network: JSON for programs, a card for people."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from fcl_flower.exports.networks import Exported
 from fcl_flower.models.pretrained import EncoderParams
 
 FORMAT: Final = 1
-"""Of the manifest."""
+"""The format of the manifest."""
 INPUT, OUTPUT = "input", "logits"
 _PACKAGES = ("numpy", "torch", "onnx", "onnxscript", "safetensors", "transformers")
 

@@ -1,4 +1,4 @@
-"""What a model predicts a task with, as one module: raw samples in, logits out."""
+"""The network that predicts a task, as one module: raw samples in, logits out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ class Exported:
 
     @property
     def sizes(self) -> tuple[dict[int, Any]]:
-        """Which sizes of the input are open: of the batch, and of a text's tokens."""
+        """The open sizes of the input: of the batch, and of a text's tokens."""
         free = {0: torch.export.Dim("batch")}
         if self.model.run.spec.modality == "text":
             params = self.model.run.model_params

@@ -53,7 +53,7 @@ METHOD_COLUMNS = (
 )
 
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
-"""What is measured once with each method: a seed, or a seed's client."""
+"""The unit that is measured once with each method: a seed, or a seed's client."""
 
 
 class Sheet(NamedTuple):

@@ -1,1 +1,1 @@
-"""What a run leaves: metrics, records, tables, reports."""
+"""Results of a run: metrics, records, tables, reports."""

@@ -1,4 +1,4 @@
-"""Under which versions, when and on what a run was made, and the memory it took."""
+"""The versions, the time and the machine of a run, and the memory that it took."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ import fcl_flower
 from fcl_flower.results.events import Environment
 
 _RESET = "5"
-"""What, written to ``clear_refs``, makes Linux forget a process's peak (man 5 proc)."""
+"""The text that makes Linux forget a peak, written to ``clear_refs`` (man 5 proc)."""
 
 
 def current_environment() -> Environment:

@@ -1,4 +1,4 @@
-"""What is recorded of a run: its events, and what its documented files hold."""
+"""Events of a run, and the contents of its documented files."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -84,7 +84,7 @@ class ScenarioInfo(_Noted):
 
 
 class Hidden(_Noted):
-    """How clients get data of hidden concepts (`data.scenarios.concept_stream`)."""
+    """The order in which clients get hidden concepts (`scenarios.concept_stream`)."""
 
     window: int
     mean_duration: Count
@@ -92,7 +92,7 @@ class Hidden(_Noted):
 
 
 class Environment(_Noted):
-    """When (ISO 8601), under which versions and on what a run was made."""
+    """The time (ISO 8601), the versions and the machine of a run."""
 
     date: str | None = None
     versions: dict[str, str | None] = {}
@@ -108,7 +108,7 @@ class Environment(_Noted):
 
 
 class About(_Noted):
-    """What a run is, as known before its first round, or before it was extended.
+    """A run as it is known before its first round, or before it was extended.
 
     Attributes:
         rounds: of each task that ``rounds_by_task`` does not list.
@@ -174,7 +174,7 @@ class BytesByKind(_Noted):
 
 
 class ClassResult(_Noted):
-    """How well a class is known, over all clients; precision None: never answered."""
+    """Scores of a class over all clients; a precision of None: never answered."""
 
     name: str
     tested: Annotated[int, Field(ge=1)]
@@ -184,7 +184,7 @@ class ClassResult(_Noted):
 
 
 class Discovery(_Noted):
-    """How well the server separates hidden concepts (Jiang et al., 2025).
+    """The server's separation of hidden concepts (Jiang et al., 2025).
 
     Of the adjusted Rand index against the concepts the mean over rounds, the least, and
     the fraction of rounds in which it is 1; the fraction of the updates that went into
@@ -199,7 +199,7 @@ class Discovery(_Noted):
 
 
 class Privacy(_Noted):
-    """What differential privacy hides, and what it has cost."""
+    """The unit that differential privacy hides, and the cost so far."""
 
     unit: str
     noise_multiplier: Annotated[float, Field(ge=0)]
@@ -406,7 +406,7 @@ EVENTS: dict[str, type[Event]] = {
     "evaluated before aggregation": EvaluatedBefore,
     "finished": Finished,
 }
-"""By their names in the journal."""
+"""The events by their names in the journal."""
 
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 

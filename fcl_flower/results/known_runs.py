@@ -17,11 +17,11 @@ from urllib.parse import quote, unquote
 from fcl_flower.core.files import make_private_folder, opener, take
 
 FOLDER = "runs"
-"""Of the folder of a server's state."""
+"""The folder within that of a server's state."""
 
 
 class Standing(StrEnum):
-    """How a run stands."""
+    """The standing of a run."""
 
     GOES_ON = "goes on"
     FINISHED = "finished"

@@ -55,7 +55,7 @@ MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """That a client was late since its last update that was used.
+    """The lateness of a client since its last update that was used.
 
     In which round it was last, how many times in a row (rounds in which it was not
     asked do not count), and at which simulated time it is ready for another, 0 without
@@ -69,7 +69,7 @@ class Lateness:
 
 @dataclass(slots=True, eq=False)
 class Accuracies:
-    """What evaluations of one kind add up to.
+    """The sum of all evaluations of one kind.
 
     Attributes:
         matrix: ``a`` of `measures`, shape (clients, tasks, tasks).
@@ -99,7 +99,7 @@ class Accuracies:
 
 
 class Record:
-    """What all events of a run so far add up to.
+    """The sum of all events of a run so far.
 
     Attributes:
         rounds: the finished ones, as ``rounds.jsonl`` has them.
@@ -167,7 +167,7 @@ class Record:
 
     @property
     def about(self) -> About:
-        """What the run is."""
+        """The description of the run."""
         return self.begun.about
 
     @property

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fcl_flower.config.run_config import RunConfig
-from fcl_flower.config.run_config import PrivacySection
+from fcl_flower.config.run_config import PrivacySection, RunConfig
 from fcl_flower.core.diagnostics import Clustering, Points
 from fcl_flower.core.errors import DIVERGED
 from fcl_flower.core.files import replace_file
@@ -40,9 +39,9 @@ from fcl_flower.results.files import write_json
 from fcl_flower.results.record import Record, summarize
 
 COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
-"""Of ``accuracy.csv``."""
+"""The columns of ``accuracy.csv``."""
 PROGRESS_SECONDS = 0.2
-"""Between two writings of ``progress.json`` in the midst of a round."""
+"""Seconds between two writings of ``progress.json`` within a round."""
 RECENT = 10
 """Rounds whose mean duration foretells that of the others."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE_HEIGHT = 700
-"""Of a page that is shown in a notebook, in pixels."""
+"""The height of a page in a notebook, in pixels."""
 
 
 class Rows(list[dict[str, Any]]):

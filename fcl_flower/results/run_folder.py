@@ -19,7 +19,7 @@ SUMMARY = "summary.json"
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
-"""What a simulation needs to run and to be resumed: the states of its clients."""
+"""The states of clients, by which a simulation runs and is resumed."""
 CLIENTS = f"{WORK}/clients"
 SMALL_STATES = 256 * 10**6
 """Bytes that the states of all clients may take together to be kept unasked."""

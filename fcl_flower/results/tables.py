@@ -35,7 +35,7 @@ MEANS: Mapping[str, str] = {
         for key in ("ari", "ari_least", "perfect_rounds", "effectiveness")
     },
 }
-"""What a row has mean and deviation of: its place in a summary, by the row's key."""
+"""The measures with mean and deviation: their place in a summary, by the row's key."""
 
 COSTS = (
     *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),

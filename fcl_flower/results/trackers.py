@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: trackers of other projects, which ``run.track`` names.
+"""Trackers of other projects, which ``run.track`` names, get the numbers of a run.
 
 A tracker is a function of a run's configuration and folder. It returns a context in
 which the run goes on; what the context yields is called with numbers and their round.
@@ -174,7 +174,7 @@ OF_ROUND = (
 """Keys of a round's line that are numbers as they stand there."""
 
 OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
-"""Of what clients say of their training; names of their own go nowhere."""
+"""The clients' metrics that trackers get; names of a client's own go nowhere."""
 
 OF_RUN = (
     *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),

@@ -1,4 +1,4 @@
-"""What a server last knew of each client: a small file, which `fcl clients` reads."""
+"""The server's last knowledge of each client: a small file for `fcl clients`."""
 
 import math
 import time
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from fcl_flower.core.files import replace_file
 
 FILE: Final = "clients.json"
-"""In the ``--state`` folder of a server, beside the list of clients' nodes."""
+"""The file in a server's ``--state`` folder, beside the list of clients' nodes."""
 WRITE_SECONDS: Final = 5.0
-"""Between two writings of nothing but that clients are still there."""
+"""Seconds between two writings that say no more than that clients are still there."""
 LONGEST: Final = 200
 """Characters that are kept of what a client says."""
 

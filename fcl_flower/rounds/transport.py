@@ -57,7 +57,7 @@ Why: TypeAlias = Literal["failed", "late", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why there is no answer, in a sentence and by its class."""
+    """The reason why there is no answer: a sentence and its class."""
 
     reason: str
     why: Why = "failed"

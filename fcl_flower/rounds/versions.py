@@ -32,12 +32,12 @@ MODELS: Final = "models"
 NEWEST: Final = "newest"
 BEST: Final = "best"
 FORMAT: Final = 1
-"""Of the folder of a version; a newer one is refused."""
+"""The format of a version's folder; a newer one is refused."""
 _USED, _ABOUT, _ASIDE = "used", "version.json", ".old"
 
 
 class About(BaseModel):
-    """What a version is.
+    """The description of a version.
 
     Attributes:
         name: ``task-03`` after three tasks, ``round-12`` after a round between.

@@ -1,1 +1,1 @@
-"""From a configuration to the objects of a run."""
+"""The way from a configuration to the objects of a run."""

@@ -1,4 +1,4 @@
-"""From a run's specification to its objects; both apps build through here."""
+"""The objects of a run, built from its specification on both sides."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -66,7 +66,7 @@ class Built(Entries):
 
     @cached_property
     def scenario(self) -> Scenario:
-        """Who learns what in which order."""
+        """The clients, their tasks, and the order of the tasks."""
         section, data = self.config.scenario, self.config.data
         return draw_scenario(
             section.name,
@@ -120,7 +120,7 @@ class Built(Entries):
 
     @cached_property
     def inputs(self) -> InputSpec:
-        """How samples of data sets become inputs of the network."""
+        """The transform that turns samples of data sets into inputs of the network."""
         words = self.tokenizer or self.word_vectors
         single = self.config.model.head == "single"
         shape, normalisation = self.spec.input_shape, self.normalisation
@@ -135,7 +135,7 @@ class Built(Entries):
 
     @property
     def _named_normalisation(self) -> Normalisation | None:
-        """Of the settings; None for the network's own.
+        """The normalisation of the settings; None for the network's own.
 
         With ``data`` it is found before the first round; until then pixels are asked
         for as they are.
@@ -147,7 +147,7 @@ class Built(Entries):
 
     @cached_property
     def augment(self) -> Transform | None:
-        """What changes inputs at random before a training step; None for nothing."""
+        """The augmentation of inputs before a training step; None for none."""
         names = self.config.training.transforms
         images = self.spec.modality == "images"
         known = self.normalisation if images else None
@@ -155,7 +155,7 @@ class Built(Entries):
 
     @cached_property
     def local_data(self) -> LocalDataSpec:
-        """What is expected of a client's local data."""
+        """The expectations of a client's local data."""
         datasets = {one.modality: one for one in ENDINGS}
         config, modality = self.config, self.spec.modality
         return LocalDataSpec(
@@ -176,7 +176,7 @@ class Built(Entries):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Which rounds belong to which task, who takes part, and who is tested."""
+        """The schedule: rounds of each task, participants, and tests."""
         config, hidden = self.config, self.scenario_entry.hidden
         stream = None if self.spec.hidden_tasks else self.scenario.stream
         return Schedule(

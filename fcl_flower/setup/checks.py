@@ -1,4 +1,4 @@
-"""What does not go together: settings of a run, and what its method declares.
+"""Refusals of settings that do not go together, or not with the method.
 
 Ranges stand in the sections, and what settings alone decide in `RunConfig`. The rest is
 here, a generator for each subject: of what is wrong it yields the setting, its value

@@ -1,4 +1,4 @@
-"""What a run names: entries of the registries, with checked parameters."""
+"""Entries of the registries that a run names, with checked parameters."""
 
 import os
 from functools import cached_property
@@ -16,7 +16,7 @@ from fcl_flower.models.registry import ModelEntry, model_entry
 
 
 class Entries:
-    """What the names of a run stand for in this process; needs no torch."""
+    """The entries behind the names of a run, in this process; no torch is needed."""
 
     def __init__(self, spec: RunSpec) -> None:
         """Look the names up, and check their parameters."""

@@ -1,4 +1,4 @@
-"""What the user left open, decided once: names that suit each other, sizes, defaults.
+"""Open settings, decided once: names that suit each other, sizes, defaults.
 
 Nothing else looks at data to find out what a run is: all others get its `RunSpec`.
 """

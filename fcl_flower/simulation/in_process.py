@@ -267,7 +267,7 @@ class PooledTransport(InProcessTransport):
 # ---- runs
 
 FIRST_NODE = 100
-"""So that no test passes that takes a node's id for a client's number."""
+"""The first node's id: a test that takes it for a client's number must fail."""
 
 _ONE_RUN = threading.RLock()
 """The log and torch's threads belong to the process."""

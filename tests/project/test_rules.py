@@ -1,7 +1,5 @@
 """Each of the project's own rules finds what breaks it."""
 
-from pathlib import Path
-
 import pytest
 import rules
 
@@ -79,20 +77,6 @@ def test_other_strings_are_no_fragments(project, code):
     tree = rules.Project(project(clients__new_py=code))
 
     assert list(rules.fragments(tree)) == []
-
-
-def test_places_that_are_not_done_yet_may_have_fragments(project, monkeypatch):
-    monkeypatch.setattr(rules, "NOT_YET", ("clients/old", "clients/new.py"))
-    fragment = '"""Of a client."""\n'
-    root = project(clients__old__a_py=fragment, clients__new_py=fragment)
-
-    assert rules.broken(root) == []
-
-
-def test_every_place_that_is_not_done_yet_exists():
-    root = Path(__file__).parents[2]
-
-    assert [place for place in rules.NOT_YET if not (root / place).exists()] == []
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Group:
 
     @property
     def about(self) -> About:
-        """What the first run is, for what all have in common."""
+        """The first run's description, for what all have in common."""
         return self.runs[0].about
 
 
@@ -75,7 +75,7 @@ class Pair:
 
     @property
     def effect(self) -> Paired | None:
-        """What federation did over the units; None where nothing was measured."""
+        """The effect of federation over the units; None where nothing was measured."""
         known = self.by_unit[~np.isnan(self.by_unit)].tolist()
         return measures.paired(known) if known else None
 

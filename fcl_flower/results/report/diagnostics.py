@@ -1,4 +1,4 @@
-"""What a strategy has reported, drawn by its type: a table, a matrix, or points."""
+"""A strategy's diagnostics, drawn by their type: a table, a matrix, or points."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -40,7 +40,7 @@ class Section:
     note: str
     parts: Sequence[Part]
     command: str | None = None
-    """That runs the same again."""
+    """The command that runs the same again."""
 
 
 def charts_of(sections: Iterable[Section]) -> list[Chart]:

@@ -1,4 +1,4 @@
-"""How pages say numbers and runs: one rule of rounding, and tables as plain data."""
+"""The wording of pages: one rule of rounding, and tables as plain data."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ OPEN = 20
 """Rows of a table up to which it is shown without a click."""
 
 MINUS = "\N{MINUS SIGN}"
-"""As wide as a plus sign, unlike a hyphen."""
+"""The minus sign, as wide as a plus sign."""
 
 UNKNOWN = "\N{EN DASH}"
 """Stands where nothing was measured, so that it cannot be taken for zero."""
@@ -212,7 +212,7 @@ MEASURES = (
     Measure("Time", "seconds", duration, "from the first round on"),
     Measure("Simulated time", "clock", "{:g}".format, "at the end of the run"),
 )
-"""What tiles and the columns of a comparison show, as far as it is known."""
+"""The measures of tiles and of a comparison's columns, as far as they are known."""
 
 
 def steps(about: About) -> str:

@@ -24,7 +24,7 @@ MOST_CLIENTS = 2**20
 """The graph of one sum."""
 
 SECRECY, SUCCESS = 40, 20
-"""That the server learns more than a sum over the ring has a probability of at most
+"""The server learns more than a sum over the ring with a probability of at most
 2^-40, and that it cannot make the sum of at most 2^-20, of each sum."""
 
 
