@@ -498,7 +498,7 @@ class PrivacySection(Frozen):
 Wrong: TypeAlias = tuple[str, object, str]
 """Key, value and expectation, as `core.errors.config_error` takes them."""
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The ``config.toml`` of a run has this number; a user's own file needs none."""
 
 

@@ -4,7 +4,6 @@ Both sides use it: a client for its private state, the server for its checkpoint
 """
 
 import json
-import re
 import struct
 import sys
 import zlib
@@ -35,12 +34,10 @@ from fcl_flower.rounds.stored import (
 )
 
 MANIFEST = "manifest-"
-FORMAT: Final = 2
+FORMAT: Final = 3
 """A manifest has this number, for itself and the files that it names."""
 _MAGIC: Final = b"fcl-flower state\n"
 """Each file begins with this."""
-_FIRST_FORMAT: Final = re.compile(rb"\d+\n\{")
-"""A manifest of format 1 begins so: it is refused, and not taken for damaged."""
 _END: Final = struct.Struct("<QI")
 """The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
@@ -357,8 +354,6 @@ def _number(path: Path) -> int:
 
 def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) != _MAGIC:
-        if _FIRST_FORMAT.match(file.read(0, 64)):
-            check_format(file.path, 1, FORMAT)
         raise WireError(f"state: {file.path} is damaged")
     end = file.size - _END.size
     length, checksum = _END.unpack(file.read(end, _END.size))

@@ -21,7 +21,7 @@ from fcl_flower.rounds.given_numbers import NUMBERS_FILE, GivenNumbers
 from fcl_flower.rounds.roll import Roll
 from fcl_flower.rounds.transport import QUERY, Content, Reply, Request, Transport
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised with every change of the messages that the other side would not understand."""
 
 

@@ -14,7 +14,7 @@ from fcl_flower.rounds.transport import Content
 
 SPEC_FILE: Final = "run.json"
 """The file beside a client's state with the run as the server has told it."""
-SPEC_FORMAT: Final = 1
+SPEC_FORMAT: Final = 2
 NUMBER_FILE: Final = "number.json"
 """The file beside the states of a run with the number of the client."""
 NUMBER_FORMAT: Final = 1

@@ -31,8 +31,8 @@ MODELS: Final = "models"
 """Folder of the versions, in that of a client's state or of a server's run."""
 NEWEST: Final = "newest"
 BEST: Final = "best"
-FORMAT: Final = 1
-"""The format of a version's folder; a newer one is refused."""
+FORMAT: Final = 2
+"""The format of a version's folder; another one is refused."""
 _USED, _ABOUT, _ASIDE = "used", "version.json", ".old"
 
 

@@ -101,8 +101,8 @@ def test_a_damaged_version_is_told_and_never_loaded(loss, keep, tmp_path):
 def test_another_format_is_refused(keep, tmp_path):
     keep("task-01", 2)
     path = tmp_path / "task-01" / "version.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    with pytest.raises(ConfigError, match="got format 2, expected format 1"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    with pytest.raises(ConfigError, match="got format 99, expected format 2"):
         versions.load(tmp_path)
 
 

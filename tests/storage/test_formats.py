@@ -100,17 +100,6 @@ def test_a_file_of_another_format_is_refused_by_name(ended, tmp_path, change, nu
     assert contents(folder) == before
 
 
-def test_a_state_of_the_first_format_is_not_taken_for_damaged(tmp_path):
-    text = b'{"round": 2, "groups": {}}'
-    (tmp_path / "manifest-2").write_bytes(b"%d\n%s\n" % (zlib.crc32(text), text))
-    before = contents(tmp_path)
-
-    with pytest.raises(FormatError, match=r"manifest-2: got format 1, expected"):
-        FolderStateStore(tmp_path).load()
-
-    assert contents(tmp_path) == before
-
-
 def test_a_run_of_another_format_does_not_go_on(ended, tmp_path):
     folder = shutil.copytree(ended, tmp_path / "run")
     config(folder, None)
