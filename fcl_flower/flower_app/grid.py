@@ -1,5 +1,6 @@
 """The transport over Flower's Grid, by its public names."""
 
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -12,6 +13,10 @@ from fcl_flower.rounds.transport import Content, Problem, Reply, Request
 
 UNAVAILABLE = 5
 """Flower's code for a node that no longer gives a sign of life."""
+LIST_SECONDS = 15.0
+"""Seconds between two looks at the list of nodes while a reply is missing."""
+GONE_SECONDS = 60.0
+"""Seconds without a node in that list after which its reply is given up."""
 
 
 class GridTransport:
@@ -27,6 +32,8 @@ class GridTransport:
         self._grid = grid
         self.simulated = simulated
         self.blocking = not simulated
+        self._seen: dict[int, float] = {}
+        self._listed = -LIST_SECONDS
 
     def nodes(self) -> Iterable[int]:
         """List the nodes that are connected now."""
@@ -43,6 +50,7 @@ class GridTransport:
             message.metadata.ttl = seconds
             messages.append(message)
         sent = {*self._grid.push_messages(messages)}
+        self._seen |= dict.fromkeys((r.node for r in requests), time.monotonic())
         names = [message.metadata.message_id for message in messages]
         return [name if name and name in sent else None for name in names]
 
@@ -58,7 +66,18 @@ class GridTransport:
         # Flower unpacks the peer's bytes here, and lets out whatever that raises.
         except Exception as error:
             return Reply(request, Problem(f"its reply cannot be opened: {error!r}"))
+        if self.blocking and self._is_gone(request.node):
+            return Reply(request, Problem(failures.NOT_CONNECTED, "gone"))
         return None
+
+    def _is_gone(self, node: int) -> bool:
+        # Flower's releases until 1.42 answer for a node that is gone. Newer ones (tried
+        # with 1.43.0.dev20261026) only list it no more.
+        now = time.monotonic()
+        if now >= self._listed + LIST_SECONDS:
+            self._seen |= dict.fromkeys(self.nodes(), time.monotonic())
+            self._listed = now  # at last: others ask themselves until then
+        return now > self._seen.get(node, now) + GONE_SECONDS
 
 
 def _opened(reply: Message) -> Content:

@@ -60,7 +60,7 @@ def content_of(records: RecordDict) -> Content:
 def _data(array: Array) -> bytes:
     # A speed-up may leave tensors on the disk until they are looked at.
     read = getattr(array.data, "read", None)
-    return bytes(read() if read else array.data)
+    return cast(bytes, read()) if read else bytes(array.data)
 
 
 # ---- what Flower's user gives and gets

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from fcl_flower.algorithms.base import ServerStrategy
     from fcl_flower.config.run_config import FederationSection
 
+Bytes: TypeAlias = bytes | memoryview
+"""The bytes of a tensor; a message of several pieces is one memory for its tensors."""
 WireDtype: TypeAlias = Literal[
     "float32", "float16", "bfloat16", "int8", "int4", "ternary"
 ]
@@ -160,7 +162,7 @@ class Encoded:
     dtype: str
     shape: tuple[int, ...]
     form: str
-    data: bytes
+    data: Bytes
 
     @cached_property
     def chunk_hashes(self) -> list[bytes]:
@@ -293,7 +295,7 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     if len(stored) != count:
         where = "the bitmap marks" if layout else f"the shape {encoded.shape} holds"
         raise WireError(f"{where} {count} values, not {len(stored)}")
-    values = _read(stored, suffix, data[:head], about.dtype)
+    values = _read(stored, suffix, bytes(data[:head]), about.dtype)
     if not layout:
         return _read_only(values.reshape(encoded.shape))
     indices = np.flatnonzero(present)
@@ -423,7 +425,7 @@ def compress(head: bytes, stored: Array, tail: bytes) -> bytes:
     return b"".join(pieces) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)
 
 
-def decompress(frame: bytes, most: int, head: int, width: int, tail: int) -> bytes:
+def decompress(frame: Bytes, most: int, head: int, width: int, tail: int) -> bytes:
     """Undo `compress`; more than ``most`` bytes are never allocated.
 
     Args:
@@ -438,7 +440,7 @@ def decompress(frame: bytes, most: int, head: int, width: int, tail: int) -> byt
     """
     try:
         # Frames to be skipped may claim gigabytes without being asked for their size.
-        if not frame.startswith(zstandard.FRAME_HEADER):
+        if bytes(frame[:4]) != zstandard.FRAME_HEADER:
             raise WireError("a compressed tensor is damaged: no frame of Zstandard")
         claimed = zstandard.frame_content_size(frame)
         # Without a size the claim would be open, and -1 is what such a frame says.

@@ -263,8 +263,9 @@ def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
     assert found["client_accuracy"][0][0] == control["client_accuracy"][0][0]
     assert found["forgetting"] < control["forgetting"] - 0.1
     # Pixels, five logits and 16 features of 96 samples once; 10 anchors at each start.
+    # Compression takes less than a half.
     nominal = 2 * (96 * (64 + 5 * 4 + 16 * 4) + 2 * 10 * 16 * 4)
-    assert nominal < found["bytes_by_kind"]["down"]["memory"] < nominal + 6000
+    assert nominal / 2 < found["bytes_by_kind"]["down"]["memory"] < nominal
     for place in transport.places.values():
         kept = MemoryStateStore(place).load(before=99).state
         assert kept[SAMPLES]["features"].shape == (96, 16)

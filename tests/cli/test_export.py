@@ -9,6 +9,7 @@ import pytest
 from run_folders import edit, make_run, make_under_way
 
 from fcl_flower.cli import run as cli_run
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.results.run_folder import clients_bytes
 
 
@@ -18,7 +19,7 @@ def study(tmp_path):
         for name, local_only in (("with", False), ("alone", True)):
             folder = tmp_path / "study" / f"{name}-seed{seed}"
             make_run(folder, seed=seed, local_only=local_only)
-            (folder / "config.toml").write_text('[strategy]\nname = "fedweit"\n')
+            (folder / "config.toml").write_text(RunConfig().to_file())
     return tmp_path / "study"
 
 
@@ -97,7 +98,7 @@ def test_a_run_that_goes_on_is_not_taken_for_a_finished_one(study, tmp_path, fcl
     answer.is_refusal("folder: got 'study/more-seed1'", "fcl report shows one so far")
     fcl("export", "study/more-seed1").is_refusal("folder: got 'study/more-seed1'")
     answer = fcl("export-model", "study/more-seed1", "--client", "0", "--task", "0")
-    answer.is_refusal("folder: got 'study/more-seed1'", "after the first round")
+    answer.is_refusal("folder: got 'study/more-seed1'", "after its first round")
     assert not (study / "export").exists()
     assert fcl("export", "study/with-seed1", "study/with-seed2").code == 0
 
@@ -122,7 +123,7 @@ def test_a_damaged_file_is_named(study, fcl, name):
 
 def test_two_runs_of_one_title_and_seed_are_no_row(study, fcl):
     make_run(study / "again-seed1", seed=1)
-    (study / "again-seed1" / "config.toml").write_text("")
+    (study / "again-seed1" / "config.toml").write_text(RunConfig().to_file())
 
     fcl("export", "study").is_refusal("label 'fedweit' is used by two runs with the s")
     assert not (study / "export").exists()

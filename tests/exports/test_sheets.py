@@ -10,6 +10,7 @@ import pytest
 from run_folders import edit, make_run
 from scipy import stats
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.exports.sheets import (
     METHOD_COLUMNS,
@@ -32,7 +33,7 @@ def study(tmp_path):
         make_run(alone, seed=seed, local_only=True)
         make_run(tmp_path / f"c-seed{seed}", seed=seed, lost=0.3)
     for folder in tmp_path.iterdir():
-        (folder / "config.toml").write_text('[strategy]\nname = "fedavg"\n')
+        (folder / "config.toml").write_text(RunConfig().to_file())
     (tmp_path / "notes").mkdir()
     return tmp_path
 

@@ -6,6 +6,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fcl_flower.core.errors import WireError
+from fcl_flower.flower_app import grid
 from fcl_flower.flower_app.grid import UNAVAILABLE, GridTransport
 from fcl_flower.rounds import mailbox, messages
 from fcl_flower.rounds.mailbox import Mailbox
@@ -50,8 +51,8 @@ def received(answer):
 
 
 def test_requests_are_messages_of_their_kind_to_their_node():
-    grid = Grid()
-    transport = GridTransport(grid)
+    flower = Grid()
+    transport = GridTransport(flower)
     shared = MessageEncoder().payload({"base": {"w": np.ones(3)}})
     requests = [Request(node, kind, shared) for node, kind in ((9, TRAIN), (7, QUERY))]
 
@@ -59,13 +60,13 @@ def test_requests_are_messages_of_their_kind_to_their_node():
 
     assert names == ["message-0", "message-1"]
     assert list(transport.nodes()) == [7, 9]
-    found = [(m.metadata.dst_node_id, m.metadata.message_type) for m in grid.pushed]
+    found = [(m.metadata.dst_node_id, m.metadata.message_type) for m in flower.pushed]
     assert found == [(9, "train"), (7, "query")]
-    assert [m.metadata.ttl for m in grid.pushed] == [12.5, 12.5]
-    one, other = (m.content["base"]["w"] for m in grid.pushed)
+    assert [m.metadata.ttl for m in flower.pushed] == [12.5, 12.5]
+    one, other = (m.content["base"]["w"] for m in flower.pushed)
     assert one is other, "what all receive is uploaded once"
     assert transport.receive(names[0], requests[0]) is None
-    assert grid.pulled == ["message-0"]
+    assert flower.pulled == ["message-0"]
 
 
 def test_what_flower_does_not_take_has_no_name():
@@ -120,6 +121,30 @@ def test_a_node_without_a_sign_of_life_is_gone():
     assert UNAVAILABLE == ErrorCode.NODE_UNAVAILABLE
     assert mailbox.is_gone(received(failing(ErrorCode.NODE_UNAVAILABLE)))
     assert not mailbox.is_gone(received(failing(ErrorCode.UNKNOWN)))
+
+
+def test_a_node_that_is_listed_no_more_is_gone_after_a_while(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(grid.time, "monotonic", lambda: now[0])
+    flower = Grid()
+    transport = GridTransport(flower)
+    requests = [Request(node, TRAIN) for node in (7, 9)]
+    names = transport.send(requests, 3600.0)
+
+    def replies():
+        return [transport.receive(*pair) for pair in zip(names, requests, strict=True)]
+
+    for seconds, here, gone in (
+        (200, [7, 9], False),  # a machine that slept asks before it judges
+        (50, [9], False),
+        (20, [9], True),
+    ):
+        now[0] += seconds
+        flower.get_node_ids = lambda here=here: here
+        first, second = replies()
+        assert second is None
+        assert (first is not None and mailbox.is_gone(first)) == gone
+    assert first.problem.reason == "is not connected"
 
 
 @pytest.mark.parametrize(

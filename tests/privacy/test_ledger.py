@@ -200,5 +200,5 @@ def test_a_restored_ledger_goes_on_from_there(tmp_path):
 def test_without_it_no_run_goes_on(tmp_path, content):
     if content is not None:
         (tmp_path / FILE).write_text(content)
-    with pytest.raises(WireError, match=f"{FILE}: expected what each client's data"):
+    with pytest.raises(WireError, match=f"{FILE}: expected the costs of each"):
         ledger(tmp_path).restore()

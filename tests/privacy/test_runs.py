@@ -249,7 +249,7 @@ def test_a_run_without_its_ledger_is_not_resumed(tmp_path):
     config = partial(private, tmp_path, rounds=2, client_state=str(tmp_path / "c"))
     interrupted(config(), after=5)
     (tmp_path / FILE).unlink()
-    with pytest.raises(WireError, match=f"{FILE}: expected what each client's data"):
+    with pytest.raises(WireError, match=f"{FILE}: expected the costs of each"):
         run_in_process(config(resume=True))
 
 

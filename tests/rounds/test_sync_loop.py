@@ -317,7 +317,7 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
     state = {
         "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes
         "optimizer": {"mean/w": np.ones(1000)},
-        "adapters/0": {"w": SparseArray((100,), np.array([7]), np.ones(1))},  # 10
+        "adapters/0": {"w": SparseArray((100,), np.array([7]), np.ones(1))},  # 21
         "memory": {"x": np.ones(3, np.int8)},  # 3 bytes
         "memory/old": {"w": np.ones(1000)},
         "memory/older": {"w": np.ones(2, np.int8)},  # 2 bytes
@@ -330,8 +330,8 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
         "control/sums": {"w": np.ones(1000)},
         "optimizer": {"w": np.ones(1, np.int8)},  # 1 byte
     }
-    # The adapter: one value of 8 bytes, one gap of one byte, one byte for its width.
-    expected = (24 + 10 + 3 + 2 + 7 + 4) + (5 + 1)
+    # The adapter: one value of 8 bytes, and a bit for each of its entries.
+    expected = (24 + 21 + 3 + 2 + 7 + 4) + (5 + 1)
     assert model_bytes(Learner(), state, received) == expected
 
 

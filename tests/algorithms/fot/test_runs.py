@@ -69,7 +69,7 @@ def test_a_client_alone_has_a_subspace_of_its_own(tmp_path):
     assert losses["together"][:2] == losses["fedavg"][:2]
     assert losses["together"][2] != losses["fedavg"][2]  # after a projected update
     # The server sends the subspace for each task; who is alone has to keep it.
-    assert sizes["together"] == sizes["fedavg"]
+    assert sizes["together"] == pytest.approx(sizes["fedavg"], rel=0.01)
     assert sizes["alone"] > 1.1 * sizes["local"]
 
 

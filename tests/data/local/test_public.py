@@ -109,11 +109,11 @@ LOCAL = {"scenario": "local-data", "public_path": "x"}
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"strategy": "fedet", "scenario": "class-incremental"}, "none, but f"),
+        ({"strategy": "fedet", "scenario": "class-incremental"}, "none for f"),
         (
             {"strategy": "fedavg", "model": "mlp", "num_features": 2}
             | {"classes_per_task": 2},
-            "none, but f",
+            "none for f",
         ),
         # Only clients can number these texts.
         (
