@@ -52,6 +52,7 @@ def result():
     return simulate(rounds=2)
 
 
+@pytest.mark.run
 def test_a_result_says_what_its_folder_holds(result):
     summary = json.loads((result.folder / "summary.json").read_text())
     assert result.summary == summary
@@ -73,6 +74,7 @@ def test_a_result_says_what_its_folder_holds(result):
     assert "<html" not in shown
 
 
+@pytest.mark.run
 def test_a_table_has_a_row_for_each_accuracy_that_was_measured(result, monkeypatch):
     rows = result.table()
 
@@ -92,6 +94,7 @@ def test_a_table_has_a_row_for_each_accuracy_that_was_measured(result, monkeypat
     assert result.to_pandas() == list(rows)
 
 
+@pytest.mark.run
 def test_without_an_output_the_folder_lives_as_long_as_the_result(tmp_path):
     result = simulate()
     folder = result.folder
@@ -108,6 +111,7 @@ def test_without_an_output_the_folder_lives_as_long_as_the_result(tmp_path):
         kept.save(tmp_path / "kept")
 
 
+@pytest.mark.run
 def test_an_output_is_kept_and_a_finished_run_not_replaced(tmp_path):
     result = simulate(output=tmp_path / "run")
 
@@ -124,6 +128,7 @@ def test_a_folder_without_a_run_is_no_result(tmp_path):
         fcl.Result.load(tmp_path)
 
 
+@pytest.mark.run
 def test_a_run_that_fails_leaves_its_log(monkeypatch):
     def broken(*_):
         raise ValueError("no gradient today")
@@ -141,6 +146,7 @@ def test_a_run_that_fails_leaves_its_log(monkeypatch):
 # ---- what is run
 
 
+@pytest.mark.run
 def test_a_configuration_is_run_as_it_is_and_with_changes(tmp_path):
     config = fcl.RunConfig.from_settings(**SMALL, strategy="ewc")
 
@@ -155,6 +161,7 @@ def test_a_configuration_is_run_as_it_is_and_with_changes(tmp_path):
     assert strong.config.strategy.params["strength"] == 7.0
 
 
+@pytest.mark.run
 def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     simulate(progress=True)
     shown = capsys.readouterr().out
@@ -230,6 +237,7 @@ class Body(nn.Module):
         return torch.relu(self.layer(x))
 
 
+@pytest.mark.run
 def test_arrays_are_learned_and_named_by_their_content():
     one = simulate(data=table_of(), rounds=5, learning_rate=0.02)
     same = simulate(data=fcl.datasets.from_arrays(*table_of()), rounds=5)
@@ -249,6 +257,7 @@ def body():
         return Body()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "model", [Body, body(), lambda: Body()], ids=["class", "module", "function"]
 )
@@ -260,6 +269,7 @@ def test_a_module_is_a_body(model):
     assert result.config.model.name not in MODELS
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("shape", "channels"), [((8, 8), (1, 8, 8)), ((6, 4, 3), (3, 6, 4))]
 )
@@ -290,6 +300,7 @@ class Lazy(LocalTraining):
         return state, update
 
 
+@pytest.mark.run
 def test_an_algorithm_of_ones_own_is_found_for_this_run_alone():
     own = fcl.Algorithm(name="lazy", server=FedAvg, client=Lazy)
 
@@ -330,6 +341,7 @@ def darker(images, generator):
     return images * torch.rand(len(images), 1, 1, 1, generator=generator)
 
 
+@pytest.mark.run
 def test_training_samples_are_augmented_by_name_or_by_a_callable(tmp_path):
     plain = simulate()
     named = simulate(augment="flip,crop")
@@ -341,6 +353,7 @@ def test_training_samples_are_augmented_by_name_or_by_a_callable(tmp_path):
     assert "darker" not in TRANSFORMS
 
 
+@pytest.mark.run
 def test_a_run_that_goes_on_is_given_its_callable_again(tmp_path):
     simulate(augment=darker, output=tmp_path, run={"keep_clients": True})
 
@@ -364,6 +377,7 @@ def test_what_is_neither_names_nor_callable_is_refused():
 # ---- comparisons
 
 
+@pytest.mark.run
 def test_a_comparison_has_every_algorithm_with_every_seed_and_keeps_them(
     tmp_path, monkeypatch
 ):
@@ -386,6 +400,7 @@ def test_a_comparison_has_every_algorithm_with_every_seed_and_keeps_them(
     assert [(row["label"], row["seed"]) for row in found.to_pandas()] == rows
 
 
+@pytest.mark.run
 def test_a_comparison_without_an_output_lives_as_long_as_a_result_of_it():
     found = compare(seeds=[1])
     folder, result = found.folder, found.results[0]
@@ -397,6 +412,7 @@ def test_a_comparison_without_an_output_lives_as_long_as_a_result_of_it():
     assert not folder.exists()
 
 
+@pytest.mark.run
 def test_objects_of_ones_own_are_compared():
     own = fcl.Algorithm(name="lazy", server=FedAvg, client=Lazy, counterpart="local")
 

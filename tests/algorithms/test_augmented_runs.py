@@ -58,6 +58,7 @@ def run(folder, **settings):
 # ---- each method
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "name", archetypes_first(sorted({*algorithms()} - AS_THEY_ARE))
 )
@@ -86,6 +87,7 @@ def test_a_method_whose_clients_need_samples_as_they_are_refuses(watch):
         fcl.simulate("analytic", **SMALL, augment="watch", progress=False)
 
 
+@pytest.mark.run
 def test_a_view_has_an_effect_on_what_is_learned(tmp_path):
     plain = run(tmp_path / "plain", strategy="fedavg")
     found = run(tmp_path / "seen", strategy="fedavg", augment="flip,cutout")
@@ -97,6 +99,7 @@ def test_a_view_has_an_effect_on_what_is_learned(tmp_path):
 # ---- what is shown
 
 
+@pytest.mark.run
 def test_training_samples_alone_are_shown_once_in_each_epoch(watch):
     settings = {"epochs": 3, "tasks": 1, "clients": 1, "max_train_per_class": 20}
     result = fcl.simulate(
@@ -112,6 +115,7 @@ def test_training_samples_alone_are_shown_once_in_each_epoch(watch):
     assert sorted(image.tobytes() for image in shown) == sorted(6 * wanted)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["der", "ss-il", "replay", "icarl"])
 def test_what_is_kept_of_old_tasks_is_shown_as_well(name, tmp_path, watch):
     run(
@@ -124,6 +128,7 @@ def test_what_is_kept_of_old_tasks_is_shown_as_well(name, tmp_path, watch):
     assert len(shown) > len({*shown})
 
 
+@pytest.mark.run
 def test_the_old_model_of_podnet_sees_the_view_that_the_new_one_does(
     tmp_path, monkeypatch
 ):
@@ -207,6 +212,7 @@ def test_a_frozen_part_computes_each_view_and_samples_as_they_are_once():
 # ---- with other settings
 
 
+@pytest.mark.run
 def test_a_run_that_was_ended_goes_on_with_the_views_that_it_would_have_had(tmp_path):
     def config(folder, **settings):
         given = {"strategy": "replay", "augment": "flip,crop,colour,cutout"}
@@ -218,6 +224,7 @@ def test_a_run_that_was_ended_goes_on_with_the_views_that_it_would_have_had(tmp_
 EXAMPLES = {"privacy.unit": "example", "noise_multiplier": 1.0, "strategy": "fedavg"}
 
 
+@pytest.mark.run
 def test_steps_that_hide_examples_see_views_of_those_that_they_draw(tmp_path):
     plain = run(tmp_path / "plain", **EXAMPLES)
     found = run(tmp_path / "seen", **EXAMPLES, augment="flip,cutout")
@@ -242,6 +249,7 @@ def test_what_is_for_images_is_refused_for_other_data(name, tmp_path, watch):
         )
 
 
+@pytest.mark.run
 def test_other_data_are_shown_to_a_callable_as_they_are(watch):
     table = np.random.default_rng(1).normal(size=(80, 3)).astype(np.float32)
     y = np.arange(80) % 4

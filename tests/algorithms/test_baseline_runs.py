@@ -4,6 +4,8 @@ import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from resuming import check_resumed, small
 
+pytestmark = pytest.mark.run
+
 FEW = {"strategy.fisher_examples": 10}
 SETTINGS = {
     "stable-sgd": {},

@@ -40,6 +40,7 @@ from strategies.fedavg import FedAvg
 NAMES = sorted(algorithms())
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["fedavg", "fedet", "analytic"])
 def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
     tmp_path, name
@@ -86,6 +87,7 @@ def accuracies(folder, **values):
     return summary_of(folder)["client_accuracy"]
 
 
+@pytest.mark.run
 def test_local_only_fedavg_is_sequential_local_training(tmp_path):
     given = {"head": "single", "rounds": 2}
     alone = accuracies(tmp_path / "a", strategy="fedavg", local_only=True, **given)
@@ -95,6 +97,7 @@ def test_local_only_fedavg_is_sequential_local_training(tmp_path):
     assert alone != together
 
 
+@pytest.mark.run
 def test_local_only_clients_do_not_know_of_each_other(tmp_path):
     def without_others(who, request, reply):
         trains = request.kind == "train"
@@ -284,6 +287,7 @@ def test_the_sides_may_be_classes():
     assert own.params({}) == Params()
 
 
+@pytest.mark.run
 def test_a_query_to_a_learner_that_answers_none_names_the_learner(
     tmp_path, monkeypatch, caplog
 ):

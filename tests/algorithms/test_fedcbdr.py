@@ -429,6 +429,7 @@ def settings(folder, **given):
     return tiny(folder, **{**usual, **given})
 
 
+@pytest.mark.run
 def test_products_travel_once_a_task(tmp_path):
     run_in_process(settings(tmp_path))
     sent = ["grams" in row["bytes_up"] for row in rounds_of(tmp_path)]
@@ -437,6 +438,7 @@ def test_products_travel_once_a_task(tmp_path):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
 
 
+@pytest.mark.run
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
     rows, expected = hostile_and_absent(tmp_path, settings, 2, "grams", "half")
     assert [row["failed"] for row in rows] == [[], [1], [], []]

@@ -422,6 +422,7 @@ def learned(folder, **values):
     return np.mean([matrix[-1][0] for matrix in matrices]), rounds_of(folder)
 
 
+@pytest.mark.run
 def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
     found, rounds = {}, {}
     for samples, weight in ((20, 0.5), (20, 0.0), (0, 2.0), (0, 0.0)):
@@ -440,6 +441,7 @@ def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
     assert len(set(accuracies)) > 1
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("value", [1e20, -1e20])
 def test_gradients_of_no_image_do_not_end_a_run(tmp_path, value):
     def hostile(who, request, reply):

@@ -34,6 +34,7 @@ def watched(monkeypatch):
     return calls
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("local_only", [False, True])
 def test_every_round_has_the_data_of_all_tasks(tmp_path, watched, local_only):
     config = tiny(tmp_path, **GIVEN, local_only=local_only)

@@ -125,6 +125,7 @@ def test_a_task_without_samples_is_no_reason_to_fail(name):
     assert update.num_examples == 0
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["replay", "der", "icarl", "bic", "ss-il", "lwf"])
 def test_a_run_that_is_interrupted_within_a_task_ends_as_if_it_were_not(tmp_path, name):
     settings = {

@@ -232,6 +232,7 @@ def test_the_server_by_hand():
     assert server.configure_evaluate(state, NOW, 7) == {"base": state["base"]}
 
 
+@pytest.mark.run
 def test_who_is_tested_is_sent_no_variates(tmp_path):
     asked = {"train": [], "evaluate": []}
 
@@ -289,6 +290,7 @@ def test_an_option_that_there_is_not_is_refused():
         algorithm("scaffold").params({"variate": "end"})
 
 
+@pytest.mark.run
 def test_a_run_carries_variates_and_they_change_what_is_learned(tmp_path):
     def run(name, **more):
         run_in_process(tiny(tmp_path / name, rounds=2, **more))

@@ -120,6 +120,7 @@ def accuracies(folder, **values):
     return summary_of(folder)["client_accuracy"]
 
 
+@pytest.mark.run
 def test_with_one_rate_it_is_fedavg_by_sgd_and_with_a_falling_one_it_is_not(tmp_path):
     same = {"optimizer": "sgd", "momentum": 0.8, "batch_size": 10}
     plain = accuracies(

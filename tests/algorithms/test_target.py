@@ -212,6 +212,7 @@ def run(folder, **values):
     return tiny(folder, **{**given, **values})
 
 
+@pytest.mark.run
 def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     more = {"epochs": 8, "classes_per_task": 5}
     config = run(tmp_path / "with", **more)
@@ -233,6 +234,7 @@ def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
         assert kept["labels"].tolist() == list(plan.labels_until(0))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "protection",
     [
@@ -247,6 +249,7 @@ def test_samples_are_made_of_a_protected_mean(tmp_path, protection):
     assert not any(row["failed"] for row in rounds_of(tmp_path))
 
 
+@pytest.mark.run
 def test_where_concepts_are_known_samples_are_made_after_every_round(tmp_path):
     given = {"scenario.name": "concepts", "scenario.reveal_ids": True, "rounds": 3}
     given |= {"classes_per_task": 0, "clients": 3}

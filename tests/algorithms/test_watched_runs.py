@@ -101,16 +101,19 @@ def alone(name, tmp_path_factory):
 # ---- both sides, watched
 
 
+@pytest.mark.run
 def test_the_chosen_optimizer_is_the_only_one(method, seen):
     assert seen.steps == (set() if method == "analytic" else {sgd})
 
 
+@pytest.mark.run
 def test_all_that_trains_does_so_in_the_chosen_precision(method, seen):
     expected = {("cpu", torch.bfloat16)}
 
     assert seen.lowered == (set() if method == "analytic" else expected)
 
 
+@pytest.mark.run
 def test_the_first_batch_trains_what_was_loaded_for_evaluation(method, seen):
     if method in ("analytic", "coda-prompt", "dolfin", "fed-lora", "lorm"):
         pytest.skip("trains nothing of the body as a whole")
@@ -118,10 +121,12 @@ def test_the_first_batch_trains_what_was_loaded_for_evaluation(method, seen):
     assert seen.modes[0]
 
 
+@pytest.mark.run
 def test_nothing_is_changed_in_place_and_all_can_travel(seen):
     assert seen.problems == []
 
 
+@pytest.mark.run
 def test_both_sides_have_the_parameters_of_the_run(method, seen):
     entry = algorithm(method.partition(" ")[0])
     for strategy in seen.strategies:
@@ -134,11 +139,13 @@ def test_both_sides_have_the_parameters_of_the_run(method, seen):
     assert {learner.context.client for learner in seen.learners} == {0, 1}
 
 
+@pytest.mark.run
 def test_no_learner_looks_at_test_data(seen):
     assert seen.trainings
     assert seen.looks == []
 
 
+@pytest.mark.run
 def test_a_round_begins_with_the_moments_that_the_last_one_left(method, seen):
     nothing, last = exact({"moments": {}}), {}
     starts = {(t.stage.round, t.learner.context.client): t for t in seen.trainings}
@@ -156,6 +163,7 @@ def size(payload, groups):
     return sum(len(encode(t).data) for g in groups for t in payload[g].values())
 
 
+@pytest.mark.run
 def test_what_a_client_stores(method, seen):
     if method not in JUDGED:
         pytest.skip("its bytes are not in the table")
@@ -169,6 +177,7 @@ def test_what_a_client_stores(method, seen):
         assert model_bytes(one.learner, one.state, one.received) == expected
 
 
+@pytest.mark.run
 def test_a_tensor_that_claims_much_memory_is_refused_and_takes_none(method, seen):
     assert seen.peaks or method in SENDS_NOTHING
     assert max(seen.peaks.values(), default=0) < 8, seen.peaks
@@ -183,6 +192,7 @@ def refuses(strategy, state, update):
     return False
 
 
+@pytest.mark.run
 def test_an_update_that_does_not_fit_is_refused(method, seen):
     strategy, kinds, accepted = seen.strategies[0], set(), set()
     for state, update in seen.updates:
@@ -196,11 +206,13 @@ def test_an_update_that_does_not_fit_is_refused(method, seen):
     assert accepted <= OF_ANY_LENGTH
 
 
+@pytest.mark.run
 def test_no_client_fails_and_a_report_is_written(seen):
     assert all(row["failed"] == [] for row in rounds_of(seen.folder))
     assert (seen.folder / "report.html").stat().st_size > 1000
 
 
+@pytest.mark.run
 def test_test_samples_and_what_a_process_keeps_change_nothing_that_is_learned(
     method, seen, tmp_path_factory
 ):
@@ -216,6 +228,7 @@ def test_test_samples_and_what_a_process_keeps_change_nothing_that_is_learned(
 # ---- two tasks, other devices
 
 
+@pytest.mark.run
 def test_two_tasks_are_learned(plain):
     for matrix in summary_of(plain.folder)["client_accuracy"]:
         assert None not in matrix[1]
@@ -223,6 +236,7 @@ def test_two_tasks_are_learned(plain):
     assert single or matrix[1][1] > 0.5
 
 
+@pytest.mark.run
 def test_on_another_device_with_nothing_kept_all_is_the_same(
     name, plain, tmp_path_factory
 ):
@@ -246,6 +260,7 @@ def test_on_another_device_with_nothing_kept_all_is_the_same(
 # ---- without communication
 
 
+@pytest.mark.run
 def test_without_communication_no_tensor_travels(name, alone):
     found = summary_of(alone.folder)
 
@@ -257,12 +272,14 @@ def test_without_communication_no_tensor_travels(name, alone):
         assert not any(request.content.tensors for _, request in alone.transport.asked)
 
 
+@pytest.mark.run
 def test_without_communication_nothing_is_changed_in_place(alone):
     assert alone.trainings
     assert alone.problems == []
     assert alone.looks == []
 
 
+@pytest.mark.run
 def test_no_learner_answers_with_a_class_of_a_later_task(name, alone):
     if not watched.grows(name) or name in GROWN_ANYHOW:
         pytest.skip("knows no class that nobody has sent anything of, grown or not")

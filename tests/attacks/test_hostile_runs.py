@@ -19,6 +19,7 @@ def hostile(folder, attack, **settings):
     return tiny(folder, **{**given, **settings})
 
 
+@pytest.mark.run
 def test_attackers_alone_learn_wrong_labels(tmp_path):
     updates = {}
 
@@ -40,12 +41,14 @@ def test_attackers_alone_learn_wrong_labels(tmp_path):
     assert same == [True, True, True, False]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("attack", ["sign-flip", "noise", "adapters"])
 def test_fedweit_goes_on_with_what_attackers_send(tmp_path, attack):
     run_in_process(hostile(tmp_path, attack, strategy="fedweit", tasks=1))
     assert all(not line["reasons"] for line in rounds_of(tmp_path))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("attack", ["noise", "counts"])
 def test_fedets_statistics_and_groups_can_be_used(tmp_path, attack):
     given = {"strategy": "fedet", "dataset": "digits", "model": "small"}
@@ -57,6 +60,7 @@ def test_fedets_statistics_and_groups_can_be_used(tmp_path, attack):
     assert all(not line["reasons"] for line in rounds_of(tmp_path))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("attack", ["sign-flip", "noise"])
 def test_every_policy_holds_what_the_mean_loses(tmp_path, attack):
     policies = {
@@ -81,6 +85,7 @@ def test_every_policy_holds_what_the_mean_loses(tmp_path, attack):
 # ---- what is reported
 
 
+@pytest.mark.run
 def test_honest_clients_are_reported_apart(tmp_path):
     run_in_process(hostile(tmp_path, "noise", attackers=2))
 
@@ -90,6 +95,7 @@ def test_honest_clients_are_reported_apart(tmp_path):
     assert result.honest_accuracy != pytest.approx(result.average_accuracy, abs=1e-9)
 
 
+@pytest.mark.run
 def test_without_attackers_nothing_is_said_of_honest_clients(tmp_path):
     run_in_process(tiny(tmp_path))
 
@@ -114,6 +120,7 @@ def test_a_client_refuses_a_server_that_asks_for_an_attack(tmp_path):
         run_simulated(transport, config)
 
 
+@pytest.mark.run
 def test_no_client_is_told_of_an_attack(tmp_path):
     config = hostile(tmp_path, "noise", strategy="fedavg", tasks=1)
     transport = run_in_process(config)

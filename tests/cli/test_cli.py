@@ -140,6 +140,7 @@ def test_a_scenario_is_shown_and_saved_without_running_anything(
 # ---- what is run
 
 
+@pytest.mark.run
 def test_a_run_says_what_came_out_and_where_the_report_is(fcl, ran, tmp_path):
     answer = fcl("simulate", "--strategy", "fedavg", *TINY, "--output", "here")
     assert answer.code == 0
@@ -153,6 +154,7 @@ def test_a_run_says_what_came_out_and_where_the_report_is(fcl, ran, tmp_path):
     assert (tmp_path / "here" / "report.html").exists()
 
 
+@pytest.mark.run
 def test_a_run_without_a_folder_gets_a_new_one_with_a_speaking_name(fcl, ran, tmp_path):
     for _ in range(2):
         fcl("simulate", "--strategy", "local", *TINY, "--seed", "5")
@@ -162,6 +164,7 @@ def test_a_run_without_a_folder_gets_a_new_one_with_a_speaking_name(fcl, ran, tm
     }
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "command", [["simulate", "--strategy", "local"], ["compare", "--strategies", "ewc"]]
 )
@@ -174,6 +177,7 @@ def test_the_folder_for_the_results_may_be_a_setting(fcl, ran, tmp_path, command
     both.is_refusal("run.output: got 'mine', expected none beside --output")
 
 
+@pytest.mark.run
 def test_a_finished_run_is_not_replaced_by_accident(fcl, ran, tmp_path):
     first = ["simulate", "--strategy", "local", *TINY, "--output", "here"]
     assert fcl(*first).code == 0
@@ -183,6 +187,7 @@ def test_a_finished_run_is_not_replaced_by_accident(fcl, ran, tmp_path):
     assert summary_of(tmp_path / "here")["seed"] == 1
 
 
+@pytest.mark.run
 def test_options_reach_the_run(fcl, ran):
     fcl(
         *("simulate", "--strategy", "fedweit", *TINY, "--output", "here"),
@@ -204,6 +209,7 @@ def test_options_reach_the_run(fcl, ran):
     assert run.backend == Backend("flower", workers=3, gpus_per_client=0.5)
 
 
+@pytest.mark.run
 def test_several_runs_of_a_comparison_may_be_at_work_at_once(fcl, ran):
     names = ["compare", "--strategies", "local,stl", *TINY]
     fcl(*names, "--jobs", "2")
@@ -229,6 +235,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(fcl, run_fails):
     )
 
 
+@pytest.mark.run
 def test_parameters_of_the_scenario_and_the_model_reach_the_run(fcl, ran):
     fcl(
         *("simulate", "--strategy", "fedavg", "--scenario", "concepts"),
@@ -242,6 +249,7 @@ def test_parameters_of_the_scenario_and_the_model_reach_the_run(fcl, ran):
     }
 
 
+@pytest.mark.run
 def test_tasks_that_were_never_trained_on_are_told_at_the_end(fcl, ran):
     half = [*TINY, "--strategy", "local", "--set", "federation.client_fraction=0.5"]
     told = "2 of 4 client-tasks were never trained on, as their clients took no part"
@@ -252,23 +260,27 @@ def test_tasks_that_were_never_trained_on_are_told_at_the_end(fcl, ran):
     assert f"local seed 0: {told}" in fcl("compare", *half).out
 
 
+@pytest.mark.run
 def test_a_setting_may_repeat_a_flag_and_comes_last(fcl, ran):
     fcl("simulate", *TINY, "--seed", "3", "--set", "run.seed=4", "--output", "here")
     assert ran[0].config.run.seed == 4
 
 
+@pytest.mark.run
 def test_flags_without_a_value_are_off_unless_given(fcl, ran):
     fcl("simulate", *TINY, "--strategy", "fedavg", "--output", "off")
     fcl("simulate", *TINY, "--strategy", "fedavg", "--asynchronous", "--output", "on")
     assert [run.config.asynchronous.enabled for run in ran] == [False, True]
 
 
+@pytest.mark.run
 def test_by_default_a_run_is_in_this_process(fcl, ran):
     fcl("simulate", "--strategy", "local", *TINY)
     (run,) = ran
     assert run.backend == Backend("in-process", None, 0.0, processes=1)
 
 
+@pytest.mark.run
 def test_a_run_can_be_repeated_from_its_own_record(fcl, ran, tmp_path):
     fcl(
         *("simulate", "--strategy", "fedprox", *TINY, "--set", "mu=0.5"),
@@ -285,6 +297,7 @@ def test_a_run_can_be_repeated_from_its_own_record(fcl, ran, tmp_path):
     assert summary_of(tmp_path / "first") == summary_of(tmp_path / "again")
 
 
+@pytest.mark.run
 def test_options_and_settings_go_on_top_of_a_file(fcl, ran, tmp_path):
     text = RunConfig.from_settings(
         strategy={"name": "fedweit", "lambda1": 3, "kappa": 0.5},
@@ -302,6 +315,7 @@ def test_options_and_settings_go_on_top_of_a_file(fcl, ran, tmp_path):
     assert config.strategy.params == {"lambda1": 4, "kappa": 0.5}
 
 
+@pytest.mark.run
 def test_an_interrupted_run_is_resumed_with_its_own_settings(fcl, ran, tmp_path):
     options = [*TINY, "--strategy", "fedavg", "--seed", "6"]
     fcl("simulate", *options, "--output", "whole")
@@ -325,6 +339,7 @@ def test_a_run_without_scores_is_no_traceback(fcl, run_fails):
 PRIVATE = ["--set", "privacy.unit=client", "--set", "privacy.noise_multiplier=2"]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_run_that_ends_with_its_privacy_budget_says_so(fcl, rounds):
     budget = gaussian_epsilon(rounds * client_release(2.0), 1e-5) + 1e-6
@@ -337,6 +352,7 @@ def test_a_run_that_ends_with_its_privacy_budget_says_so(fcl, rounds):
     assert "no client was evaluated" not in shown
 
 
+@pytest.mark.run
 def test_a_run_that_asks_for_no_scores_says_so(fcl):
     answer = fcl("simulate", *TINY, *PRIVATE, "--set", "privacy.scores=false")
     assert answer.code == 0, answer.err
@@ -364,6 +380,7 @@ def tables(tmp_path):
     return ["--data", "a", "--data", "b"]
 
 
+@pytest.mark.run
 def test_local_data_are_simulated_from_a_folder_a_client(fcl, ran, tmp_path, tables):
     options = ["--strategy", "fedavg", "--rounds", "3", "--epochs", "5"]
     answer = fcl("simulate", *tables, *options, "--output", "here")
@@ -378,6 +395,7 @@ def test_local_data_are_simulated_from_a_folder_a_client(fcl, ran, tmp_path, tab
     assert found["clients"] == 2
 
 
+@pytest.mark.run
 def test_strategies_are_compared_on_local_data(fcl, ran, tmp_path, tables):
     shape = ["--rounds", "2", "--epochs", "2", "--no-local-only", "--output", "here"]
     answer = fcl(*("compare", "--strategies", "fedavg,fedweit", *tables, *shape))
@@ -390,6 +408,7 @@ def test_strategies_are_compared_on_local_data(fcl, ran, tmp_path, tables):
         assert summary_of(run.folder)["average_accuracy"] > 0.5
 
 
+@pytest.mark.run
 def test_finished_runs_are_kept_for_the_data_they_have_learned(
     fcl, ran, tmp_path, tables
 ):
@@ -407,6 +426,7 @@ def test_finished_runs_are_kept_for_the_data_they_have_learned(
     assert len(ran) == 1
 
 
+@pytest.mark.run
 def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
     fcl, ran, tmp_path, tables, monkeypatch
 ):
@@ -428,6 +448,7 @@ def test_an_interrupted_run_goes_on_with_the_data_it_has_learned(
     assert fcl("simulate", *tables, "--resume", "here").code == 0
 
 
+@pytest.mark.run
 def test_a_study_takes_local_data(fcl, ran, tmp_path, tables):
     (tmp_path / "mine.toml").write_text(
         """
@@ -454,6 +475,7 @@ def test_local_data_run_in_this_process_only(fcl, nothing_runs, tables, command)
     answer.is_refusal("backend: got 'flower'", "in-process")
 
 
+@pytest.mark.run
 def test_the_settings_that_check_data_proposes_work_when_pasted(fcl, ran, tables):
     answer = fcl("check-data", "a")
     assert answer.code == 0, answer.err
@@ -498,6 +520,7 @@ def test_what_is_said_of_columns_must_go_together(fcl, tables):
     fcl("simulate", *named).is_refusal("data.labels: got 'keep', expected 'refuse'")
 
 
+@pytest.mark.run
 def test_proposed_settings_are_quoted_for_a_shell(fcl, ran, tables):
     given = ["--set", "model.head=single", "--set", "data.class_names=big cat,dog"]
     answer = fcl("check-data", "a", *given, "--set", 'run.title="2024"')
@@ -520,6 +543,7 @@ def test_data_that_do_not_suit_the_settings_are_refused(fcl, tables):
 # ---- several runs
 
 
+@pytest.mark.run
 def test_options_win_over_a_preset(fcl, ran):
     preset = ("--preset", PRESET, "--dataset", "digits", "--tasks", "2")
     answer = fcl(
@@ -546,6 +570,7 @@ def test_a_preset_that_there_is_not_or_that_says_nothing_is_refused(fcl):
     fcl("simulate", *resumed).is_refusal("preset: got", "no settings beside resume")
 
 
+@pytest.mark.run
 def test_a_comparison_gives_a_preset_to_those_who_know_it(fcl, ran):
     preset = ("--preset", PRESET, "--dataset", "digits", "--tasks", "2")
     answer = fcl(
@@ -559,6 +584,7 @@ def test_a_comparison_gives_a_preset_to_those_who_know_it(fcl, ran):
     assert "average incremental accuracy" in answer.out
 
 
+@pytest.mark.run
 def test_a_comparison_gives_settings_to_those_who_know_them(fcl, ran, tmp_path):
     answer = fcl(
         *("compare", "--strategies", "fedavg, fedprox,stl", "--seeds", "0,1", *TINY),
@@ -593,6 +619,7 @@ def test_a_comparison_gives_settings_to_those_who_know_them(fcl, ran, tmp_path):
     assert ran == []
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("given", "dataset", "scenario"),
     [
@@ -613,6 +640,7 @@ def test_compared_strategies_share_what_suits_the_first_that_has_needs(
     ] * 2
 
 
+@pytest.mark.run
 def test_a_study_runs_what_its_file_and_the_choices_say(fcl, ran, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -638,6 +666,7 @@ def test_a_study_runs_what_its_file_and_the_choices_say(fcl, ran, tmp_path):
     assert (tmp_path / "runs" / "mine" / "table.md").exists()
 
 
+@pytest.mark.run
 def test_a_study_chooses_first_and_says_what(fcl, ran, tmp_path):
     (tmp_path / "study.toml").write_text(
         """
@@ -672,6 +701,7 @@ def test_a_study_chooses_first_and_says_what(fcl, ran, tmp_path):
     assert (tmp_path / "out" / "comparison.html").exists()
 
 
+@pytest.mark.run
 def test_a_study_of_rows_that_leave_nothing_open_chooses_nothing(fcl, ran, tmp_path):
     (tmp_path / "study.toml").write_text(
         """
@@ -696,6 +726,7 @@ def test_a_study_of_rows_that_leave_nothing_open_chooses_nothing(fcl, ran, tmp_p
     }
 
 
+@pytest.mark.run
 def test_a_first_round_lost_to_divergence_begins_again_at_another_rate(fcl, tmp_path):
     options = [*TINY, "--strategy", "stl", "--set", "training.optimizer=sgd"]
     lost = fcl("simulate", *options, "--learning-rate", "1e30", "--output", "here")
@@ -709,6 +740,7 @@ def test_a_first_round_lost_to_divergence_begins_again_at_another_rate(fcl, tmp_
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "whole")
 
 
+@pytest.mark.run
 def test_adapters_that_end_empty_are_said_once_at_the_end(fcl, tmp_path):
     strong = ["--strategy", "fedweit", "--set", "lambda1=1000"]
     answer = fcl("simulate", *TINY, *strong, "--output", "here")
@@ -720,6 +752,7 @@ def test_adapters_that_end_empty_are_said_once_at_the_end(fcl, tmp_path):
     assert "adapters ended" not in answer.out
 
 
+@pytest.mark.run
 def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
     for seed in (0, 1):
         fcl("simulate", "--strategy", "stl", *TINY, "--seed", seed, "--output", seed)
@@ -750,6 +783,7 @@ def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_
     assert seeds == [1, 2]
 
 
+@pytest.mark.run
 def test_a_simulation_of_local_data_goes_on_with_more_tasks_and_clients(
     fcl, tmp_path, tables
 ):

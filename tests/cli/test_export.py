@@ -129,6 +129,7 @@ def test_two_runs_of_one_title_and_seed_are_no_row(study, fcl):
     assert not (study / "export").exists()
 
 
+@pytest.mark.run
 def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl):
     small = ("--clients", "1", "--tasks", "1", "--rounds", "1", "--dataset", "digits")
     kept = ("--set", "run.keep_clients=true", "--output", "run")
@@ -151,6 +152,7 @@ def test_the_network_of_a_client_is_written_and_its_accuracy_told(tmp_path, fcl)
     assert names == {"client-0-task-0.pt", "client-0-task-0.json"}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("worth", [0, 10**9])
 def test_the_command_says_what_large_states_take_and_how_to_keep_none(
     worth, fcl, tmp_path, monkeypatch

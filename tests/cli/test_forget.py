@@ -9,7 +9,7 @@ from fakes import failure, rounds_of, run_in_process
 
 from fcl_flower.rounds.checkpoint import FolderStateStore
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 
 
 def test_forgotten_from_the_command_line(tmp_path, fcl):

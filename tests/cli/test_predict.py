@@ -65,6 +65,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.run
 def test_names_and_probabilities_by_task(federation, table):
     given = "--state", federation / "state-0", "--output-format", "csv"
     first = rows_of(fcl_("predict", *given, "--task", 0, table))
@@ -75,6 +76,7 @@ def test_names_and_probabilities_by_task(federation, table):
     assert [row["class"] for row in second] == ["well", "ill"]
 
 
+@pytest.mark.run
 def test_all_classes_as_lines_of_json(federation, table):
     given = "--state", federation / "state-0", "--output-format", "jsonl", "--all"
     result = fcl_("predict", *given, "--task", "auto", table)
@@ -85,6 +87,7 @@ def test_all_classes_as_lines_of_json(federation, table):
         assert one["task"] in ("task-01", "task-02")
 
 
+@pytest.mark.run
 def test_auto_takes_the_more_confident_head(federation, table):
     model = fcl.load(federation / "state-1")
     x = np.array([[5.0, 4.0], [-1.0, -6.0]])
@@ -94,6 +97,7 @@ def test_auto_takes_the_more_confident_head(federation, table):
         assert one == best
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -110,11 +114,13 @@ def test_a_wrong_table_is_refused_by_file_and_line(text, said, federation, tmp_p
     assert f"{path}: {said}" in str(result.exception or result.output)
 
 
+@pytest.mark.run
 def test_without_a_task_the_tasks_are_told(federation, table):
     result = fcl_("predict", "--state", federation / "state-0", table)
     assert "expected auto or one of 0 (task-01), 1 (task-02)" in str(result.exception)
 
 
+@pytest.mark.run
 def test_an_older_version_is_used_until_the_newest_is_wanted(federation, table):
     state = federation / "state-1"
     shown = fcl_("models", state, "--use", "task-01").output
@@ -127,6 +133,7 @@ def test_an_older_version_is_used_until_the_newest_is_wanted(federation, table):
     assert 0.9 < fcl.load(state, version="best").about.accuracy <= 1
 
 
+@pytest.mark.run
 def test_the_list_of_versions_fits_a_terminal_and_tells_damage(
     federation, tmp_path, monkeypatch
 ):

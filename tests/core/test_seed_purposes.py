@@ -6,6 +6,8 @@ import pathlib
 from itertools import product
 from types import SimpleNamespace
 
+import pytest
+
 import clients
 import fcl_flower
 import strategies
@@ -53,6 +55,7 @@ def test_a_seed_is_the_head_of_a_hash_of_its_names():
     )
 
 
+@pytest.mark.run
 def test_class_groups_are_drawn_and_learned_by_these_names(monkeypatch):
     found = drawn(monkeypatch, "fedavg", 8731, rounds=1)
     orders = {f"scenario-order/{client}" for client in CLIENTS}
@@ -61,6 +64,7 @@ def test_class_groups_are_drawn_and_learned_by_these_names(monkeypatch):
     assert purposes(found - known) == {"samples-share", "samples-valid"}
 
 
+@pytest.mark.run
 def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
     found = drawn(monkeypatch, "concept-matching", 8732, rounds=2)
     known = {
@@ -76,6 +80,7 @@ def test_hidden_concepts_are_drawn_and_learned_by_these_names(monkeypatch):
     assert purposes(found - known) == {"stream-order"}
 
 
+@pytest.mark.run
 def test_new_classes_are_drawn_replayed_and_sent_by_these_names(monkeypatch):
     wire = {"wire_dtype": "int8", "error_feedback": False}
     found = drawn(monkeypatch, "replay", 8733, rounds=1, **wire)

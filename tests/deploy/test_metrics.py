@@ -41,6 +41,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.run
 def test_a_server_without_a_run_has_all_metrics_of_one_that_had_one(tmp_path, finished):
     with noted(tmp_path / "runs", "run", finished):
         pass
@@ -53,6 +54,7 @@ def test_a_server_without_a_run_has_all_metrics_of_one_that_had_one(tmp_path, fi
         assert math.isnan(without[f"fcl_{name}",])
 
 
+@pytest.mark.run
 def test_the_newest_run_is_told_by_its_own_files(tmp_path, finished):
     with noted(tmp_path / "runs", "run", finished):
         assert samples(server(tmp_path))["fcl_runs_going_on",] == 1
@@ -74,6 +76,7 @@ def test_the_newest_run_is_told_by_its_own_files(tmp_path, finished):
     assert found["fcl_last_round_timestamp_seconds",] == 1_700_000_000
 
 
+@pytest.mark.run
 def test_a_run_is_followed_while_it_goes_on(tmp_path):
     folder, counts = tmp_path / "run", []
     registry = server(tmp_path)
@@ -88,6 +91,7 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path):
     assert samples(registry)["fcl_rounds_total",] == 4
 
 
+@pytest.mark.run
 def test_a_new_run_takes_the_place_of_the_one_before(tmp_path, finished):
     with noted(tmp_path / "runs", "run", finished):
         pass

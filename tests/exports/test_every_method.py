@@ -37,6 +37,7 @@ def as_the_graph_takes_them(model, raw):
     return torch.from_numpy(raw[..., None])
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "name", [*archetypes_first([*watched.NAMES, *watched.VARIANTS]), *VARIANTS]
 )

@@ -261,6 +261,7 @@ def test_what_the_librarys_form_would_not_predict_alike_is_refused(encoder, tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_a_run_leaves_a_network_that_the_library_opens(head, tmp_path):
     settings = encoded_topics(tmp_path) | {"model": "lora-transformer"}

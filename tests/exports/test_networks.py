@@ -15,7 +15,7 @@ from fcl_flower.exports.files import WRITERS
 from fcl_flower.exports.manifest import manifest
 from fcl_flower.exports.networks import exported
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 SMALL = {
     "dataset": "digits",
     "clients": 2,

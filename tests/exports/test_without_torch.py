@@ -102,6 +102,7 @@ def test_pictures_are_predicted_as_by_the_client_or_the_server(
         assert float(chance) == pytest.approx(live.probability, abs=2e-4)
 
 
+@pytest.mark.run
 def test_the_manifest_of_a_clients_version_says_whose_it_is(federation, tmp_path):
     federation(**watched.SETTINGS, strategy="fedweit")
     found = exported(fcl.load(tmp_path / "state-1", version="task-01"), 0)

@@ -69,6 +69,7 @@ def first_base(grid):
     return base_of(next(m for _, m in grid.asked if is_kind(m, "train")))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "asynchronous"), [("fedavg", False), ("fedweit", True)]
 )
@@ -91,6 +92,7 @@ def test_a_foreign_server_app_gets_the_numbers_of_ours(
     assert (theirs / "report.html").exists()
 
 
+@pytest.mark.run
 def test_the_result_holds_the_accuracies_and_the_final_model(tmp_path):
     result, grid = started(small(tmp_path), num_rounds=4)
 
@@ -108,12 +110,14 @@ def test_the_result_holds_the_accuracies_and_the_final_model(tmp_path):
         np.testing.assert_array_equal(result.arrays[name].numpy(), tensor)
 
 
+@pytest.mark.run
 def test_a_strategy_without_a_global_model_returns_no_arrays(tmp_path):
     result, _ = started(small(tmp_path, strategy="fedweit"), num_rounds=2)
     assert not result.arrays
     assert list(result.evaluate_metrics_clientapp) == [1, 2]
 
 
+@pytest.mark.run
 def test_a_run_begins_with_the_initial_arrays(tmp_path):
     config = small(tmp_path)
     tensors = {n: t + 1 for n, t in shared_tensors(config, tmp_path).items()}
@@ -126,6 +130,7 @@ def test_a_run_begins_with_the_initial_arrays(tmp_path):
         np.testing.assert_array_equal(sent[name], tensor)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_global_model_is_evaluated_before_the_first_round_and_after_each(
     tmp_path, asynchronous
@@ -151,6 +156,7 @@ def test_the_global_model_is_evaluated_before_the_first_round_and_after_each(
         np.testing.assert_array_equal(array.numpy(), seen[last][name])
 
 
+@pytest.mark.run
 def test_the_timeout_is_waited_for(tmp_path):
     def silent(who, message, reply):
         return None if who == 1 and is_kind(message, "train") else reply
@@ -220,6 +226,7 @@ def test_other_rounds_than_those_configured_are_refused(tmp_path):
         started(small(tmp_path, rounds=3), num_rounds=4)
 
 
+@pytest.mark.run
 def test_evaluate_fn_is_refused_without_a_global_model(tmp_path):
     with pytest.raises(ConfigError, match=r"evaluate_fn: .* fedweit has no global"):
         started(

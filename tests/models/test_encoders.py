@@ -275,6 +275,7 @@ def test_a_file_that_does_not_say_it_is_refused(text, tmp_path):
         plain(place)
 
 
+@pytest.mark.run
 def test_a_run_takes_the_mean_and_deviation_of_its_encoder(tmp_path):
     folder = tmp_path / "encoder"
     place = encoders.saved(folder, "vit", image_size=8, num_channels=1)

@@ -72,6 +72,7 @@ def test_the_classes_until_a_task_are_those_of_all_clients(tmp_path):
     assert plan.labels_until(2) == tuple(range(9))
 
 
+@pytest.mark.run
 def test_each_task_opens_its_classes_and_a_run_without_the_setting_none(
     tmp_path, monkeypatch
 ):

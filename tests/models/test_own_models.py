@@ -194,6 +194,7 @@ class Tied(nn.Sequential):
         self[2].weight = self[1].weight
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("method", ["fedweit", "apd", "matched-ensemble"])
 def test_methods_that_replace_weights_train_tied_ones(method):
     model = build(from_module(Tied, (1, 8, 8)))

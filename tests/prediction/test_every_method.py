@@ -18,7 +18,7 @@ from fcl_flower.simulation.in_process import (
     run_simulated,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 CASES = [*watched.NAMES, *watched.VARIANTS]
 OF_EACH_KIND = [
     *("fedavg", "fedweit", "stl", "analytic", "fedet", "lorm", "coda-prompt"),

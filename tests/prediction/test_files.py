@@ -9,7 +9,7 @@ import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 
 
 def test_pictures_are_predicted_as_their_pixels(tmp_path):

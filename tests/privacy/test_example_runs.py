@@ -44,6 +44,7 @@ def expected(config, rounds=1):
     return pytest.approx(found)
 
 
+@pytest.mark.run
 def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
     told = []
 
@@ -63,6 +64,7 @@ def test_each_client_says_what_its_examples_cost_and_nothing_else(tmp_path):
     assert "hides one example of a client" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.run
 def test_fedprox_is_pulled_to_the_received_model_all_the_same(tmp_path):
     moved = {}
 
@@ -82,6 +84,7 @@ def test_fedprox_is_pulled_to_the_received_model_all_the_same(tmp_path):
     assert moved[1e4] < 0.8 * moved[0.0]
 
 
+@pytest.mark.run
 def test_a_client_whose_budget_is_spent_trains_no_more(tmp_path):
     once = private(tmp_path / "once", tasks=1)
     run_in_process(once)
@@ -91,6 +94,7 @@ def test_a_client_whose_budget_is_spent_trains_no_more(tmp_path):
         run_in_process(config)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("simulated", [True, False])
 def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
     tmp_path, monkeypatch, simulated
@@ -117,6 +121,7 @@ def test_a_round_that_is_asked_again_costs_again_outside_a_simulation(
     assert found["0"] == pytest.approx(wanted["0"])
 
 
+@pytest.mark.run
 def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
     tmp_path, monkeypatch
 ):
@@ -133,6 +138,7 @@ def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
     assert summary_of(tmp_path)["privacy"]["by_client"] == expected(config, rounds=2)
 
 
+@pytest.mark.run
 def test_sampling_and_noise_are_secret_and_of_one_client_and_round(
     tmp_path, monkeypatch
 ):

@@ -63,6 +63,7 @@ def epsilon(rounds, answered=1):
 # ---- what travels
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "ewc", "fedweit"])
 def test_an_update_is_what_was_received_and_noise_of_its_own(tmp_path, strategy):
     config = private(tmp_path, strategy, rounds=2, clip=1e-6, noise_multiplier=1e5)
@@ -89,6 +90,7 @@ def test_an_update_is_what_was_received_and_noise_of_its_own(tmp_path, strategy)
     assert np.abs(alike).max() < 0.2  # of each client and round
 
 
+@pytest.mark.run
 def test_a_simulation_repeats_its_noise(tmp_path):
     first, again = (noisy(tmp_path / name) for name in "ab")
 
@@ -97,6 +99,7 @@ def test_a_simulation_repeats_its_noise(tmp_path):
     assert "from the run's seed" in remarks["privacy noise"]
 
 
+@pytest.mark.run
 def test_a_federation_does_not_repeat_its_noise(tmp_path, real):
     first, again = (noisy(tmp_path / name, **real) for name in "ab")
 
@@ -115,12 +118,14 @@ def noisy(folder, **behaviour):
 # ---- what is reported
 
 
+@pytest.mark.run
 def test_without_a_privacy_unit_nothing_is_written_of_it(tmp_path):
     run_in_process(private(tmp_path, unit="none", noise_multiplier=0.0))
     assert "privacy" not in summary_of(tmp_path)
     assert not (tmp_path / FILE).exists()
 
 
+@pytest.mark.run
 def test_summary_and_report_say_what_was_spent(tmp_path):
     run_in_process(private(tmp_path, clients=3, rounds=2, epsilon=1000.0))
 
@@ -137,6 +142,7 @@ def test_summary_and_report_say_what_was_spent(tmp_path):
     assert "at δ = 1e-05, of a budget of 1000; hides all data of a client" in page
 
 
+@pytest.mark.run
 def test_a_client_pays_for_the_rounds_that_it_is_asked_in(tmp_path):
     given = {"clients": 4, "rounds": 3, "client_fraction": 0.5, "seed": 2}
     asked = [str(client) for client, *_ in updates_of(private(tmp_path, **given))]
@@ -150,6 +156,7 @@ def test_a_client_pays_for_the_rounds_that_it_is_asked_in(tmp_path):
     assert found["epsilon_clients"] == most  # of two one knows its own
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("rule", "noises"), [("mean", 2), ("median", 1)])
 def test_what_may_be_one_clients_update_has_no_other_noise(tmp_path, rule, noises):
     run_in_process(private(tmp_path, clients=3, aggregation=rule))
@@ -157,6 +164,7 @@ def test_what_may_be_one_clients_update_has_no_other_noise(tmp_path, rule, noise
     assert found["epsilon_clients"] == pytest.approx(epsilon(2, answered=noises))
 
 
+@pytest.mark.run
 def test_scores_are_not_asked_for_where_they_shall_not_be(tmp_path):
     transport = run_in_process(private(tmp_path, "fedweit", scores=False))
     found = summary_of(tmp_path)
@@ -172,6 +180,7 @@ def test_scores_are_not_asked_for_where_they_shall_not_be(tmp_path):
 # ---- the budget
 
 
+@pytest.mark.run
 def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     config = private(tmp_path, rounds=2, epsilon=epsilon(3) + 1e-6)
     stages = [
@@ -186,6 +195,7 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert "stopped before round 4" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.run
 def test_what_too_few_have_sent_is_not_aggregated(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(Server, "aggregate", lambda *given: made.append(given))
@@ -221,6 +231,7 @@ def interrupted(config, after, **behaviour):
         run_in_process(config, tamper=die, **behaviour)
 
 
+@pytest.mark.run
 def test_a_resumed_simulation_ends_with_the_same_numbers(tmp_path):
     whole = partial(private, strategy="fedweit", rounds=2)
     run_in_process(whole(tmp_path / "whole"))
@@ -233,6 +244,7 @@ def test_a_resumed_simulation_ends_with_the_same_numbers(tmp_path):
     assert summary_of(tmp_path / "whole")["privacy"]["epsilon"] > 0
 
 
+@pytest.mark.run
 def test_a_federation_pays_for_what_was_asked_before_it_was_killed(tmp_path, real):
     config = partial(private, tmp_path, rounds=2, client_state=str(tmp_path / "c"))
     # In round 3, both clients having been asked.
@@ -245,6 +257,7 @@ def test_a_federation_pays_for_what_was_asked_before_it_was_killed(tmp_path, rea
     assert found["epsilon_clients"] == pytest.approx(epsilon(4))
 
 
+@pytest.mark.run
 def test_a_run_without_its_ledger_is_not_resumed(tmp_path):
     config = partial(private, tmp_path, rounds=2, client_state=str(tmp_path / "c"))
     interrupted(config(), after=5)

@@ -138,6 +138,7 @@ def test_what_results_have_stands_on_the_page(kind):
     )
 
 
+@pytest.mark.run
 def test_python_on_the_first_pages_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

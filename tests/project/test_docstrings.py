@@ -15,6 +15,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_give_what_they_say(name):
     found = doctest.testmod(importlib.import_module(name))

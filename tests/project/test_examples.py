@@ -78,6 +78,7 @@ def run_notebook(name):
     return names
 
 
+@pytest.mark.run
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run_notebook("quickstart.ipynb")
@@ -118,6 +119,7 @@ def test_a_notebook_is_kept_without_output(name):
 
 
 # Of the packages that the notebook shows, about each other.
+@pytest.mark.run
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
 def test_the_notebook_on_trackers_runs_from_top_to_bottom(

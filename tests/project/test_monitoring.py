@@ -53,6 +53,7 @@ def expressions():
         yield from ((panel["title"], target["expr"]) for target in panel["targets"])
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
 def test_what_is_asked_for_is_exported_with_a_run_and_without(
     where, expression, with_run, tmp_path
@@ -63,6 +64,7 @@ def test_what_is_asked_for_is_exported_with_a_run_and_without(
         assert asked - OWN_OF_PROMETHEUS <= found.keys()
 
 
+@pytest.mark.run
 def test_the_page_explains_what_is_exported_and_nothing_else(with_run):
     text = PAGE.read_text()
     rows = re.findall(r"^- (`fcl_.*?): ", text, re.MULTILINE)
@@ -71,6 +73,7 @@ def test_the_page_explains_what_is_exported_and_nothing_else(with_run):
     assert explained == {name for name in with_run if not name.endswith("_created")}
 
 
+@pytest.mark.run
 def test_a_label_that_is_asked_for_is_exported(with_run):
     asked = re.compile(r"(fcl_\w+)\{(\w+)=")
     for _, expression in expressions():

@@ -184,6 +184,7 @@ def test_the_guides_algorithm_is_found_by_its_file():
     assert algorithm("fedmedian").load_client().__name__ == "ClippedLearner"
 
 
+@pytest.mark.run
 @pytest.mark.usefixtures("guide")
 def test_the_guides_algorithm_learns(tmp_path):
     config = RunConfig.from_settings(
@@ -203,6 +204,7 @@ def test_the_guides_algorithm_learns(tmp_path):
     assert summary["average_accuracy"] > 0.7
 
 
+@pytest.mark.run
 @pytest.mark.usefixtures("guide")
 def test_the_guides_client_changes_the_model_by_no_more_than_it_may(tmp_path):
     config = RunConfig.from_settings(

@@ -19,6 +19,7 @@ HIDDEN = {
 }
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("script", "given", "row"),
     [

@@ -75,6 +75,7 @@ def refused_port(port):
     return True
 
 
+@pytest.mark.run
 def test_each_scrape_of_a_run_has_the_numbers_of_its_record(tmp_path):
     """Also those of before a resumption; and nobody on another machine has them."""
     port, seen, listening, ended = free_port(), [], [], []

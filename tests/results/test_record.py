@@ -356,6 +356,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.run
 def test_the_journal_alone_says_all_that_the_other_files_say(run, copied):
     found = read(run)
     lines = (run / "rounds.jsonl").read_text().splitlines()
@@ -388,6 +389,7 @@ def copied(run, tmp_path):
     return tmp_path
 
 
+@pytest.mark.run
 def test_an_unfinished_run_is_read_up_to_its_last_whole_line(copied):
     path = copied / "journal.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
@@ -400,6 +402,7 @@ def test_an_unfinished_run_is_read_up_to_its_last_whole_line(copied):
     assert found.summary.average_accuracy is not None
 
 
+@pytest.mark.run
 def test_damage_is_told_with_the_name_of_the_file(copied):
     path = copied / "journal.jsonl"
     good = path.read_bytes()
@@ -412,6 +415,7 @@ def test_damage_is_told_with_the_name_of_the_file(copied):
         read(copied)
 
 
+@pytest.mark.run
 def test_a_folder_without_a_run_is_refused(run, tmp_path):
     assert not is_run(tmp_path)
     (tmp_path / "journal.jsonl").write_text("what another program has left\n")

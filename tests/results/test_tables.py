@@ -104,6 +104,7 @@ def test_of_two_runs_of_single_tasks_neither_is_chosen(tmp_path):
     assert {row["forward_transfer"] for row in tables.rows(summaries)} == {None}
 
 
+@pytest.mark.run
 def test_runs_of_single_tasks_say_that_they_are(tmp_path):
     size = {"dataset": "digits", "clients": 2, "tasks": 2, "rounds": 1, "seeds": [1]}
     size |= {"counterparts": False, "progress": False, "output": tmp_path / "out"}

@@ -71,6 +71,7 @@ def simulate(folder, track, **settings):
     )
 
 
+@pytest.mark.run
 def test_a_tracker_hears_each_round_and_each_accuracy_and_the_end(tmp_path, tracked):
     result = simulate(tmp_path / "run", " heard ")
     (one,) = tracked()
@@ -97,6 +98,7 @@ def test_a_tracker_hears_each_round_and_each_accuracy_and_the_end(tmp_path, trac
     assert one.closed == 1
 
 
+@pytest.mark.run
 def test_a_resumed_run_tells_all_again_and_one_that_fails_has_no_end(
     tmp_path, tracked, monkeypatch
 ):
@@ -152,6 +154,7 @@ def test_only_finite_numbers_of_known_names_are_told():
 # ---- packages of others
 
 
+@pytest.mark.run
 def test_tensorboard_reads_scalars_by_round_and_the_configuration(tmp_path):
     pytest.importorskip("tensorboard", reason="of the extra tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -69,6 +69,7 @@ def test_averaged_groups_are_interpolated_and_all_others_replaced():
 # ---- whole runs
 
 
+@pytest.mark.run
 def test_updates_are_aggregated_in_the_order_of_simulated_time(tmp_path):
     run_in_process(slow(tmp_path, strategy="fedavg"))
     rows = rounds_of(tmp_path)
@@ -89,6 +90,7 @@ def test_updates_are_aggregated_in_the_order_of_simulated_time(tmp_path):
     assert summary["mode"] == "asynchronous"
 
 
+@pytest.mark.run
 def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
     told = told_progress(monkeypatch)
     run_in_process(slow(tmp_path, strategy="local", tasks=1))
@@ -98,6 +100,7 @@ def test_clients_with_a_question_are_at_work(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.run
 def test_the_bytes_of_the_last_tests_are_counted(tmp_path):
     sent = {"down": Counter(), "up": Counter()}
 
@@ -125,6 +128,7 @@ class Leaving(InProcessTransport):
         return [node for node in self.places if node != 1 or not away]
 
 
+@pytest.mark.run
 def test_who_was_away_when_its_task_ended_is_tested_before_the_next(tmp_path):
     shape = {"clients": 2, "rounds": 1, "simulated_durations": "1.75,1"}
     config = slow(tmp_path, strategy="fedavg", **shape)
@@ -138,6 +142,7 @@ def test_who_was_away_when_its_task_ended_is_tested_before_the_next(tmp_path):
     assert not np.isnan(found[:, [0, 1, 1], [0, 0, 1]]).any()
 
 
+@pytest.mark.run
 def test_without_simulated_durations_updates_are_aggregated_as_they_arrive(tmp_path):
     config = slow(tmp_path, strategy="fedavg", simulated_durations="")
     run_in_process(config, delay=lambda client: 3 * (client == 0))
@@ -147,6 +152,7 @@ def test_without_simulated_durations_updates_are_aggregated_as_they_arrive(tmp_p
     assert "clock" not in rounds_of(tmp_path)[0]
 
 
+@pytest.mark.run
 def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
     failed = []
 
@@ -167,6 +173,7 @@ def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
     assert reasons == [{"1": "the client failed: a moment of weakness"}]
 
 
+@pytest.mark.run
 def test_the_first_loss_of_a_clients_state_is_not_counted_as_a_failure(tmp_path):
     lost = []
 
@@ -189,6 +196,7 @@ def test_the_first_loss_of_a_clients_state_is_not_counted_as_a_failure(tmp_path)
     assert sum(row["clients"] == [1] for row in rounds_of(tmp_path / "b")) == 1
 
 
+@pytest.mark.run
 def test_a_client_that_always_fails_is_given_up(tmp_path):
     def never(who, request, reply):
         broken = who == 1 and is_kind(request, "train")
@@ -202,6 +210,7 @@ def test_a_client_that_always_fails_is_given_up(tmp_path):
         run_in_process(config, tamper=never)
 
 
+@pytest.mark.run
 def test_each_client_is_queried_when_it_starts_a_task(tmp_path):
     write_topics(tmp_path)
     run_in_process(

@@ -101,6 +101,7 @@ def ended_and_resumed(tmp_path, plug, every, values):
     return events
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("every", "values"),
     [
@@ -117,6 +118,7 @@ def test_a_run_that_is_ended_at_any_event_ends_with_the_same_numbers(
     assert ended_and_resumed(tmp_path, plug, every, values) > 20
 
 
+@pytest.mark.run
 def test_a_run_that_is_ended_at_every_event_in_turn_comes_to_the_same_end(
     tmp_path, plug
 ):
@@ -146,6 +148,7 @@ def asked_of(transport):
     return [(client, m.kind) for client, m in transport.asked]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("asked", [False, True])
 def test_who_comes_late_is_tested_after_the_task_that_it_had_ended(tmp_path, asked):
     class Ending(InProcessTransport):
@@ -209,6 +212,7 @@ def test_what_is_in_flight_comes_back_from_a_checkpoint(tmp_path):
         assert getattr(found, name) == getattr(asked, name)
 
 
+@pytest.mark.run
 def test_after_forgetting_clients_are_asked_anew_of_what_is_left(tmp_path, plug):
     shape = {"asynchronous": True, "simulated_durations": "1,1,1.75", "tasks": 2}
     shape["client_state"] = str(tmp_path / "states")

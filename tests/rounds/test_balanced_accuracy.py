@@ -12,6 +12,8 @@ from fcl_flower.results.report.comparison import write_comparison
 from fcl_flower.results.result import Result
 from fcl_flower.results.tables import text_table
 
+pytestmark = pytest.mark.run
+
 
 def clouds(folder, counts):
     """Write a task of each client, of two clouds that overlap."""

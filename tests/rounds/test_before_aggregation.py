@@ -3,6 +3,8 @@
 import pytest
 from fakes import run_in_process, summary_of, tiny
 
+pytestmark = pytest.mark.run
+
 SHORT = {"tasks": 1, "clients": 3}
 
 

@@ -270,6 +270,7 @@ def without_client_1(client, request, reply):
     return reply
 
 
+@pytest.mark.run
 def test_a_run_says_at_its_end_who_took_part_in_no_round(tmp_path, caplog):
     run_in_process(tiny(tmp_path), tamper=without_client_1)
 

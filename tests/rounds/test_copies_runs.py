@@ -19,6 +19,8 @@ from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.transport import TRAIN, Content
 from fcl_flower.simulation.in_process import run_simulated
 
+pytestmark = pytest.mark.run
+
 LEVELS = {"wire_dtype": "int4"}
 
 

@@ -65,6 +65,7 @@ def ending(kind, number, client):
     return tamper
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "more"),
     [
@@ -105,6 +106,7 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     assert "resume = false" in config
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):
     shape = {"clients": 3, "rounds": 3, "min_updates": 2, "max_attempts": 2}
@@ -138,6 +140,7 @@ def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):
     assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("lost", ["newest", "all"])
 def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
     config = tiny(
@@ -160,6 +163,7 @@ def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
     assert rounds == {3, 4, 5, 6}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("damaged", ["journal.jsonl", "checkpoint"])
 def test_a_refused_resumption_leaves_the_record_as_it_is(tmp_path, damaged):
     config = tiny(tmp_path, strategy="fedavg", rounds=3)
@@ -183,6 +187,7 @@ def test_a_refused_resumption_leaves_the_record_as_it_is(tmp_path, damaged):
     assert files() == before
 
 
+@pytest.mark.run
 def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", rounds=2)
     with pytest.raises(PulledPlugError):
@@ -193,6 +198,7 @@ def test_an_unfinished_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     assert len(rounds_of(tmp_path)) == 4
 
 
+@pytest.mark.run
 def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
     config, errors = tiny(tmp_path, strategy="fedavg"), []
 
@@ -209,6 +215,7 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_pa
     assert len(rounds_of(tmp_path)) == 2
 
 
+@pytest.mark.run
 def test_a_run_that_ended_before_its_first_checkpoint_can_be_resumed(tmp_path):
     config = tiny(tmp_path, strategy="fedavg")
     (tmp_path / "journal.jsonl").write_text("what an earlier run has left\n")
@@ -238,6 +245,7 @@ class Coming(InProcessTransport):
         return super().push(request, seconds)
 
 
+@pytest.mark.run
 def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
     config = tiny(tmp_path, clients=3, rounds=3, timeout=5, grace=0)
     transport = Coming(
@@ -280,6 +288,7 @@ class Outage(Coming):
         return [n for n in listed if n != 2 or not 0 < self.gone <= self.back_after]
 
 
+@pytest.mark.run
 def test_rounds_wait_for_a_client_that_has_vanished_until_it_returns(
     tmp_path, monkeypatch
 ):
@@ -291,6 +300,7 @@ def test_rounds_wait_for_a_client_that_has_vanished_until_it_returns(
     assert 0 < transport.now < 60
 
 
+@pytest.mark.run
 def test_a_client_that_has_gone_for_good_is_waited_for_once(tmp_path, monkeypatch):
     config = tiny(tmp_path, strategy="fedavg", clients=3, rounds=3, grace=60)
     transport = Outage([1, 2, 3], config, monkeypatch, back_after=10**9)
@@ -314,6 +324,7 @@ def test_a_round_needs_half_of_its_participants_unless_another_number_is_set(
     assert section.updates_needed(participants) == needed
 
 
+@pytest.mark.run
 def test_one_client_of_three_does_not_carry_a_round(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.3, max_attempts=1)
 
@@ -326,6 +337,7 @@ def test_one_client_of_three_does_not_carry_a_round(tmp_path):
         run_in_process(config, tamper=fails)
 
 
+@pytest.mark.run
 def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
     config = tiny(tmp_path, clients=3, rounds=3, min_updates=2, timeout=0.3)
     transport = Coming([1, 2, 3], config, lambda node, done: node != 3 or done >= 1)
@@ -339,6 +351,7 @@ def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
     assert [(s.round, s.starts_task) for s in late[:2]] == [(2, True), (3, False)]
 
 
+@pytest.mark.run
 def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
     tmp_path, monkeypatch
 ):
@@ -358,6 +371,7 @@ def test_a_round_waits_for_a_client_that_died_and_is_still_listed(
     assert [row["clients"] for row in rounds_of(tmp_path)] == [[0, 1]] * 4
 
 
+@pytest.mark.run
 def test_a_client_that_lost_its_state_receives_everything_again(tmp_path):
     memory = tmp_path / "m"
     config = tiny(tmp_path / "run", rounds=4, client_state=str(memory))
@@ -386,6 +400,7 @@ def test_a_client_that_lost_its_state_receives_everything_again(tmp_path):
     assert asked_in(third).stage.starts_task
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("always", [False, True])
 def test_the_first_loss_of_a_state_costs_no_attempt(tmp_path, always):
     memory = tmp_path / "m"
@@ -422,6 +437,7 @@ def enormous(tensor):
     return np.full_like(tensor, 1e9)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
     def inflate(who, request, reply):
@@ -454,6 +470,7 @@ def over_a_network(monkeypatch):
     return limited
 
 
+@pytest.mark.run
 def test_a_model_that_is_too_large_to_be_sent_is_refused_before_training(
     tmp_path, over_a_network
 ):
@@ -465,6 +482,7 @@ def test_a_model_that_is_too_large_to_be_sent_is_refused_before_training(
     assert len(rounds_of(tmp_path)) == 2
 
 
+@pytest.mark.run
 def test_a_message_that_grows_too_large_later_is_sent_with_a_warning(
     tmp_path, over_a_network, caplog
 ):

@@ -49,6 +49,7 @@ def names_of(folder):
     return RunConfig.read(folder / "config.toml", "run").data.class_names
 
 
+@pytest.mark.run
 def test_classes_get_places_as_clients_meet_them(tmp_path):
     # Client 1 names c3 first, but the places go by ascending client.
     places = places_of(
@@ -95,6 +96,7 @@ HOLDERS = {
 }
 
 
+@pytest.mark.run
 def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
     tmp_path, caplog
 ):
@@ -117,6 +119,7 @@ def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
     assert f"Some classes look alike, yet are learned apart: {said}" in verdicts(page)
 
 
+@pytest.mark.run
 def test_who_has_which_class_outlives_an_interruption(tmp_path):
     places, folder = spelled(tmp_path), tmp_path / "ended"
     with pytest.raises(PulledPlugError):
@@ -133,6 +136,7 @@ def test_who_has_which_class_outlives_an_interruption(tmp_path):
     assert read(folder).begun.class_holders == HOLDERS
 
 
+@pytest.mark.run
 def test_with_secure_aggregation_nobody_is_told_who_has_which(tmp_path, caplog):
     places = places_of(tmp_path, [[["c0", "c1"]]] * 3)
     path = tmp_path / "data-2" / "task-01" / "train.csv"
@@ -145,6 +149,7 @@ def test_with_secure_aggregation_nobody_is_told_who_has_which(tmp_path, caplog):
     assert "look alike" not in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.run
 def test_a_place_without_a_class_stays_as_it_was(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1"]], [["c1", "c2"]]])
     run(growing(tmp_path / "run", tasks=1), places)
@@ -156,6 +161,7 @@ def test_a_place_without_a_class_stays_as_it_was(tmp_path):
     assert (found[:3] != initial[:3]).any(1).all()
 
 
+@pytest.mark.run
 def test_a_head_whose_classes_all_come_first_is_that_of_named_classes(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1"]] * 2, [["c2", "c3"], ["c1", "c2"]]])
     for name in ("grown", "named"):
@@ -180,6 +186,7 @@ CLASSES = [
 ]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "replay"])
 def test_a_run_with_more_tasks_grows_as_one_that_was_planned_longer(tmp_path, strategy):
     places = places_of(tmp_path, CLASSES)
@@ -188,6 +195,7 @@ def test_a_run_with_more_tasks_grows_as_one_that_was_planned_longer(tmp_path, st
     assert names_of(tmp_path / "short") == "c0,c1,c3,c2,c5,c4"
 
 
+@pytest.mark.run
 def test_a_run_that_was_interrupted_grows_to_the_same_head(tmp_path):
     places = places_of(tmp_path, CLASSES)
     run(growing(tmp_path / "whole"), places)
@@ -206,6 +214,7 @@ def test_a_run_that_was_interrupted_grows_to_the_same_head(tmp_path):
     assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
 
 
+@pytest.mark.run
 def test_a_client_that_joins_brings_classes_of_its_own(tmp_path):
     places = places_of(
         tmp_path, [[["c0", "c1"]] * 3, [["c1", "c2"]] * 3, [["c2", "c4"]]]
@@ -217,6 +226,7 @@ def test_a_client_that_joins_brings_classes_of_its_own(tmp_path):
     assert not np.isnan(accuracy[2, 2, 2])
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     "strategy", ["fedweit", "icarl", "analytic", "scaffold", "ewc", "der", "podnet"]
 )
@@ -231,6 +241,7 @@ def test_methods_learn_with_a_head_that_grows(tmp_path, strategy):
     assert known == {f"c{n}" for n in range(6)}
 
 
+@pytest.mark.run
 def test_more_classes_than_places_are_refused_by_client(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1"]], [["c2", "c3"]]])
     run(growing(tmp_path / "run", tasks=1, places=3), places)
@@ -240,6 +251,7 @@ def test_more_classes_than_places_are_refused_by_client(tmp_path):
     )
 
 
+@pytest.mark.run
 def test_a_client_may_have_one_class(tmp_path):
     places = places_of(tmp_path, [[["c0"], ["c2"]], [["c1"], ["c0", "c2"]]])
     run(growing(tmp_path / "run"), places)
@@ -247,6 +259,7 @@ def test_a_client_may_have_one_class(tmp_path):
     assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("rule", "names", "failed"),
     [
@@ -269,6 +282,7 @@ def test_classes_of_two_clients_that_look_alike(tmp_path, rule, names, failed):
         assert said in rows[0]["reasons"]["1"]
 
 
+@pytest.mark.run
 def test_clients_without_a_task_are_asked_again(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1"]] * 2, [["c2", "c3"]]])
 
@@ -315,6 +329,7 @@ def test_what_a_growing_head_cannot_do_is_refused(tmp_path, settings, said):
         resolve(growing(tmp_path / "run", **settings))
 
 
+@pytest.mark.run
 def test_all_clients_without_a_place_end_the_run(tmp_path):
     places = places_of(tmp_path, [[["c0", "c1", "c2"]], [["c3", "c4", "c5"]]])
     with pytest.raises(RoundError, match=r"at most the 2 of model\.places"):

@@ -86,6 +86,7 @@ def rounds_of(folder):
 # ---------------------------------------------------------------- runs
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_clients_learn_from_their_own_folders(tmp_path, places, strategy):
     run_in_process(config(tmp_path, strategy=strategy), NODES, places=places)
@@ -96,6 +97,7 @@ def test_clients_learn_from_their_own_folders(tmp_path, places, strategy):
     assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
 
 
+@pytest.mark.run
 def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
     run_in_process(config(tmp_path, strategy="fedweit"), NODES, places=places)
     page = (tmp_path / "run" / "report.html").read_text()
@@ -113,6 +115,7 @@ def test_the_server_writes_nothing_of_what_is_in_the_data(tmp_path, places):
         assert f">{secret}<" not in told
 
 
+@pytest.mark.run
 def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     tmp_path, places
 ):
@@ -138,6 +141,7 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     assert accuracy[1][1][1] > 0.8
 
 
+@pytest.mark.run
 def test_columns_are_compared_where_the_run_names_them(tmp_path, places):
     for number in (1, 2):
         path = tmp_path / "b" / f"task-0{number}" / "train.csv"
@@ -151,6 +155,7 @@ def test_columns_are_compared_where_the_run_names_them(tmp_path, places):
     assert "columns of tables" not in summary_of(tmp_path / "run")["remarks"]
 
 
+@pytest.mark.run
 def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
     tmp_path, places, caplog, monkeypatch
 ):
@@ -225,6 +230,7 @@ def message_of(run, place, task=0):
     return Client(here, TaskStage(1, task, starts_task=True, ends_task=False))
 
 
+@pytest.mark.run
 def test_a_client_without_a_folder_says_so(tmp_path, places):
     with pytest.raises(
         RoundError, match="node-config data-path: missing, expected the"
@@ -234,6 +240,7 @@ def test_a_client_without_a_folder_says_so(tmp_path, places):
     assert "data-path" in rounds_of(tmp_path / "run")[0]["reasons"]["1"]
 
 
+@pytest.mark.run
 def test_a_single_head_needs_and_uses_the_labels_of_all(tmp_path, places):
     labels = "ant, bee, cow, dog, emu, car, bus"
     run = config(tmp_path, head="single", class_names=labels, classes_per_task=0)
@@ -324,6 +331,7 @@ SIT = {
 """With a single centre, the mean of all documents of a task, compared as it is."""
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "fedseit"])
 def test_texts_are_learned_by_vectors_that_only_the_clients_have(
     tmp_path, text_places, strategy

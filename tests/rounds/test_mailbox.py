@@ -154,6 +154,7 @@ def test_what_ends_a_run_while_it_sends_ends_it_here(blocking):
         ask()
 
 
+@pytest.mark.run
 def test_an_asynchronous_run_goes_on_beside_a_client_that_blocks(tmp_path):
     config = tiny(tmp_path, **{"asynchronous.enabled": True})
     trained, go_on = [], threading.Event()

@@ -41,6 +41,7 @@ def test_all_other_logits_are_closed():
     assert logits[0, 0] == 3.0
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit", "analytic"])
 @pytest.mark.parametrize("given", [SINGLE, CONCEPTS], ids=["tasks", "concepts"])
 def test_only_labels_of_the_task_or_concept_are_predicted(
@@ -55,6 +56,7 @@ def test_only_labels_of_the_task_or_concept_are_predicted(
         assert predicted <= present
 
 
+@pytest.mark.run
 def test_only_predictions_are_masked(tmp_path):
     given = {"strategy": "fedavg", **SINGLE}
     run_in_process(tiny(tmp_path / "masked", **given, mask_logits=True))
@@ -72,6 +74,7 @@ def test_only_predictions_are_masked(tmp_path):
     assert masked == plain
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("fewer", "valid_fraction"), [("valid", 0.02), ("train", 0.995)]
 )
@@ -127,6 +130,7 @@ def moved(monkeypatch):
     return found
 
 
+@pytest.mark.run
 def test_rows_of_labels_that_a_client_does_not_have_stay_as_they_came(tmp_path, moved):
     given = {"strategy": "fedavg", **SINGLE, "mask_logits": True}
     run_in_process(tiny(tmp_path / "loss", **given, mask_loss=True))
@@ -137,6 +141,7 @@ def test_rows_of_labels_that_a_client_does_not_have_stay_as_they_came(tmp_path, 
     assert all(rows > labels for rows, labels in moved)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "given", "most"),
     [

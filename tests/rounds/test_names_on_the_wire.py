@@ -5,6 +5,8 @@ import re
 import pytest
 from fakes import run_in_process, tiny
 
+pytestmark = pytest.mark.run
+
 STAGE = {*("first", "last", "round", "task")}
 REQUEST = {*STAGE, "evaluate", "since"}
 METRICS = {*("loss", "num-examples", "valid_accuracy", "valid_loss")}

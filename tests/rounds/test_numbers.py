@@ -321,6 +321,7 @@ def run(transport, config):
     return summary_of(Path(config.run.output)), rounds_of(Path(config.run.output))
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_a_run_has_the_numbers_of_one_whose_nodes_have_their_own(tmp_path, strategy):
     given = tiny(tmp_path / "given", strategy=strategy)
@@ -334,6 +335,7 @@ def test_a_run_has_the_numbers_of_one_whose_nodes_have_their_own(tmp_path, strat
     assert not (tmp_path / "own" / NUMBERS_FILE).exists()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("kept", ["folder", "memory"])
 def test_a_run_that_is_resumed_gives_each_node_its_number_again(tmp_path, kept):
     """Its nodes come in another order, and in memory they have kept nothing."""
@@ -378,6 +380,7 @@ def test_a_run_that_is_resumed_gives_each_node_its_number_again(tmp_path, kept):
     assert summary_of(tmp_path / "run")["left_out"] == {}
 
 
+@pytest.mark.run
 def test_who_restarts_in_the_midst_of_a_run_goes_on_as_the_same_client(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", rounds=3, grace=0)
     restarted = []

@@ -29,6 +29,7 @@ def is_training(request):
 BUSY = "is still busy with an earlier round"
 
 
+@pytest.mark.run
 def test_a_late_client_is_busy_and_then_asked_less_and_less_often(tmp_path):
     transport = run_in_process(quick(tmp_path))
     rows = rounds_of(tmp_path)
@@ -54,6 +55,7 @@ def test_a_late_client_is_busy_and_then_asked_less_and_less_often(tmp_path):
     assert summary["clock"] == 9.0
 
 
+@pytest.mark.run
 def test_a_deadline_that_is_a_multiple_of_the_quorums_time_lets_it_in(tmp_path):
     run_in_process(quick(tmp_path, deadline_factor=1.5))
     rows = rounds_of(tmp_path)
@@ -62,6 +64,7 @@ def test_a_deadline_that_is_a_multiple_of_the_quorums_time_lets_it_in(tmp_path):
     assert summary_of(tmp_path)["late_replies"] == {}
 
 
+@pytest.mark.run
 def test_a_late_client_is_not_tested_beside_the_others(tmp_path):
     run_in_process(quick(tmp_path, rounds=1))
     found = summary_of(tmp_path)["client_accuracy"]
@@ -69,6 +72,7 @@ def test_a_late_client_is_not_tested_beside_the_others(tmp_path):
     assert None not in found[0][0]
 
 
+@pytest.mark.run
 def test_a_run_that_was_ended_knows_who_was_late(tmp_path):
     class PulledPlugError(BaseException):
         pass
@@ -102,6 +106,7 @@ def after_hello(pulls):
     return delay
 
 
+@pytest.mark.run
 def test_a_silent_client_costs_no_round_its_timeout(tmp_path):
     config = quick(tmp_path, simulated_durations="", rounds=4, timeout=60)
     began = time.monotonic()
@@ -114,6 +119,7 @@ def test_a_silent_client_costs_no_round_its_timeout(tmp_path):
     assert summary_of(tmp_path)["late_replies"] == {"2": 1}
 
 
+@pytest.mark.run
 def test_in_a_simulation_seconds_say_nothing_of_a_client(tmp_path):
     config = quick(tmp_path, simulated_durations="", rounds=2, timeout=60)
     transport = InProcessTransport([1, 2, 3], config, delay=after_hello(2))
@@ -135,6 +141,7 @@ def silent(kind):
     return tamper
 
 
+@pytest.mark.run
 def test_who_is_silent_in_a_test_costs_no_timeout(tmp_path):
     config = quick(
         *(tmp_path,),

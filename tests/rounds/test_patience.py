@@ -53,6 +53,7 @@ def outcome(folder):
     return summary, rounds_of(folder)
 
 
+@pytest.mark.run
 def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last(
     tmp_path,
 ):
@@ -79,6 +80,7 @@ def early(tmp_path_factory):
     return folder
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("losses", "rounds"), [([3, 3], 3), ([3, 2, 2], 4)])
 def test_a_task_has_the_round_after_the_decision_and_no_more(tmp_path, losses, rounds):
     run = config(tmp_path / "run", patience=1, tasks=1, rounds=5)
@@ -86,6 +88,7 @@ def test_a_task_has_the_round_after_the_decision_and_no_more(tmp_path, losses, r
     assert len(rounds_of(tmp_path / "run")) == rounds
 
 
+@pytest.mark.run
 def test_it_ends_as_a_run_that_was_planned_so(tmp_path, early):
     planned = config(tmp_path / "planned", rounds_by_task="3")
     run_in_process(planned, tamper=scripted(SHORTER))
@@ -95,6 +98,7 @@ def test_it_ends_as_a_run_that_was_planned_so(tmp_path, early):
     assert ours == others
 
 
+@pytest.mark.run
 def test_the_decision_stands_in_the_journal_the_configuration_and_on_the_page(early):
     events = list(journal.replay(early / journal.FILE))
     (place,) = [n for n, found in enumerate(events) if isinstance(found, Extended)]
@@ -109,6 +113,7 @@ def test_the_decision_stands_in_the_journal_the_configuration_and_on_the_page(ea
     assert said in (early / "report.html").read_text()
 
 
+@pytest.mark.run
 def test_the_configuration_that_it_leaves_gives_the_same_numbers(tmp_path, early):
     again = RunConfig.read(early / "config.toml", "")
     states = str(tmp_path / "again-states")
@@ -117,6 +122,7 @@ def test_the_configuration_that_it_leaves_gives_the_same_numbers(tmp_path, early
     assert outcome(tmp_path / "again") == outcome(early)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("end", [2, 3, 4])
 def test_a_run_that_was_interrupted_decides_the_same(tmp_path, early, end):
     run = config(tmp_path / "run", patience=1)
@@ -130,6 +136,7 @@ def test_a_run_that_was_interrupted_decides_the_same(tmp_path, early, end):
     assert outcome(tmp_path / "run") == outcome(early)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("written", [False, True])
 def test_a_server_that_ends_as_it_decides_decides_again(
     tmp_path, early, monkeypatch, written
@@ -155,6 +162,7 @@ def test_a_server_that_ends_as_it_decides_decides_again(
     assert len([found for found in events if isinstance(found, Extended)]) == 1
 
 
+@pytest.mark.run
 def test_without_patience_nothing_ends_early(tmp_path):
     run_in_process(config(tmp_path / "run"), tamper=scripted(SHORTER))
     assert len(rounds_of(tmp_path / "run")) == 8

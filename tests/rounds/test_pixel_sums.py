@@ -76,6 +76,7 @@ def test_no_sums_at_all_are_refused():
         read_sums(MessageEncoder().payload({}), 1)
 
 
+@pytest.mark.run
 def test_a_run_is_one_with_the_numbers_of_all_clients_first_samples(tmp_path):
     asked = tiny(tmp_path / "asked", **SMALL, normalise="data")
     run_in_process(asked)
@@ -93,6 +94,7 @@ def test_a_run_is_one_with_the_numbers_of_all_clients_first_samples(tmp_path):
     assert rounds_of(tmp_path / "fixed") != rounds_of(tmp_path / "asked")
 
 
+@pytest.mark.run
 def test_a_run_that_was_ended_asks_for_nothing_else(tmp_path):
     def config(folder, **settings):
         return tiny(folder, **SMALL, normalise="data", **settings)
@@ -100,6 +102,7 @@ def test_a_run_that_was_ended_asks_for_nothing_else(tmp_path):
     check_resumed(tmp_path, config, 2)
 
 
+@pytest.mark.run
 def test_a_comparison_keeps_a_run_whose_numbers_were_found(tmp_path, monkeypatch):
     settings = {**SMALL, "clients": 2, "progress": False, "output": tmp_path}
     settings["counterparts"] = False

@@ -39,6 +39,7 @@ def left_by(folder, settings):
     return summary_of(folder), rounds_of(folder), states
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["fedavg", "fedweit", "icarl"])
 def test_a_client_alone_computes_the_same_with_all_built_anew_and_copied(
     tmp_path, monkeypatch, name
@@ -86,6 +87,7 @@ def test_a_node_that_is_configured_differently_has_parts_of_its_own(tmp_path):
     assert parts_of(config) is here
 
 
+@pytest.mark.run
 def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkeypatch):
     config = tiny(tmp_path)
     stale = parts_of(config)

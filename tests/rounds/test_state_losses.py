@@ -62,6 +62,7 @@ SAID = (
 )
 
 
+@pytest.mark.run
 @METHODS
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_a_run_ends_in_which_all_lose_their_state_in_every_round(
@@ -79,6 +80,7 @@ def test_a_run_ends_in_which_all_lose_their_state_in_every_round(
     assert transport.trained.count((0, last + 1)) == 1, "no other attempt"
 
 
+@pytest.mark.run
 @METHODS
 def test_so_does_an_asynchronous_one(tmp_path, strategy):
     shape = {"asynchronous": True, "simulated_durations": "1,1.75"}
@@ -86,6 +88,7 @@ def test_so_does_an_asynchronous_one(tmp_path, strategy):
         ran(tmp_path, strategy, lambda client, number: (), **shape)
 
 
+@pytest.mark.run
 @METHODS
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_a_run_goes_on_of_whom_one_loses_its_state_each_time(tmp_path, strategy, kept):
@@ -99,6 +102,7 @@ def test_a_run_goes_on_of_whom_one_loses_its_state_each_time(tmp_path, strategy,
     assert summary_of(tmp_path)["client_accuracy"][0] is not None
 
 
+@pytest.mark.run
 @METHODS
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_a_run_goes_on_of_whom_all_lose_their_state_once(tmp_path, strategy, kept):
@@ -112,6 +116,7 @@ def test_a_run_goes_on_of_whom_all_lose_their_state_once(tmp_path, strategy, kep
     assert summary_of(tmp_path)["average_accuracy"] is not None
 
 
+@pytest.mark.run
 @METHODS
 def test_who_restarts_once_is_not_overlooked_while_it_is_told_the_run(
     tmp_path, strategy
@@ -127,6 +132,7 @@ def test_who_restarts_once_is_not_overlooked_while_it_is_told_the_run(
     assert len(rounds_of(tmp_path)) == 5
 
 
+@pytest.mark.run
 @METHODS
 def test_a_run_ends_that_all_have_forgotten_at_its_end(tmp_path, strategy):
     def loses(client, number):

@@ -53,6 +53,7 @@ def only(client, kind, number, replace):
 # ---- the same seed gives the same numbers
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_node_ids_and_the_order_of_replies_change_nothing(tmp_path, strategy):
     def run(name, **behaviour):
@@ -70,6 +71,7 @@ def test_node_ids_and_the_order_of_replies_change_nothing(tmp_path, strategy):
     assert run("c", nodes=[30, 20, 10], delay=lambda client: (1, 0, 2)[client]) == usual
 
 
+@pytest.mark.run
 def test_updates_are_aggregated_by_ascending_client_whoever_is_first(
     tmp_path, monkeypatch
 ):
@@ -85,6 +87,7 @@ def test_updates_are_aggregated_by_ascending_client_whoever_is_first(
     assert seen == [[0, 1, 2]] * 2
 
 
+@pytest.mark.run
 def test_where_clients_keep_their_state_changes_nothing(tmp_path):
     run_in_process(tiny(tmp_path / "a"))
     run_in_process(tiny(tmp_path / "b", client_state=str(tmp_path / "memory")))
@@ -98,6 +101,7 @@ def test_where_clients_keep_their_state_changes_nothing(tmp_path):
 # ---- who takes part
 
 
+@pytest.mark.run
 def test_exactly_the_scheduled_clients_take_part(tmp_path):
     config = tiny(tmp_path, clients=4, rounds=3, client_fraction=0.5)
     transport = run_in_process(config)
@@ -124,6 +128,7 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
     assert evaluated == {(r, c) for r in (3, 6) for c in range(4)}
 
 
+@pytest.mark.run
 def test_as_many_clients_as_there_are_nodes(tmp_path):
     config = tiny(tmp_path, clients=0, strategy="fedavg")
     run_in_process(config, nodes=[4, 5, 6])
@@ -141,6 +146,7 @@ def test_as_many_clients_as_there_are_nodes(tmp_path):
 # ---- clients that fail
 
 
+@pytest.mark.run
 def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
     tmp_path, monkeypatch
 ):
@@ -162,6 +168,7 @@ def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
     assert "<b>on</b>" not in page
 
 
+@pytest.mark.run
 def test_too_few_usable_replies_end_the_run_and_say_why(tmp_path):
     tamper = only(1, "train", 2, lambda request, reply: failure(request, "broken disk"))
     config = tiny(tmp_path, strategy="fedavg", rounds=2, min_updates=2)
@@ -171,6 +178,7 @@ def test_too_few_usable_replies_end_the_run_and_say_why(tmp_path):
     assert not (tmp_path / "summary.json").exists()
 
 
+@pytest.mark.run
 def test_a_reply_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_path):
     tamper = only(1, "train", 1, lambda request, reply: None)
     run_in_process(
@@ -181,6 +189,7 @@ def test_a_reply_that_never_comes_is_waited_for_no_longer_than_the_timeout(tmp_p
     assert [row["clients"] for row in rows] == [[0], [0, 1], [0, 1], [0, 1]]
 
 
+@pytest.mark.run
 def test_a_failed_evaluation_is_left_out_by_name(tmp_path):
     tamper = only(1, "evaluate", 2, lambda request, reply: failure(request, "gone"))
     run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=tamper)
@@ -193,6 +202,7 @@ def test_a_failed_evaluation_is_left_out_by_name(tmp_path):
     assert None not in found[0][1]
 
 
+@pytest.mark.run
 def test_a_run_without_a_single_evaluation_fails_and_leaves_a_report(tmp_path):
     def mute(who, request, reply):
         return failure(request, "gone") if is_kind(request, "evaluate") else reply
@@ -234,6 +244,7 @@ def keys(tmp_path, monkeypatch):
     monkeypatch.setenv("FCL_CLIENT_NUMBERS", str(tmp_path / "client-numbers.json"))
 
 
+@pytest.mark.run
 def test_a_client_with_a_key_has_no_other_number_and_the_run_goes_on(
     tmp_path, keys, caplog
 ):
@@ -287,6 +298,7 @@ def test_a_node_that_does_not_say_who_it_is_takes_no_part(tmp_path, answer):
         run_in_process(config, tamper=only(1, "query", None, answer))
 
 
+@pytest.mark.run
 def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
     tamper = only(2, "query", None, claim("nobody"))
     transport = run_in_process(
@@ -299,6 +311,7 @@ def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
     assert summary_of(tmp_path)["clients"] == 2
 
 
+@pytest.mark.run
 def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_updates=2)
     run_in_process(config, nodes=[1, 2])
@@ -348,6 +361,7 @@ def test_results_lie_under_a_speaking_name_and_never_on_top_of_others(
         free_folder(config).mkdir(parents=True)
 
 
+@pytest.mark.run
 def test_a_run_without_an_output_folder_makes_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_in_process(tiny("").replace(strategy="local"))
@@ -359,6 +373,7 @@ def test_a_run_without_an_output_folder_makes_its_own(tmp_path, monkeypatch):
 # ---- what is recorded
 
 
+@pytest.mark.run
 def test_the_record_adds_up(tmp_path):
     run_in_process(tiny(tmp_path, clients=3, rounds=2))
     rows, found = rounds_of(tmp_path), summary_of(tmp_path)
@@ -381,6 +396,7 @@ def test_the_record_adds_up(tmp_path):
     assert progress["accuracy"] == pytest.approx(found["average_accuracy"])
 
 
+@pytest.mark.run
 def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
     told = told_progress(monkeypatch)
     run_in_process(tiny(tmp_path, strategy="local", clients=3, tasks=1))
@@ -392,6 +408,7 @@ def test_who_has_not_answered_is_at_work(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.run
 def test_progress_is_finished_only_when_the_report_is_there(tmp_path, monkeypatch):
     from fcl_flower.rounds import server
 
@@ -435,6 +452,7 @@ def queries(transport):
     ]
 
 
+@pytest.mark.run
 def test_a_query_is_a_message_before_a_clients_first_round_of_a_task(tmp_path):
     transport = query_run(tmp_path, rounds=3, client_fraction=0.5, clients=4)
     asked = queries(transport)
@@ -468,6 +486,7 @@ def wide_answer(request, reply):
     return answered(request, {"summary": {"mean": np.zeros(9, np.float32)}})
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -500,6 +519,7 @@ def test_a_client_whose_query_fails_is_named_and_trains_all_the_same(
     assert None not in summary_of(tmp_path / "run")["client_accuracy"][1][1]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("method", ["fedavg", "fedweit", "stl"])
 def test_divergence_is_said_with_the_rate(tmp_path, method):
     settings = {"strategy": method, "optimizer": "sgd", "learning_rate": 1e30}
@@ -508,6 +528,7 @@ def test_divergence_is_said_with_the_rate(tmp_path, method):
         run_in_process(tiny(tmp_path, **settings))
 
 
+@pytest.mark.run
 def test_who_diverges_alone_is_in_the_remarks(tmp_path):
     def diverge(request, reply):
         return failure(request, "training diverged: heads.0.bias")

@@ -37,6 +37,7 @@ def greetings(transport, client):
     ]
 
 
+@pytest.mark.run
 def test_who_has_lost_its_state_is_told_the_run_again(tmp_path):
     transport = ran(tmp_path, min_updates=2)
 
@@ -47,6 +48,7 @@ def test_who_has_lost_its_state_is_told_the_run_again(tmp_path):
     assert trained == [0, 1, 0, 1]  # as after any loss of a state
 
 
+@pytest.mark.run
 def test_who_keeps_its_state_in_a_folder_knows_the_run_after_a_restart(tmp_path):
     places = [{"state-path": str(tmp_path / "states")} for _ in range(2)]
     transport = ran(tmp_path / "run", places, min_updates=2)
@@ -57,6 +59,7 @@ def test_who_keeps_its_state_in_a_folder_knows_the_run_after_a_restart(tmp_path)
     assert trained == [0, 1]
 
 
+@pytest.mark.run
 def test_a_run_without_a_number_of_clients_is_told_when_they_are_counted(tmp_path):
     config = tiny(tmp_path, clients=0)
     transport = run_in_process(config, nodes=[7, 8, 9])

@@ -89,6 +89,7 @@ def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory)
     assert open_files() == before
 
 
+@pytest.mark.run
 def test_a_full_disk_is_no_clients_fault(tmp_path, no_memory, monkeypatch):
     class Full:
         def write(self, data):
@@ -126,6 +127,7 @@ def test_the_mean_of_what_lies_on_the_disk_is_that_of_memory(tmp_path, no_memory
         assert exact({"base": memory}) == exact({"base": disk})
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
     tmp_path, monkeypatch, strategy
@@ -147,6 +149,7 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
     assert read
 
 
+@pytest.mark.run
 def test_rules_that_compare_updates_have_them_in_memory(
     tmp_path, no_memory, monkeypatch
 ):
@@ -157,6 +160,7 @@ def test_rules_that_compare_updates_have_them_in_memory(
     assert len(rounds_of(tmp_path)) == 2
 
 
+@pytest.mark.run
 def test_a_round_holds_one_reply_at_a_time(tmp_path, no_memory):
     gc.collect()
     gc.freeze()  # of all tests before, which would be looked through each time

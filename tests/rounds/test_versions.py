@@ -207,6 +207,7 @@ def test_what_counts_the_cost_of_examples_stays(tmp_path):
     assert kept(tmp_path) == ["a", "c"]
 
 
+@pytest.mark.run
 def test_a_client_forgets_when_a_run_begins(tmp_path):
     states = [tmp_path / "first", tmp_path / "second"]
     for folder in states:

@@ -46,6 +46,7 @@ def places(tmp_path):
 # ---------------------------------------------------------------- more tasks
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "others"),
     [
@@ -63,6 +64,7 @@ def test_a_run_with_more_tasks_ends_as_one_that_was_planned_longer(
     check_extended(tmp_path, places, {"tasks": 2}, {"tasks": 4}, **shape)
 
 
+@pytest.mark.run
 def test_fedseit_goes_on_with_texts(tmp_path):
     words = {label: [f"{label}{n}" for n in range(6)] for label in ("good", "bad")}
     vectors = tmp_path / "vectors.txt"
@@ -91,6 +93,7 @@ def test_fedseit_goes_on_with_texts(tmp_path):
     check_extended(tmp_path, places, {"tasks": 1}, {"tasks": 3}, **shape)
 
 
+@pytest.mark.run
 def test_tasks_that_are_added_may_have_more_rounds(tmp_path, places):
     shape = {"strategy": "fedavg", "tasks": 3}
     run(config(tmp_path / "long", **shape, rounds_by_task="2,2,3"), places)
@@ -107,6 +110,7 @@ def test_tasks_that_are_added_may_have_more_rounds(tmp_path, places):
 ASYNCHRONOUS = {"asynchronous": True, "simulated_durations": "1,1.75"}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "others"),
     [("fedweit", {}), ("fedavg", ASYNCHRONOUS), ("fedweit", ASYNCHRONOUS)],
@@ -123,6 +127,7 @@ def test_a_run_that_has_not_finished_goes_on_to_more_tasks(
     assert outcome(tmp_path / "short") == outcome(tmp_path / "long")
 
 
+@pytest.mark.run
 def test_the_journal_tells_when_a_run_was_extended(tmp_path, places):
     run(config(tmp_path / "run", strategy="fedavg"), places)
     for tasks in (3, 4):
@@ -160,6 +165,7 @@ def given(head):
     return GivenTasks(DATA, tuple(TaskSamples(r, r) for r in rows), head)
 
 
+@pytest.mark.run
 @pytest.mark.usefixtures("one_thread")
 def test_a_simulation_goes_on_where_its_plan_is_the_beginning_of_the_longer_one(
     tmp_path,
@@ -180,6 +186,7 @@ def test_a_simulation_goes_on_where_its_plan_is_the_beginning_of_the_longer_one(
     assert 0 < longer.bytes_up - whole.bytes_up < 2 * 50
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -202,6 +209,7 @@ def test_a_plan_that_would_be_another_is_refused_and_nothing_changes(
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.run
 def test_an_asynchronous_plan_is_refused_once_a_client_has_come_to_its_end(tmp_path):
     shape = {"asynchronous": True, "clients": 1, "model.head": "multi"}
     state = {"strategy": "fedavg", "client_state": str(tmp_path / CLIENTS)}
@@ -210,6 +218,7 @@ def test_an_asynchronous_plan_is_refused_once_a_client_has_come_to_its_end(tmp_p
         extend(tmp_path, tasks=3)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -229,6 +238,7 @@ def test_less_than_a_run_has_is_refused(tmp_path, places, more, said):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.run
 def test_a_simulation_that_kept_no_client_has_nothing_to_go_on_from(tmp_path, places):
     shape = {"strategy": "fedavg", "rounds": 1, "client_state": str(tmp_path / "gone")}
     run(config(tmp_path / "run", **shape), places)
@@ -239,6 +249,7 @@ def test_a_simulation_that_kept_no_client_has_nothing_to_go_on_from(tmp_path, pl
 # ---------------------------------------------------------------- more clients
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "others"),
     [
@@ -287,6 +298,7 @@ def stage_of(request):
     return decode_request(request.content).stage
 
 
+@pytest.mark.run
 def test_who_joins_starts_from_what_the_federation_knows(tmp_path, places):
     run(config(tmp_path / "run", strategy="fedavg", rounds=2), places)
     known = FolderStateStore(tmp_path / "run" / CHECKPOINT).load().state["base"]
@@ -306,6 +318,7 @@ def test_who_joins_starts_from_what_the_federation_knows(tmp_path, places):
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(value))
 
 
+@pytest.mark.run
 def test_who_joins_in_the_midst_of_a_task_has_the_rest_of_its_rounds(tmp_path, places):
     short = config(tmp_path / "run", strategy="fedweit", rounds=3)
     with pytest.raises(PulledPlugError):
@@ -329,6 +342,7 @@ def test_who_joins_in_the_midst_of_a_task_has_the_rest_of_its_rounds(tmp_path, p
     assert outcome(tmp_path / "run") == outcome(tmp_path / "planned")
 
 
+@pytest.mark.run
 def test_who_joins_an_asynchronous_run_has_missed_the_rounds_of_the_fastest(
     tmp_path, places
 ):
@@ -339,6 +353,7 @@ def test_who_joins_an_asynchronous_run_has_missed_the_rounds_of_the_fastest(
     assert extend(tmp_path / "run", clients=3).scenario.joined == "0,0,4"
 
 
+@pytest.mark.run
 def test_a_client_joins_an_asynchronous_run(tmp_path, places):
     folder = tmp_path / "run"
     run(config(folder, strategy="fedavg", asynchronous=True), places)
@@ -379,6 +394,7 @@ def test_lists_that_are_none_are_refused(tmp_path, places, settings, said):
         run(config(tmp_path / "run", strategy="fedavg", **settings), places)
 
 
+@pytest.mark.run
 def test_a_head_that_has_grown_predicts_by_the_names_of_all_tasks(tmp_path, places):
     where = [
         {**place, "state-path": str(tmp_path / f"state-{n}" / "memory")}

@@ -64,6 +64,7 @@ def late_world(folder, **settings):
     return world
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_a_client_without_a_task_sits_it_out_and_learns_its_own_next_one_later(
     tmp_path, strategy
@@ -109,6 +110,7 @@ def undisturbed(tmp_path_factory):
 
 
 # Some of each kind: while it waits, as it plans, as it says so, and as it trains.
+@pytest.mark.run
 @pytest.mark.parametrize("number", [0, 5, 8, 11, 14, 30, 40, 55])
 def test_a_service_that_is_killed_ends_with_the_same_numbers(
     tmp_path, steps, undisturbed, number
@@ -116,6 +118,7 @@ def test_a_service_that_is_killed_ends_with_the_same_numbers(
     assert killed_once(tmp_path, steps, number) == undisturbed
 
 
+@pytest.mark.run
 @pytest.mark.fuzz
 def test_a_service_may_be_killed_between_any_two_steps(tmp_path, steps, undisturbed):
     world = late_world(tmp_path / "whole")
@@ -126,6 +129,7 @@ def test_a_service_may_be_killed_between_any_two_steps(tmp_path, steps, undistur
         assert killed_once(tmp_path / str(number), steps, number) == undisturbed, number
 
 
+@pytest.mark.run
 def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
     def waits(learned, now):
         if learned == 0 and now == 1010:
@@ -150,6 +154,7 @@ def test_it_is_begun_now_by_a_file_with_what_there_is(tmp_path):
     assert summary_of(world.run)["sat_out"] == {"0": [0]}
 
 
+@pytest.mark.run
 def test_who_begins_now_has_the_tasks_of_this_moment(tmp_path):
     def waits(learned, now):
         if learned == 1:
@@ -166,6 +171,7 @@ def test_who_begins_now_has_the_tasks_of_this_moment(tmp_path):
     assert world.status().last_begun < 1200
 
 
+@pytest.mark.run
 def test_a_client_without_data_is_not_waited_for(tmp_path):
     def waits(learned, now):
         deliver(world.places[0], learned + 1)
@@ -185,6 +191,7 @@ def test_a_client_without_data_is_not_waited_for(tmp_path):
     assert world.trained[-1] == (0, 2, 1)
 
 
+@pytest.mark.run
 def test_clients_that_take_longer_to_answer_than_the_look_are_heard(tmp_path):
     def waits(learned, now):
         for place in world.places:
@@ -219,6 +226,7 @@ def test_clients_that_may_be_about_to_connect_are_waited_for(tmp_path, comes, sa
     assert (planned.clients, planned.sat_out) == (2, sat_out)
 
 
+@pytest.mark.run
 def test_trainings_begin_no_more_often_than_the_schedule_says(tmp_path):
     begun = []
 
@@ -238,6 +246,7 @@ def test_trainings_begin_no_more_often_than_the_schedule_says(tmp_path):
     assert [b - a for a, b in itertools.pairwise(begun)] == [500.0, 500.0]
 
 
+@pytest.mark.run
 def test_a_client_that_is_new_joins_with_its_first_task(tmp_path):
     def waits(learned, now):
         if learned == 0:
@@ -261,6 +270,7 @@ def test_a_client_that_is_new_joins_with_its_first_task(tmp_path):
     assert summary_of(world.run)["sat_out"] == {"2": [0]}
 
 
+@pytest.mark.run
 def test_a_client_that_was_away_for_a_whole_task_learns_it_the_next_time(
     tmp_path, monkeypatch
 ):
@@ -289,6 +299,7 @@ def test_a_client_that_was_away_for_a_whole_task_learns_it_the_next_time(
     assert summary["untrained_client_tasks"] == 0
 
 
+@pytest.mark.run
 def test_a_single_head_grows_with_the_tasks_that_come(tmp_path):
     def waits(learned, now):
         if learned == 2:
@@ -308,6 +319,7 @@ def test_a_single_head_grows_with_the_tasks_that_come(tmp_path):
     assert summary_of(world.run)["untrained_client_tasks"] == 0
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("told", [3, [-1], "x", None])
 def test_a_client_that_tells_nonsense_has_no_task_and_ends_nothing(tmp_path, told):
     def waits(learned, now):

@@ -31,6 +31,7 @@ def small(root):
     }
 
 
+@pytest.mark.run
 def test_the_protocol_is_what_its_page_says(root):
     preset = read_preset(PRESET)
     params = preset.params_for(["icarl"])
@@ -72,6 +73,7 @@ def test_methods_without_a_memory_are_given_none():
     assert read_preset(PRESET).params_for(["fedavg", "target"]) == {}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "replay", "icarl"])
 def test_a_run_of_the_protocol_comes_to_its_end(root, strategy):
     result = fcl.simulate(strategy, preset=PRESET, **small(root))
@@ -87,6 +89,7 @@ def test_a_run_of_the_protocol_comes_to_its_end(root, strategy):
     assert result.average_incremental_accuracy == pytest.approx(np.mean(seen))
 
 
+@pytest.mark.run
 def test_each_method_of_a_comparison_gets_what_it_knows(root):
     found = fcl.compare(
         ["fedavg", "replay"],
@@ -101,6 +104,7 @@ def test_each_method_of_a_comparison_gets_what_it_knows(root):
     assert all(row["average_incremental_accuracy"] is not None for row in frame)
 
 
+@pytest.mark.run
 def test_a_preset_is_refused_beside_what_has_all_settings(root, tmp_path):
     with pytest.raises(
         fcl.ConfigError, match=r"^preset: got 'fcil-cifar100', expected "

@@ -82,6 +82,7 @@ def test_they_grow_with_the_classes(tmp_path):
     assert (found == CLOSED).sum() == 3 * (model.classes - 2)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("local_only", [False, True])
 def test_they_are_learned(tmp_path, local_only):
     config = small(tmp_path, tasks=1, rounds=3, epochs=4, local_only=local_only)

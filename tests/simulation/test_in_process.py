@@ -33,6 +33,7 @@ def run(tmp_path):
     return start
 
 
+@pytest.mark.run
 def test_it_leaves_a_complete_folder_and_returns_its_summary(run):
     folder, summary = run("run")
     assert {path.name for path in folder.iterdir()} == {
@@ -44,6 +45,7 @@ def test_it_leaves_a_complete_folder_and_returns_its_summary(run):
     assert len(rounds_of(folder)) == 2
 
 
+@pytest.mark.run
 def test_who_trains_is_reported_and_each_reply_with_the_round_it_belongs_to(run):
     seen = []
     run("run", clients=3, strategy="fedavg", watch=seen.append)
@@ -63,6 +65,7 @@ def test_who_trains_is_reported_and_each_reply_with_the_round_it_belongs_to(run)
     assert seen[-1]["state"] == "finished"
 
 
+@pytest.mark.run
 def test_the_log_goes_to_the_folder_unless_asked_for(run, capsys):
     before = list(LOGGER.handlers)
     folder, _ = run("quiet")
@@ -76,6 +79,7 @@ def test_the_log_goes_to_the_folder_unless_asked_for(run, capsys):
     assert LOGGER.handlers == before
 
 
+@pytest.mark.run
 def test_the_process_is_left_as_it_was(run):
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -99,6 +103,7 @@ def pools():
     }
 
 
+@pytest.mark.run
 def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
     seen = []
     for side, method in ((LocalTraining, "train"), (FedAvg, "aggregate_train")):
@@ -119,6 +124,7 @@ def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
         seen.clear()
 
 
+@pytest.mark.run
 def test_an_interrupted_run_is_resumed_to_the_same_numbers(run):
     whole, _ = run("whole", clients=3, strategy="fedweit")
 
@@ -133,6 +139,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_numbers(run):
     assert rounds_of(resumed) == rounds_of(whole)
 
 
+@pytest.mark.run
 def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path):
     def broken(*_):
         raise ValueError("no gradient today")
@@ -144,6 +151,7 @@ def test_a_client_that_fails_is_named_with_its_reason(run, monkeypatch, tmp_path
     assert "in broken" in log  # the traceback, for who wrote the client
 
 
+@pytest.mark.run
 def test_a_watch_that_fails_ends_the_run_and_blames_no_client(run, tmp_path):
     def broken(progress):
         if progress["clients_done"] == 1:

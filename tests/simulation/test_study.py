@@ -537,6 +537,7 @@ def test_a_study_that_leaves_nothing_open_is_as_it_was(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.run
 def test_a_real_study_has_its_tables_and_its_page(tmp_path, page, monkeypatch):
     monkeypatch.setattr(comparison, "write_comparison", page)
 

@@ -17,6 +17,8 @@ from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.place import Place
 from fcl_flower.setup.resolve import resolve
 
+pytestmark = pytest.mark.run
+
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):

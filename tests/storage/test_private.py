@@ -19,6 +19,7 @@ def generous():
     os.umask(before)
 
 
+@pytest.mark.run
 def test_state_is_its_owners_alone_and_results_are_for_all(tmp_path, generous):
     states = str(tmp_path / "states")
     run_in_process(tiny(tmp_path, strategy="fedavg", tasks=1, client_state=states))

@@ -212,6 +212,7 @@ def test_a_balanced_loss_is_the_mean_of_the_classes():
 # ---- runs
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("balance", ["weights", "batches"])
 def test_a_run_repeats_and_ends_with_other_numbers(tmp_path, balance):
     ends = []

@@ -57,6 +57,7 @@ def simulated(folder, strategy="fedavg", **settings):
     )
 
 
+@pytest.mark.run
 def test_the_summary_has_the_training_of_all_clients_and_rounds(tmp_path):
     three = {"epochs": 3, "count_multiply_adds": True}
     result = simulated(tmp_path / "run", training=three)
@@ -75,6 +76,7 @@ def test_the_summary_has_the_training_of_all_clients_and_rounds(tmp_path):
     assert result.summary["multiply_adds"] == expected
 
 
+@pytest.mark.run
 def test_counting_changes_no_number(tmp_path):
     counted = simulated(tmp_path / "a", "fedweit", clients=1, rounds=1)
     silent = simulated(tmp_path / "b", "fedweit", clients=1, rounds=1, training={})

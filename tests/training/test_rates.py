@@ -189,6 +189,7 @@ def seen_rates(monkeypatch):
     return found
 
 
+@pytest.mark.run
 def test_a_run_that_goes_on_after_an_end_has_the_same_rates(tmp_path, monkeypatch):
     found = seen_rates(monkeypatch)
     settings = {**COSINE, "optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.5}
@@ -198,6 +199,7 @@ def test_a_run_that_goes_on_after_an_end_has_the_same_rates(tmp_path, monkeypatc
     assert {round(rate, 9) for rate in found} == {0.1, 0.05}
 
 
+@pytest.mark.run
 def test_a_client_without_its_turn_comes_back_at_the_rate_of_the_round(
     tmp_path, monkeypatch
 ):

@@ -23,6 +23,7 @@ def head(folder):
     return plain({"head": saved.state["head"]})
 
 
+@pytest.mark.run
 def test_it_learns_and_its_record_says_how(tmp_path):
     run_in_process(start(tmp_path))
     summary = summary_of(tmp_path)
@@ -34,6 +35,7 @@ def test_it_learns_and_its_record_says_how(tmp_path):
     assert "features" in json.dumps(summary["remarks"])
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("form", ["exact", "gram", "low-rank", "class-sums"])
 @pytest.mark.parametrize("kind", ["discriminant", "ridge"])
 def test_every_form_learns(tmp_path, form, kind):
@@ -42,11 +44,13 @@ def test_every_form_learns(tmp_path, form, kind):
     assert summary_of(tmp_path)["sample_accuracy"][-1] > 0.75
 
 
+@pytest.mark.run
 def test_a_lifted_head_learns(tmp_path):
     run_in_process(start(tmp_path, **{"strategy.lift": "relu", "strategy.width": 300}))
     assert summary_of(tmp_path)["sample_accuracy"][-1] > 0.8
 
 
+@pytest.mark.run
 def test_without_rounds_the_head_is_the_same_to_the_last_bit(tmp_path):
     run_in_process(start(tmp_path / "rounds"))
     for durations in ("1,1,1", "1,5,2"):
@@ -55,6 +59,7 @@ def test_without_rounds_the_head_is_the_same_to_the_last_bit(tmp_path):
         assert head(folder) == head(tmp_path / "rounds")
 
 
+@pytest.mark.run
 def test_messages_lost_and_asked_for_again_change_nothing(tmp_path):
     run_in_process(start(tmp_path / "undisturbed", rounds=2))
     lost = {(1, 1), (2, 3), (1, 5)}
@@ -76,6 +81,7 @@ def test_messages_lost_and_asked_for_again_change_nothing(tmp_path):
     assert head(folder) == head(tmp_path / "undisturbed")
 
 
+@pytest.mark.run
 def test_a_client_that_comes_late_makes_the_same_head(tmp_path):
     run_in_process(start(tmp_path / "all", rounds=2))
     # In half of the rounds two of three take part; over a task's rounds, all.
@@ -83,6 +89,7 @@ def test_a_client_that_comes_late_makes_the_same_head(tmp_path):
     assert head(tmp_path / "some") == head(tmp_path / "all")
 
 
+@pytest.mark.run
 def test_resumed_is_undisturbed_to_the_last_bit(tmp_path):
     whole = tmp_path / "whole"
     run_in_process(start(whole))
@@ -101,12 +108,14 @@ def test_resumed_is_undisturbed_to_the_last_bit(tmp_path):
     assert rounds_of(broken) == rounds_of(whole)
 
 
+@pytest.mark.run
 def test_it_sends_each_task_once(tmp_path):
     run_in_process(start(tmp_path, rounds=3))
     up = [row["bytes_up"].get("sums", 0) for row in rounds_of(tmp_path)]
     assert [bool(sent) for sent in up] == [True, False, False] * 3
 
 
+@pytest.mark.run
 def test_a_task_with_too_few_samples_is_left_out_with_the_reason(tmp_path):
     run_in_process(start(tmp_path, clients=2, **{"strategy.min_samples": 154}))
     failed = [row["reasons"] for row in rounds_of(tmp_path)]
@@ -114,12 +123,14 @@ def test_a_task_with_too_few_samples_is_left_out_with_the_reason(tmp_path):
     assert "strategy.min_samples: got 154" in json.dumps(failed)
 
 
+@pytest.mark.run
 def test_bounds_on_norms_are_the_strategys_own(tmp_path):
     """The norm of a sum grows with the samples, and weights are no measure of it."""
     run_in_process(start(tmp_path, max_update_norm=0.001))
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 3
 
 
+@pytest.mark.run
 def test_a_client_stores_the_head_and_who_is_alone_the_sums_too(tmp_path):
     run_in_process(start(tmp_path / "a"))
     run_in_process(start(tmp_path / "b", local_only=True))
@@ -130,6 +141,7 @@ def test_a_client_stores_the_head_and_who_is_alone_the_sums_too(tmp_path):
     assert alone > kept + 8 * classes * features
 
 
+@pytest.mark.run
 def test_hidden_concepts_are_one_task_with_new_data_in_every_round(tmp_path):
     given = {"scenario": "concepts", "tasks": 2, "rounds": 4, "classes_per_task": 0}
     run_in_process(start(tmp_path, **given, **{"strategy.min_samples": 1}))
@@ -148,6 +160,7 @@ def test_the_sizes_of_the_network_are_known_to_the_server(tmp_path, head, sizes)
     assert made.context.model == ModelShape(*sizes)
 
 
+@pytest.mark.run
 def test_the_head_is_the_same_whatever_the_split_and_the_number_of_clients(tmp_path):
     given = {
         "strategy.penalty": 0.1,

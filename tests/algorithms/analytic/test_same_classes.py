@@ -247,6 +247,7 @@ def overlapped(folder, **values):
     return start(folder, **{**given, **values})
 
 
+@pytest.mark.run
 def test_a_task_learns_from_those_that_others_finish_later(tmp_path):
     run_in_process(overlapped(tmp_path / "tested"))
     run_in_process(overlapped(tmp_path / "none", **{"strategy.matching": "none"}))
@@ -314,6 +315,7 @@ def test_more_samples_of_the_same_classes_make_a_better_head():
     assert np.mean(right[True]) > np.mean(right[False]) + 0.01
 
 
+@pytest.mark.run
 def test_a_ridge_regression_joins_nothing(tmp_path):
     run_in_process(overlapped(tmp_path, **{"strategy.head": "ridge"}))
     assert rounds_of(tmp_path)[-1]["diagnostics"]["same_classes"] == 0

@@ -248,6 +248,7 @@ def test_a_consolidation_drops_what_was_shared_and_has_a_seed_of_the_clients(
 # ---- whole runs
 
 
+@pytest.mark.run
 def test_it_forgets_nothing_and_consolidation_makes_it_smaller(tmp_path):
     found = {}
     for name, own in {"apd": {}, "apart": {"strategy.consolidate_every": 0}}.items():

@@ -90,6 +90,7 @@ def test_a_task_in_progress_is_predicted_with_the_received_weights():
 # ---- whole runs
 
 
+@pytest.mark.run
 def test_one_client_alone_without_the_term_is_apd(tmp_path):
     given = {"clients": 1, "strategy.consolidate_every": 2, "strategy.groups": 1}
     run_in_process(tiny(tmp_path / "apd", strategy="apd", **SHAPE, **given))

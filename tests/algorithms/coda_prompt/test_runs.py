@@ -10,7 +10,7 @@ from resuming import check_resumed, small
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.transport import Reply
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 
 KEYS = "body.pools.0.keys"
 SIZES = {"components": 2, "prompt_length": 2}

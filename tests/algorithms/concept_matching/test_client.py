@@ -208,6 +208,7 @@ def test_private_heads_take_part_in_the_choice():
     assert one.losses(state, received, Examples(x, y), 0) == pytest.approx(losses)
 
 
+@pytest.mark.run
 def test_the_server_guesses_rightly_with_which_model_a_client_started(
     tmp_path, monkeypatch
 ):

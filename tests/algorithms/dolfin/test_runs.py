@@ -13,7 +13,7 @@ from fcl_flower.rounds.transport import Reply
 from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 QUERY, PAIR = "query.survey", "body.adapters.0"
 
 

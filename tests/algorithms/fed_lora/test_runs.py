@@ -17,7 +17,7 @@ from fcl_flower.setup.build import validate
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.simulation.in_process import run_in_process as simulate
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 UP = "body.adapters.0.up"
 
 

@@ -36,6 +36,7 @@ def label_epsilon(folder, repeated):
     return summary_of(folder)["label_epsilon"]["0"]
 
 
+@pytest.mark.run
 def test_noise_that_is_drawn_anew_is_paid_for(tmp_path, monkeypatch):
     once = label_epsilon(tmp_path / "once", repeated=False)
     again = label_epsilon(tmp_path / "simulated", repeated=True)

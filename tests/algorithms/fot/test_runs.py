@@ -8,7 +8,7 @@ from resuming import check_resumed
 
 from fcl_flower.rounds.transport import Reply
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 
 
 def settings(folder, **given):

@@ -36,6 +36,7 @@ def settings(folder, **given):
     return tiny(folder, **{**usual, **given})
 
 
+@pytest.mark.run
 def test_others_who_have_learned_the_same_make_clients_better(tmp_path):
     found = {}
     for name, given in {
@@ -53,6 +54,7 @@ def test_others_who_have_learned_the_same_make_clients_better(tmp_path):
     assert found["the start alone"] != found["stl"]
 
 
+@pytest.mark.run
 def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
     transport = run_in_process(settings(tmp_path))
     got = [
@@ -70,6 +72,7 @@ def test_a_network_travels_once_in_training_and_sums_once_a_task(tmp_path):
     assert ["networks" in kinds for kinds in up] == [False, True, False, True]
 
 
+@pytest.mark.run
 def test_a_network_whose_reply_was_lost_comes_later(tmp_path):
     def lost(client, request, reply):
         gone = client == 0 and asked_in(request, 2)
@@ -81,6 +84,7 @@ def test_a_network_whose_reply_was_lost_comes_later(tmp_path):
     assert ["networks" in row["bytes_up"] for row in rows] == [False, True, True, True]
 
 
+@pytest.mark.run
 def test_networks_travel_in_eight_bits(tmp_path):
     for dtype in ("float32", "int8"):
         run_in_process(settings(tmp_path / dtype, wire_dtype=dtype))
@@ -96,6 +100,7 @@ def test_networks_travel_in_eight_bits(tmp_path):
     )
 
 
+@pytest.mark.run
 def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
     def wipe(who, request, reply):
         if who == 0 and asked_in(request, 2):
@@ -115,16 +120,19 @@ def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
     assert lost[1][0] == own[1][0] > 0.9
 
 
+@pytest.mark.run
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
     check_resumed(tmp_path, settings, 3, SURVEY)
 
 
+@pytest.mark.run
 def test_a_hostile_answer_is_as_good_as_none(tmp_path):
     rows, expected = hostile_and_absent(tmp_path, settings, 1, "sums", "cross")
     assert [row["failed"] for row in rows] == [[1], [], [], []]
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
 
 
+@pytest.mark.run
 def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
     """Of five clients one sends a network that takes each class for the next."""
 

@@ -64,6 +64,7 @@ def test_the_nearest_name_is_offered(tmp_path):
         load_dataset("digit", tmp_path)
 
 
+@pytest.mark.run
 def test_a_run_learns_from_arrays_in_memory(tmp_path):
     with registered(bright()):
         config = tiny(

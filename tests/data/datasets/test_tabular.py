@@ -86,6 +86,7 @@ def test_a_model_for_numbers_needs_numbers():
         create_model("small", tasks=1, classes=2, single_head=False, seed=0, columns=3)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_a_run_learns_from_numbers(tmp_path, strategy):
     save(tmp_path)

@@ -71,6 +71,7 @@ def test_labels_are_places_in_the_head_and_unknown_ones_nobodys(tmp_path, backbo
     assert trainer.features().shape == (6, 16)
 
 
+@pytest.mark.run
 def test_groups_are_made_and_distilled_of_the_servers_samples(
     tmp_path, backbone, public
 ):

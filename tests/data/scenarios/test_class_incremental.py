@@ -531,6 +531,7 @@ def test_settings_of_another_scenario_are_refused():
         draw("overlapped", params=ConceptsParams())
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("split", [{"class_fraction": 0.5}, {"split": "dirichlet:0.1"}])
 def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(
     tmp_path, split
@@ -563,6 +564,7 @@ def test_a_run_records_what_the_server_had_and_how_well_all_classes_are_known(
     assert summary["average_incremental_accuracy"] == pytest.approx(average)
 
 
+@pytest.mark.run
 def test_a_first_task_of_more_classes_counts_by_its_samples_wherever_it_is_told(
     tmp_path,
 ):
@@ -605,6 +607,7 @@ def test_a_first_task_of_more_classes_counts_by_its_samples_wherever_it_is_told(
     assert f"{np.mean(seen):.3f}" in page
 
 
+@pytest.mark.run
 def test_a_growing_head_knows_the_classes_of_a_large_first_task(tmp_path):
     config = tiny(
         tmp_path,

@@ -65,6 +65,7 @@ def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     assert Built(untold).schedule.concept_at is None
 
 
+@pytest.mark.run
 def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     run_in_process(told(tmp_path, clients=2, tasks=2, epochs=3, seed=1))
     found = summary_of(tmp_path)
@@ -77,6 +78,7 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     assert "Client and server know which." in page
 
 
+@pytest.mark.run
 def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
     config = told(
         tmp_path,
@@ -120,6 +122,7 @@ def test_a_client_is_told_of_its_concept_and_of_no_other(tmp_path):
     assert len({task for _, task in users}) > 1
 
 
+@pytest.mark.run
 def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     seen = []
 
@@ -139,6 +142,7 @@ def test_who_is_told_its_concept_need_not_recognise_it(tmp_path, monkeypatch):
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 2
 
 
+@pytest.mark.run
 def test_a_concept_is_recognised_by_validation_samples(tmp_path, monkeypatch):
     given, used = [], set()
     examples, select_model = ScenarioData.examples, ConceptMatching.select_model
@@ -162,6 +166,7 @@ def test_a_concept_is_recognised_by_validation_samples(tmp_path, monkeypatch):
     assert {split for _, split in given} >= {"valid", "test"}
 
 
+@pytest.mark.run
 def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
     given = {"strategy": "fedavg", "rounds": 1, "clients": 2, "evaluate_every": 1}
     for name, ids in (("a", True), ("b", False)):
@@ -172,6 +177,7 @@ def test_methods_with_one_model_have_no_use_for_ids(tmp_path):
     assert "Nobody knows which." in (tmp_path / "b" / "report.html").read_text()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "values"),
     [
@@ -185,6 +191,7 @@ def test_other_methods_run_with_ids(tmp_path, strategy, values):
     assert summary_of(tmp_path)["average_accuracy"] > 0.3
 
 
+@pytest.mark.run
 def test_selective_transfer_knows_tasks_that_begin_at_once(tmp_path):
     config = told(
         tmp_path / "run",

@@ -273,6 +273,7 @@ def hidden(folder, **values):
     return tiny(folder, **{**small, "strategy": "fedavg", **values})
 
 
+@pytest.mark.run
 def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
     run_in_process(hidden(tmp_path, rounds=5, evaluate_every=2))
     rows = (tmp_path / "accuracy.csv").read_text().splitlines()[1:]
@@ -294,6 +295,7 @@ def test_a_run_is_evaluated_on_every_concept_all_along(tmp_path):
     assert not (tmp_path / "diagnostics.json").exists()
 
 
+@pytest.mark.run
 def test_nobody_who_learns_is_told_the_concept(tmp_path):
     transport = run_in_process(hidden(tmp_path, clients=3, tasks=3, rounds=4))
     stages = [
@@ -307,6 +309,7 @@ def test_nobody_who_learns_is_told_the_concept(tmp_path):
     assert len({tuple(sorted(stage)) for stage in stages}) == 1
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("strategy", ["local", "ewc"])
 def test_other_methods_run_on_hidden_concepts(tmp_path, strategy):
     run_in_process(hidden(tmp_path, strategy=strategy))
@@ -323,6 +326,7 @@ def matching(folder, **values):
     return hidden(folder, **{**given, "strategy": "concept-matching", **values})
 
 
+@pytest.mark.run
 def test_clients_may_be_absent_come_late_or_leave(tmp_path):
     trained = Counter()
 
@@ -355,6 +359,7 @@ def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
     assert found["concept-matching"] > found["fedavg"] + 0.1
 
 
+@pytest.mark.run
 def test_alone_a_client_keeps_all_concept_models_to_itself(tmp_path):
     transport = run_in_process(matching(tmp_path, local_only=True, clients=2, rounds=8))
     assert not any(request.content.tensors for _, request in transport.asked)

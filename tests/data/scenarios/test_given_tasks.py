@@ -190,6 +190,7 @@ def test_what_the_tasks_do_not_allow_is_refused(tasks, settings, message):
 SMALL = {"clients": 2, "rounds": 1, "progress": False, "model": {"name": "small"}}
 
 
+@pytest.mark.run
 def test_a_run_takes_data_with_its_tasks_in_place_of_a_scenario():
     result = fcl.simulate("icarl", data=given(PAIRS), epochs=20, **SMALL)
 
@@ -204,6 +205,7 @@ def test_a_run_takes_data_with_its_tasks_in_place_of_a_scenario():
     assert "given-tasks" not in SCENARIOS
 
 
+@pytest.mark.run
 def test_a_head_may_grow_with_new_classes():
     model = {"name": "small", "growing_head": True}
     settings = {**SMALL, "model": model}

@@ -9,6 +9,8 @@ from fcl_flower.rounds.codec import Encoded
 from fcl_flower.rounds.messages import BY_CLASS
 from fcl_flower.rounds.transport import Reply
 
+pytestmark = pytest.mark.run
+
 HONEST, HOSTILE = 0, 1
 METHODS = [
     {"strategy": "fedavg"},

@@ -29,6 +29,8 @@ from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.training.tensors import snapshot
 
+pytestmark = pytest.mark.run
+
 HONEST, HOSTILE = 0, 1
 NODES = {11: HONEST, 12: HOSTILE}
 

@@ -15,6 +15,8 @@ from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.codec import encode
 from fcl_flower.rounds.transport import Reply
 
+pytestmark = pytest.mark.run
+
 KEYS, SHARES, TRAIN, UNMASK = (
     *("query.secure_keys", "query.secure_shares", "train", "query.secure_unmask"),
 )
