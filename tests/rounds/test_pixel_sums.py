@@ -130,6 +130,7 @@ def test_without_the_sums_of_all_clients_no_round_begins(tmp_path, kind):
     assert not (tmp_path / "rounds.jsonl").exists()
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("sat_out", ["", "1:0"])
 def test_clients_with_folders_agree_but_for_who_sits_out(tmp_path, sat_out):
     rng, drawn = np.random.default_rng(3), []
