@@ -38,7 +38,8 @@ class RecordMaker:
 
     def _array(self, tensor: Encoded) -> Array:
         if id(tensor) not in self._made:
-            array = Array(tensor.dtype, tensor.shape, tensor.form, tensor.data)
+            data = bytes(tensor.data)
+            array = Array(tensor.dtype, tensor.shape, tensor.form, data)
             self._made[id(tensor)] = tensor, array
         return self._made[id(tensor)][1]
 

@@ -95,7 +95,8 @@ class PlainFlower:
         config = self.folder / "flower" / "config.toml"
         config.write_text(REMOTE.format(control))
         # An older SuperLink that simulates lets no SuperNode in.
-        for port in ports["--simulation" in more :]:
+        alone = "--simulation" in more and len(ports) > 1
+        for port in ports[alone:]:
             await_port(self.started["superlink"], port)
 
     def supernode(self, name, config=""):
