@@ -27,6 +27,7 @@ test: $(INSTALLED) ## run every test that starts no federation and no program
 	$(PYTEST) -m "not ($(MARKED))" -n 2 --dist worksteal
 
 runs: $(INSTALLED) ## run the tests of federations in one process
+	mkdir -p build
 	$(PYTEST) -m "(run or encoder or gpu) and not ($(PROGRAMS) or fuzz or soak)" \
 		-n 2 --dist worksteal --durations-file=build/durations-runs.txt
 
@@ -43,19 +44,18 @@ check: static test ## run static and test: what should hold before each commit
 # federations, a dozen processes each, there are two. A file stays with one worker, as its
 # tests may share a federation.
 deployed: $(INSTALLED) ## run the tests that start programs: federations, Ray, browsers
+	mkdir -p build
 	$(PYTEST) -m "($(PROGRAMS)) and not (deploy or soak)" -n 4 $(FILES) \
 		--durations-file=build/durations-programs.txt
 	$(PYTEST) -m "deploy and not soak" -n 2 $(FILES) \
 		--durations-file=build/durations-deploy.txt
 
 test-all: ## run test, runs and deployed: all but soak
-	mkdir -p build
 	$(MAKE) test
 	$(MAKE) runs
 	$(MAKE) deployed
 
 soak: $(INSTALLED) ## run for a night: every method, long fuzzing, coverage of nine tenths
-	mkdir -p build
 	$(PYTEST) -m "not ($(PROGRAMS))" -n 2 --dist worksteal --cov --cov-fail-under=90
 	$(PYTEST) -m "soak and ($(PROGRAMS))" -n 2 $(FILES)
 
