@@ -82,6 +82,16 @@ class SparseArray:
         indices = (channels[:, None] * width + np.arange(width)).reshape(-1)
         return cls(dense.shape, indices, dense[channels].reshape(-1))
 
+    def bitmap(self) -> npt.NDArray[np.uint8]:
+        """Mark the entries that are present, a bit each, the lowest bit first.
+
+        >>> SparseArray((10,), np.array([0, 9]), np.ones(2)).bitmap().tolist()
+        [1, 2]
+        """
+        present = np.zeros(self.size, np.bool_)
+        present[self.indices] = True
+        return np.packbits(present, bitorder="little")
+
     def to_dense(self) -> npt.NDArray[Any]:
         """Make a dense tensor with zeros in place of absent entries."""
         flat = np.zeros(self.size, self.values.dtype)

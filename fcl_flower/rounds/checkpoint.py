@@ -306,7 +306,7 @@ class FolderStateStore(StateStore):
         with replacing(path, private=True, durable=self._durable) as file:
             file.write(_MAGIC)
             for group, arrays in groups.items():
-                known, start = unchanged.get(group), file.tell()
+                known = unchanged.get(group)
                 if known is not None and known["file"] not in given_up:
                     entries[group] = known
                     continue
@@ -316,7 +316,7 @@ class FolderStateStore(StateStore):
                         if known is None
                         else copy_group(file, File(self._folder / known["file"]), known)
                     )
-                    written[id(arrays)] |= {"file": name, "start": start}
+                    written[id(arrays)]["file"] = name
                 entries[group] = written[id(arrays)]
             for entry in written.values():
                 entry["of"] = file.tell() - len(_MAGIC)

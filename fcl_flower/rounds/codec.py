@@ -217,9 +217,7 @@ def _sparse_bits(tensor: SparseArray) -> bytes:
         tensor.validate()
     except WireError as error:
         raise ContractError(f"a sparse tensor cannot travel: {error}") from error
-    present = np.zeros(tensor.size, np.bool_)
-    present[tensor.indices] = True
-    return np.packbits(present, bitorder="little").tobytes()
+    return tensor.bitmap().tobytes()
 
 
 def _without_zeros(stored: Array) -> tuple[str, Array, bytes]:

@@ -274,8 +274,9 @@ class ModelPublisher:
             if _encoded_bytes(changes.values()) >= _matrix_bytes(arrays):
                 continue
             made[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
-            if entries := _entries_sent(arrays):
-                made[group + ENTRIES] = entries
+            sparse = {n: t for n, t in arrays.items() if isinstance(t, SparseArray)}
+            if sparse:
+                made[group + ENTRIES] = {n: t.bitmap() for n, t in sparse.items()}
             for version, tensors in changes.items():
                 made[f"{group}{CHANGE}{version}"] = tensors
         content = self._encoder.encode_request(made, assignment)
@@ -337,16 +338,6 @@ class ModelPublisher:
             found = checksum(state[group])
             self._checksums[group] = state[group], found
         return found
-
-
-def _entries_sent(arrays: Arrays) -> Arrays:
-    bits: dict[str, AnyArray] = {}
-    for name, tensor in arrays.items():
-        if isinstance(tensor, SparseArray):
-            present = np.zeros(tensor.size, np.bool_)
-            present[tensor.indices] = True
-            bits[name] = np.packbits(present, bitorder="little")
-    return bits
 
 
 # ---- a client's half

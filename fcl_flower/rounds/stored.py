@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO, NotRequired, TypedDict
+from typing import IO, TypedDict
 
 from typing_extensions import override
 
@@ -16,7 +16,7 @@ from fcl_flower.rounds.codec import Encoded, decode, encode
 
 
 class Entry(TypedDict):
-    """The place of a group: none without tensors, a whole file without a start.
+    """The place of a group, which is none for a group without tensors.
 
     Attributes:
         file: its name, in the folder of whoever has written it.
@@ -27,8 +27,8 @@ class Entry(TypedDict):
     """
 
     file: str
-    start: NotRequired[int]
-    of: NotRequired[int]
+    start: int
+    of: int
     checksum: int
     tensors: list[tuple[str, str, list[int], str, int]]
 
@@ -63,21 +63,22 @@ def size_of(entry: Entry) -> int:
 
 
 def encode_group(file: IO[bytes], arrays: Arrays) -> Entry:
-    """Append a group to a file, exactly; the name of the file is left to the caller."""
-    checksum, tensors = 0, []
+    """Append a group to a file, exactly; the caller adds the file's name and size."""
+    start, checksum, tensors = file.tell(), 0, []
     for name, tensor in arrays.items():
         made = encode(tensor)
         checksum = zlib.crc32(made.data, checksum)
         file.write(made.data)
         about = name, made.dtype, list(made.shape), made.form, len(made.data)
         tensors.append(about)
-    return {"file": "", "checksum": checksum, "tensors": tensors}
+    return Entry(file="", start=start, of=0, checksum=checksum, tensors=tensors)
 
 
 def copy_group(file: IO[bytes], source: File, entry: Entry) -> Entry:
     """Append a group as it is, even if it is damaged: whoever reads it will see."""
-    file.write(source.read(entry.get("start", 0), size_of(entry)))
-    return {**entry}
+    start = file.tell()
+    file.write(source.read(entry["start"], size_of(entry)))
+    return {**entry, "start": start}
 
 
 class StoredArrays(Mapping[str, AnyArray]):
@@ -104,7 +105,7 @@ class StoredArrays(Mapping[str, AnyArray]):
         Raises:
             WireError: the group is damaged.
         """
-        content = self._file.read(self._entry.get("start", 0), size_of(self._entry))
+        content = self._file.read(self._entry["start"], size_of(self._entry))
         if zlib.crc32(content) != self._entry["checksum"]:
             raise WireError(f"state: {self._file.path} is damaged")
         encoded, start = dict[str, Encoded](), 0
