@@ -140,11 +140,11 @@ def server(
     What follows -- goes to flower-superlink.
 
     Options:
-        host: Where clients come in.
-        port: Of the same.
-        control_port: Where fcl run comes in, from this machine only.
+        host: Address at which clients come in.
+        port: Port at which clients come in.
+        control_port: Port at which fcl run comes in, from this machine only.
         state: Folder for what a restart needs.
-        metrics_port: Where Prometheus on this machine finds metrics; 0 for none.
+        metrics_port: Port of metrics for Prometheus on this machine; 0 for none.
         speedups: What replaces private parts of Flower: auto for all that are tested
             with its release, off for none, or names with commas.
     """
@@ -162,7 +162,7 @@ def clients(*, state: Path = STATE) -> None:
     """Show the clients of a federation, on the server's machine.
 
     Options:
-        state: That of fcl server, on its machine.
+        state: The --state folder of fcl server, on its machine.
     """
     from fcl_flower.deploy import commands
     from fcl_flower.service.members import HOME, membership
@@ -213,14 +213,14 @@ def client(
     What follows -- goes to flower-supernode.
 
     Options:
-        server: Of fcl server.
-        number: Of the client, from 0 on: that of its key, and its index in a run.
-        data: Folder of its local data.
+        server: Address of fcl server.
+        number: Number of the client from 0: that of its key, and its index in a run.
+        data: Folder of the client's local data.
         marked_tasks: A task of --data counts once its folder holds a file DONE.
-        word_vectors: Its file of word vectors.
+        word_vectors: The client's file of word vectors.
         state: Folder for what a restart needs.  [default: federation/client-NUMBER]
         keep_runs: When a run begins, remove the state of all but so many; 0 keeps all.
-        device: Where it trains; by default, what the run says.
+        device: Device that trains; by default the run's.
         speedups: What replaces private parts of Flower, as for fcl server.
     """
     from fcl_flower.deploy.client import become

@@ -37,8 +37,8 @@ def export_model(
 
     Options:
         state: A client's folder of states, in the place of FOLDER.
-        run: Which of the runs that --state holds.
-        client: Its number, from 0; none at a server.
+        run: The run, where --state holds several.
+        client: Number of the client, from 0; none at a server.
         task: Number from 0, or name; of a hidden concept its number. None where one
             head answers for all.
         version: Name of a version (fcl models).

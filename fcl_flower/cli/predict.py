@@ -45,13 +45,13 @@ def predict(
 
     Options:
         state: Folder of a client's state, as fcl client has it, in the place of RUN.
-        run: Of several in the state; by default the last.
+        run: The run, where the state has several; by default the last.
         client: Number of a client, from 0.
         version: A name of fcl models; by default that in use.
-        task: Its number from 0, its name, or auto.
+        task: Number of the task from 0, its name, or auto.
         recent: Labelled samples of now, where concepts are hidden.
-        input_format: Of standard input, which INPUTS call -.
-        output_format: Of what is printed.
+        input_format: Format of standard input, which INPUTS call -.
+        output_format: Format of the answers.
         top: So many classes of each sample, the likeliest first.
         all_: All classes of each sample.
     """
@@ -141,7 +141,7 @@ def models(
     FOLDER is that of a client's state, or of a server's run.
 
     Options:
-        run: Of several in the state; by default the last.
+        run: The run, where the state has several; by default the last.
         client: Number of a client, from 0.
         use: Predict with this version; newest takes it back.
     """

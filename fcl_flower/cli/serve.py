@@ -78,19 +78,19 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
     "--quorum",
     default="0.6",
     callback=_quorum,
-    help="Of the known clients whose new tasks are enough: a fraction, or a number.",
+    help="Clients whose new tasks are enough: a fraction of those known, or a number.",
 )
 @click.option(
     "--deadline",
     default="1d",
     callback=_seconds,
-    help="After the first client has a new task, for fewer than the quorum; 0: never.",
+    help="Wait after the first new task, for fewer than the quorum; 0: never.",
 )
 @click.option(
     "--every",
     default="0",
     callback=_seconds,
-    help="Between the beginnings of two trainings, at least.",
+    help="Least time between the beginnings of two trainings.",
 )
 @click.option(
     "--min-samples",
@@ -102,7 +102,7 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
     "--look",
     default="30s",
     callback=_seconds,
-    help="Between two questions to a client for its tasks.",
+    help="Time between two questions to a client for its tasks.",
 )
 @click.option(
     "--server",
