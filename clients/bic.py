@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.exemplars import remember_task, replay_samples
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Update
-from fcl_flower.data.examples import Examples, concat
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss, outputs
@@ -35,56 +36,46 @@ from strategies.bic import BicParams
 WEIGHT, OFFSET = "heads.0.weight", "heads.0.bias"
 
 
-class Bic(Rehearsal[BicParams]):
-    """A learner that trains the network, and then the correction of its head."""
+class Bic(LocalTraining[BicParams]):
+    """A learner that trains the network, and then the correction of its head.
+
+    State beside that of `LocalTraining`: the groups of a `Teacher`, and ``memory``, the
+    samples of old tasks.
+    """
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        self._taught = self.ask_teacher(examples)
-        return examples
-
-    @override
-    def teaching(self, turn: Turn) -> Arrays:
-        return fold_bias(turn.received["base"], turn.received["bias"])
-
-    @override
-    def mixed(self, turn: Turn) -> Examples:
-        context = self.context
-        seed = derive(context.seed, "bic-held-out", context.client, turn.stage.task)
-        rng, count = np.random.default_rng(seed), 0
-        if len(labels := self.replayed.y):
-            a_class = len(labels) / len(torch.unique(labels))
-            count = max(1, round(self.params.held_out * a_class))
-        kept_old, held_old = hold_out(self.replayed, count, rng)
-        kept_new, held_new = hold_out(turn.data.train, count, rng)
-        self._held = concat([held_new, held_old])
-        return concat([kept_new, kept_old])
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        """Compute ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
-
-        n and m are the numbers of old and of new classes. L_d is over old classes alone
-        and without the factor T^2. L_c is over all classes so far.
-        """
-        masked = mask_logits(logits, self.known)
-        entropy = mean_cross_entropy(masked, labels, self.weights)
-        if self._taught is None:
-            return entropy
-        share, temperature = len(self.old) / len(self.known), self.params.temperature
-        targets = self._taught.logits[rows][:, self.old]
-        taught = distillation_loss(logits[:, self.old], targets, temperature)
-        return share * taught / temperature**2 + (1 - share) * entropy
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        payload = {**update.payload, "bias": self._correction(turn.stage.round)}
-        return super().finish(turn, state, replace(update, payload=payload))
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, model, context = self.params, self.model, self.context
+        replayed = replay_samples(memory, context.device, without=stage.task)
+        examples, held = self._held_out(data.train, replayed, stage.task)
+        corrected = fold_bias(received["base"], received["bias"])
+        teacher = Teacher.of_turn(turn, model, corrected)
+        old, _, known = teacher.places(context.device)
+        taught = teacher.outputs(model, examples)
+
+        def loss(batch: Batch) -> Tensor:
+            """Compute ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
+
+            n and m are the numbers of old and of new classes. L_d is over old classes
+            alone and without the factor T^2. L_c is over all classes so far.
+            """
+            masked = mask_logits(batch.logits, known)
+            entropy = mean_cross_entropy(masked, batch.labels, batch.weights)
+            if taught is None:
+                return entropy
+            share, temperature = len(old) / len(known), params.temperature
+            answers = taught.logits[batch.rows][:, old]
+            distilled = distillation_loss(batch.logits[:, old], answers, temperature)
+            return share * distilled / temperature**2 + (1 - share) * entropy
+
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        bias = self._correction(held, teacher, stage.round)
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        state = {**state, **teacher.record(stage), "memory": memory}
+        return state, update.with_groups({"bias": bias})
 
     @override
     def predict(
@@ -93,21 +84,38 @@ class Bic(Rehearsal[BicParams]):
         base = fold_bias(received["base"], received["bias"])
         return super().predict(state, {"base": base}, task, x)
 
-    def _correction(self, number: int) -> dict[str, Array]:
+    def _held_out(
+        self, new: Examples, replayed: Examples, task: int
+    ) -> tuple[Examples, Examples]:
+        """Split the samples into those of the first stage and those of the second."""
+        context = self.context
+        seed = derive(context.seed, "bic-held-out", context.client, task)
+        rng, count = np.random.default_rng(seed), 0
+        if len(labels := replayed.y):
+            a_class = len(labels) / len(torch.unique(labels))
+            count = max(1, round(self.params.held_out * a_class))
+        first_old, second_old = hold_out(replayed, count, rng)
+        first_new, second_new = hold_out(new, count, rng)
+        return concat([first_new, first_old]), concat([second_new, second_old])
+
+    def _correction(
+        self, held: Examples, teacher: Teacher, number: int
+    ) -> dict[str, Array]:
         """Learn the second stage's scale and shift of each class, shape (classes,).
 
         They minimise the cross-entropy of ``alpha z + beta`` for new classes and z for
         old ones, in the epochs of `BicParams`. Old classes have scale 1 and shift 0.
         """
-        params, context, held = self.params, self.context, self._held
+        params, context = self.params, self.context
         scale = np.ones(self.model.classes, np.float32)
         shift = np.zeros_like(scale)
-        if not (self.teacher.teaches and len(held.y) and params.bias_epochs):
+        if not (teacher.teaches and len(held.y) and params.bias_epochs):
             return {"scale": scale, "shift": shift}
-        logits = mask_logits(outputs(self.model, held).logits, self.known)
+        known = to_torch(teacher.known, context.device)
+        logits = mask_logits(outputs(self.model, held).logits, known)
         alpha = nn.Parameter(torch.ones(1, device=context.device))
         beta = nn.Parameter(torch.zeros(1, device=context.device))
-        new = np.setdiff1d(self.teacher.new, self.teacher.old)
+        new = np.setdiff1d(teacher.new, teacher.old)
         columns = to_torch(new, context.device)
 
         def objective(rows: Tensor, y: Tensor) -> Tensor:

@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from clients.icarl import Icarl
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import begins_task
-from fcl_flower.core.types import Payload, Update
+from clients.icarl import Icarl, icarl_loss
+from fcl_flower.algorithms.local_training import Batch, Turn
+from fcl_flower.algorithms.teacher import Teacher, begins_task
+from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.data.examples import Examples
+from fcl_flower.training.distillation import Outputs
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import to_numpy, to_torch
 from strategies.dde_icarl import DdeIcarlParams
 
@@ -43,51 +45,44 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
     """
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        none = np.zeros(self.model.features, np.float32)
-        kept = turn.state.get("momentum", {"before": none, "now": none})
-        if begins_task(turn.state, turn.stage):
-            kept = {"before": kept["now"], "now": none}
-        elif turn.stage.starts_task:  # its earlier update of the task was lost
-            kept = {"before": kept["before"], "now": none}
-        self._before = kept["before"]
-        self._now = to_torch(kept["now"], self.context.device)
-        self._near: Tensor | None = None
-        if self._taught is not None:
-            self._x = self.inputs(examples.x)
-            new = ~torch.isin(examples.y, self._distilled)
-            self._near = neighbours(self._taught.hidden, new, self.params.neighbours)
-        return examples
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def fit_icarl(
+        self, turn: Turn, examples: Examples, teacher: Teacher, taught: Outputs | None
     ) -> tuple[Payload, Update]:
-        momentum = {"before": self._before, "now": to_numpy(self._now)}
-        return super().finish(turn, {**state, "momentum": momentum}, update)
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        """Compute iCaRL's loss, with neighbours x_j, which have no gradient.
+        """Train by iCaRL's loss, with neighbours x_j, which have no gradient.
 
         The probability of a class without distillation is ``(p(x) + mean_j p(x_j)) /
         2``.
         """
-        if self.teacher.teaches:
-            mean = hidden.detach().float().mean(0)
-            self._now = self.params.momentum * self._now + mean
-        if self._taught is None:
-            return super().loss(logits, labels, rows, hidden)
-        if self._near is not None:
-            labelled = self.known[~torch.isin(self.known, self._distilled)]
-            own = torch.sigmoid(logits.float())[:, labelled]
-            both = (own + self._answers(self._near[rows])[:, labelled]) / 2
-            averaged = torch.logit(both, eps=SMALLEST)
-            logits = logits.float().index_copy(1, labelled, averaged)
-        return super().loss(logits, labels, rows, hidden)
+        device, params = self.context.device, self.params
+        momentum = _momentum(turn, self.model.features)
+        now = to_torch(momentum["now"], device)
+        old, _, known = teacher.places(device)
+        distilled = old[~torch.isin(old, turn.data.train.y)]
+        labelled = known[~torch.isin(known, distilled)]
+        near: Tensor | None = None
+        if taught is not None:
+            x = frozen_features(self.model, examples.x)
+            new = ~torch.isin(examples.y, distilled)
+            near = neighbours(taught.hidden, new, params.neighbours)
+
+        def loss(batch: Batch) -> Tensor:
+            nonlocal now
+            if teacher.teaches:
+                mean = batch.features.detach().float().mean(0)
+                now = params.momentum * now + mean
+            if near is not None:
+                logits = batch.logits.float()
+                own = torch.sigmoid(logits)[:, labelled]
+                others = self._mean_answers(x, near[batch.rows])[:, labelled]
+                averaged = torch.logit((own + others) / 2, eps=SMALLEST)
+                logits = logits.index_copy(1, labelled, averaged)
+                batch = batch._replace(logits=logits)
+            answers = None if taught is None else taught.logits[batch.rows]
+            return icarl_loss(batch, known, distilled, answers)
+
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        momentum = {"before": momentum["before"], "now": to_numpy(now)}
+        return {**state, "momentum": momentum}, update
 
     @override
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
@@ -106,10 +101,21 @@ class DdeIcarl(Icarl[DdeIcarlParams]):
         return left
 
     @torch.no_grad()
-    def _answers(self, near: Tensor) -> Tensor:
-        logits = self.model.heads[0](self.model.body(self._x[near.flatten()]))
+    def _mean_answers(self, x: Tensor, near: Tensor) -> Tensor:
+        logits = self.model.heads[0](self.model.body(x[near.flatten()]))
         each = torch.sigmoid(logits.float()).reshape(*near.shape, -1)
         return each.mean(1)
+
+
+def _momentum(turn: Turn, features: int) -> Arrays:
+    """Find the sums of the task before and of the task so far, (features,) each."""
+    none = np.zeros(features, np.float32)
+    momentum = turn.state.get("momentum", {"before": none, "now": none})
+    if begins_task(turn.state, turn.stage):
+        return {"before": momentum["now"], "now": none}
+    if turn.stage.starts_task:  # the client's earlier update of the task was lost
+        return {"before": momentum["before"], "now": none}
+    return momentum
 
 
 def neighbours(features: Tensor, among: Tensor, count: int) -> Tensor | None:

@@ -6,18 +6,21 @@ task is seen in many rounds. Its samples enter the memory at its end, with the l
 the client's trained model.
 """
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.augmentation import training_inputs
-from fcl_flower.algorithms.exemplars import remember_task, without_task
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.exemplars import (
+    random_orders,
+    remember_task,
+    replay_samples,
+    without_task,
+)
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays
-from fcl_flower.data.examples import Examples
+from fcl_flower.core.types import Array, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import outputs
 from fcl_flower.training.tensors import to_numpy, to_torch
@@ -26,68 +29,53 @@ from strategies.der import DerParams
 STORED = "augment-stored"
 
 
-class Der(Rehearsal[DerParams]):
+class Der(LocalTraining[DerParams]):
     """A learner that minimises ``CE + alpha |z - z_stored|^2 + beta CE_stored``.
 
     Each of the last two terms is a mean over stored samples of its own, drawn anew in
     each step.
 
-    State: the memory also has the ``logits`` of each sample, float32.
+    State beside that of `LocalTraining`: ``memory``, which also has the ``logits`` of
+    each sample, float32.
     """
 
-    has_teacher = False
-
     @override
-    def mixed(self, turn: Turn) -> Examples:
-        return turn.data.train
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, model, context = self.params, self.model, self.context
+        stored = replay_samples(memory, context.device, without=stage.task)
+        smallest = context.training.smallest_batch
+        replays = len(stored.y) >= smallest
+        if replays:
+            inputs = training_inputs(model, stored.x, context, stage.round, STORED)
+            rows = without_task(memory, stage.task)
+            targets = to_torch(rows["logits"], context.device)
+        seed = derive(context.seed, "replay", context.client, stage.round)
+        orders = random_orders(len(stored.y), seed)
+        size = max(params.replay_batch, smallest)
 
-    @override
-    def begin(self, turn: Turn) -> Examples:
-        examples, context = super().begin(turn), self.context
-        self._stored = self.replayed
-        if len(self._stored.y):
-            self._inputs = training_inputs(
-                *(self.model, self._stored.x, context, turn.stage.round, STORED)
-            )
-            stored = without_task(self.memory(turn), turn.stage.task)
-            self._logits = to_torch(stored["logits"], context.device)
-        seed = derive(context.seed, "replay", context.client, turn.stage.round)
-        self._generator = torch.Generator().manual_seed(seed)
-        return examples
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        total = super().loss(logits, labels, rows, hidden)
-        if len(self._stored.y) < self.context.training.smallest_batch:
+        def loss(batch: Batch) -> Tensor:
+            total = batch.cross_entropy()
+            if replays and params.alpha:
+                drawn = next(orders)[:size]
+                error = logit_error(model(inputs.at(drawn), 0), targets[drawn])
+                total = total + params.alpha * error
+            if replays and params.beta:
+                drawn = next(orders)[:size]
+                again = cross_entropy(model(inputs.at(drawn), 0), stored.y[drawn])
+                total = total + params.beta * again
             return total
-        params, model, stored = self.params, self.model, self._stored
-        if params.alpha:
-            drawn = self._drawn()
-            error = logit_error(model(self._again(drawn), 0), self._logits[drawn])
-            total = total + params.alpha * error
-        if params.beta:
-            drawn = self._drawn()
-            again = cross_entropy(model(self._again(drawn), 0), stored.y[drawn])
-            total = total + params.beta * again
-        return total
 
-    @override
-    def remember(self, turn: Turn) -> Arrays:
-        examples, extras = turn.data.train, dict[str, Array]()
-        if turn.stage.ends_task and len(examples.y):
-            extras["logits"] = to_numpy(outputs(self.model, examples).logits)
-        where = self.params, self.model, self.context, turn.stage
-        return remember_task(self.memory(turn), examples, *where, extras)
-
-    def _again(self, drawn: Tensor) -> Tensor:
-        return self._inputs.see(self._inputs.x[drawn])
-
-    def _drawn(self) -> Tensor:
-        order = torch.randperm(len(self._stored.y), generator=self._generator)
-        smallest = self.context.training.smallest_batch
-        return order[: max(self.params.replay_batch, smallest)]
+        state, update = self.fit_locally(turn, loss=loss)
+        extras = dict[str, Array]()
+        if stage.ends_task and len(data.train.y):
+            extras["logits"] = to_numpy(outputs(model, data.train).logits)
+        memory = remember_task(
+            memory, data.train, params, model, context, stage, extras
+        )
+        return {**state, "memory": memory}, update
 
 
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:

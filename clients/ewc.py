@@ -6,60 +6,66 @@ one running Fisher information and one anchor as in online EWC (Schwarz et al., 
 the number of tasks.
 """
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Array, Payload, Update
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.types import Array, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
 
-E = TypeVar("E", bound=EwcParams)
 
-
-class Ewc(LocalTraining[E]):
-    """A learner that adds ``strength / 2 * sum F (w - anchor)^2`` to the loss.
-
-    The sum is over the shared parameters.
+class Ewc(LocalTraining[EwcParams]):
+    """A learner that holds weights back by `ewc_penalty`.
 
     State beside that of `LocalTraining`: ``fisher`` and ``anchor``, refreshed when a
     task ends.
     """
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        device, state = self.context.device, turn.state
-        fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
-        self._terms = [
-            (weight, to_torch(fisher[name], device), to_torch(anchor[name], device))
-            for name, weight in self.model.named_parameters()
-            if name in fisher
-        ]
-        return super().begin(turn)
-
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        terms = (f * (w - anchor).square() for w, f, anchor in self._terms)
-        own = self.params.strength / 2 * sum(term.sum() for term in terms)
-        return super().penalty(rows, hidden) + own
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        if turn.stage.ends_task:
-            count, task = self.params.fisher_examples, turn.stage.task
-            new = diagonal_fisher(self.model, turn.data.train, task, count)
-            for name, values in turn.state.get("fisher", {}).items():
-                new[name] = self.params.decay * dense(values) + new[name]
-            state = {**state, "fisher": new, "anchor": update.payload["base"]}
-        return super().finish(turn, state, update)
+        turn, params = Turn(state, received, stage, data), self.params
+        pull = ewc_penalty(self.model, state, params.strength)
+        state, update = self.fit_locally(turn, penalties=[pull])
+        return consolidated(self.model, turn, params, state, update), update
+
+
+def ewc_penalty(model: MultiHeadModel, state: Payload, strength: float) -> Penalty:
+    """Build ``strength / 2 * sum F (w - anchor)^2``, over the shared parameters."""
+    fisher, anchor = state.get("fisher", {}), state.get("anchor", {})
+    terms = [
+        (weight, *(to_torch(of[name], str(weight.device)) for of in (fisher, anchor)))
+        for name, weight in model.named_parameters()
+        if name in fisher
+    ]
+
+    def penalty() -> Tensor | float:
+        return strength / 2 * sum((f * (w - a).square()).sum() for w, f, a in terms)
+
+    return penalty
+
+
+def consolidated(
+    model: MultiHeadModel, turn: Turn, params: EwcParams, state: Payload, update: Update
+) -> Payload:
+    """Add a finished task to a state's Fisher information, and set the anchor.
+
+    The Fisher information becomes ``decay * F + F_task``. Before a task's end the state
+    stays as it is.
+    """
+    if not turn.stage.ends_task:
+        return state
+    count, task = params.fisher_examples, turn.stage.task
+    fisher = diagonal_fisher(model, turn.data.train, task, count)
+    for name, values in turn.state.get("fisher", {}).items():
+        fisher[name] = params.decay * dense(values) + fisher[name]
+    return {**state, "fisher": fisher, "anchor": update.payload["base"]}
 
 
 def diagonal_fisher(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
 from fcl_flower.models.adapters import LoraTransformer
@@ -41,13 +41,10 @@ class FedLora(LocalTraining[FedLoraParams]):
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
+        turn, names = Turn(state, received, stage, data), self.model.shared_names()
+        trained = [name for name in names if name in received["base"]]
         with self._beside(received):
-            return super().train(state, received, stage, data)
-
-    @override
-    def shared(self, received: Payload) -> tuple[str, ...]:
-        names = super().shared(received)
-        return tuple(name for name in names if name in received["base"])
+            return self.fit_locally(turn, trained=trained)
 
     @override
     def predict(

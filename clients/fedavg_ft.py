@@ -9,11 +9,12 @@ from dataclasses import replace
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Payload, Update
-from fcl_flower.data.examples import Examples, batches
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches
 from fcl_flower.training.balance import mean_cross_entropy
+from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, fit
 from fcl_flower.training.tensors import load, snapshot
 from strategies.fedavg_ft import FedAvgFtParams
@@ -31,11 +32,12 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     needs_task = True
 
     @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
+        state, update = super().train(state, received, stage, data)
         if not self.context.hidden_tasks:
-            state = {**state, f"tuned/{turn.stage.task}": update.payload["base"]}
+            state = {**state, f"tuned/{stage.task}": update.payload["base"]}
         return state, update
 
     @override
@@ -56,7 +58,7 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
         job = Fit(
             parameters={n: p for n, p in model.named_parameters() if n in shared},
             objective=objective,
-            examples=Examples(self.inputs(x), y),
+            examples=Examples(frozen_features(model, x), y),
             training=replace(self.context.training, epochs=self.params.tuning_epochs),
             labelled=True,
             seed=seed,

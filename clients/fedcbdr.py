@@ -16,15 +16,16 @@ from fcl_flower.algorithms.exemplars import (
     leverage_scores,
     memory_seed,
     ranks_by_class,
+    replay_samples,
     rows_at,
     rows_of,
     turns_by_class,
     without_task,
 )
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import CLASSES, Rehearsal, Teacher
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import CLASSES, Teacher
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
 from strategies.analytic.sums import symmetric, upper_half
@@ -34,14 +35,14 @@ OLD_TEMPERATURE, NEW_TEMPERATURE = 0.9, 1.1
 """The numbers that divide the logits of old and of new classes."""
 
 
-class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
+class FedCbdr(LocalTraining[FedCbdrParams], ClientQueries):
     """A learner of new and stored samples, with temperatures by class.
 
-    State: for each sample in the memory its ``rank``, the place in the order in which
-    its class was drawn. Of the groups of `Teacher` the state has the classes alone.
+    State beside that of `LocalTraining`: ``memory``, which has for each sample its
+    ``rank``, the place in the order in which its class was drawn. Of the groups of
+    `Teacher` the state has the classes alone.
     """
 
-    has_teacher = False
     balances = ("batches",)  # the loss has weights of its own
 
     @override
@@ -54,56 +55,48 @@ class FedCbdr(Rehearsal[FedCbdrParams], ClientQueries):
         return {GRAMS: {"half": half, "counts": counts.astype(np.int64)}}
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples, labels = super().begin(turn), turn.data.train.y
-        classes = Teacher.of_task(turn.state, {}, turn.stage, self.model, labels)
-        self._classes = classes.kept(turn.stage)[CLASSES]
-        # The received model decides the draw, so the draw comes before training.
-        self._kept = self._select(turn)
-        device, count = self.context.device, self.model.classes
-        self._temperatures = torch.full((count,), NEW_TEMPERATURE, device=device)
-        self._temperatures[to_torch(classes.old, device)] = OLD_TEMPERATURE
-        self._new = len(labels)
-        return examples
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        """Compute ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``.
-
-        Each class has the tau of old or of new classes. Old samples are the stored
-        ones. If a batch has no sample of a kind, that term is 0.
-        """
-        each = cross_entropy(logits / self._temperatures, labels, reduction="none")
-        old = (rows >= self._new).to(each.dtype)
-        # Without samples a term is 0 / 1.
-        new_term = ((1 - old) * each).sum() / (1 - old).sum().clamp(min=1)
-        old_term = (old * each).sum() / old.sum().clamp(min=1)
-        params = self.params
-        return params.new_weight * new_term + params.old_weight * old_term
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        return super().finish(turn, {**state, CLASSES: self._classes}, update)
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, device, count = self.params, self.context.device, len(data.train.y)
+        replayed = replay_samples(memory, device, without=stage.task)
+        examples = concat([data.train, replayed])
+        classes = Teacher.of_turn(turn, self.model, {})
+        # The received model decides the draw, so the draw comes before training.
+        memory = self._select(memory, turn)
+        temperatures = torch.full((self.model.classes,), NEW_TEMPERATURE, device=device)
+        temperatures[to_torch(classes.old, device)] = OLD_TEMPERATURE
 
-    @override
-    def remember(self, turn: Turn) -> Arrays:
-        return self._kept
+        def loss(batch: Batch) -> Tensor:
+            """Compute ``w_new mean_new CE(z / tau) + w_old mean_old CE(z / tau)``.
+
+            Each class has the tau of old or of new classes. Old samples are the stored
+            ones. If a batch has no sample of a kind, that term is 0.
+            """
+            logits = batch.logits / temperatures
+            each = cross_entropy(logits, batch.labels, reduction="none")
+            old = (batch.rows >= count).to(each.dtype)
+            # Without samples a term is 0 / 1.
+            new_term = ((1 - old) * each).sum() / (1 - old).sum().clamp(min=1)
+            old_term = (old * each).sum() / old.sum().clamp(min=1)
+            return params.new_weight * new_term + params.old_weight * old_term
+
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        record = classes.record(stage)[CLASSES]
+        return {**state, CLASSES: record, "memory": memory}, update
 
     def _features(self, received: Payload, examples: Examples) -> Array:
         load(self.model, received[BASE])
         return to_numpy(hidden_features(self.model, examples)).astype(np.float64)
 
-    def _select(self, turn: Turn) -> Arrays:
+    def _select(self, memory: Arrays, turn: Turn) -> Arrays:
         """Choose the memory after a task's last round, as the server says.
 
         The samples of a class that were drawn first stay, as many as the quota says.
         When old classes make room, their samples that were drawn last go.
         """
-        memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
+        examples, task = turn.data.train, turn.stage.task
         if SELECTION not in turn.received:
             return memory
         selection = {n: dense(tensor) for n, tensor in turn.received[SELECTION].items()}

@@ -6,57 +6,62 @@ and I_j the Fisher information of its data at w_j. The client needs only two sum
 all others: U of the diag(I_j), and V of the diag(I_j) w_j.
 """
 
-from dataclasses import replace
-
 from torch import Tensor
 from typing_extensions import override
 
 from clients.ewc import diagonal_fisher
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Payload, Update
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.fedcurv import FISHER, WEIGHTED, FedCurvParams
 
 
 class FedCurv(LocalTraining[FedCurvParams]):
-    """A learner that adds ``strength * sum (U w^2 - 2 V w)`` to the loss.
+    """A learner that adds `curvature_penalty` to the loss.
 
-    The sum is over the shared parameters. It is the paper's penalty up to a constant,
-    which here makes it 0 for the received model. The state needs no group for it, since
-    the server takes a client's own part out of the sums.
+    The state needs no group for it, since the server takes a client's own part out of
+    the sums.
     """
 
-    training_only = ("curvature",)
-
     @override
-    def begin(self, turn: Turn) -> Examples:
-        received, device = turn.received, self.context.device
-        self._terms = [
-            (
-                weight,
-                *(
-                    to_torch(received[g][name], device)
-                    for g in ("base", FISHER, WEIGHTED)
-                ),
-            )
-            for name, weight in self.model.named_parameters()
-            if name in received[FISHER]
-        ]
-        return super().begin(turn)
-
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        # Each term is U w^2 - 2 V w minus its value at the received x, as a product.
-        terms = (((w - x) * (u * (w + x) - 2 * v)).sum() for w, x, u, v in self._terms)
-        return super().penalty(rows, hidden) + self.params.strength * sum(terms)
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
+        turn = Turn(state, received, stage, data)
+        pull = curvature_penalty(self.model, received, self.params.strength)
+        state, update = self.fit_locally(turn, penalties=[pull])
         count, base = self.params.fisher_examples, update.payload["base"]
-        fisher = diagonal_fisher(self.model, turn.data.train, turn.stage.task, count)
+        fisher = diagonal_fisher(self.model, data.train, stage.task, count)
         weighted = {name: values * dense(base[name]) for name, values in fisher.items()}
-        payload = {**update.payload, FISHER: fisher, WEIGHTED: weighted}
-        return super().finish(turn, state, replace(update, payload=payload))
+        return state, update.with_groups({FISHER: fisher, WEIGHTED: weighted})
+
+
+def curvature_penalty(
+    model: MultiHeadModel, received: Payload, strength: float
+) -> Penalty:
+    """Build ``strength * sum (U w^2 - 2 V w)``, over the shared parameters.
+
+    It is the paper's penalty up to a constant, which here makes it 0 for the received
+    model.
+    """
+    terms = [
+        (
+            weight,
+            *(
+                to_torch(received[group][name], str(weight.device))
+                for group in ("base", FISHER, WEIGHTED)
+            ),
+        )
+        for name, weight in model.named_parameters()
+        if name in received[FISHER]
+    ]
+
+    def penalty() -> Tensor | float:
+        # Each term is U w^2 - 2 V w minus its value at the received x, as a product.
+        return strength * sum(
+            ((w - x) * (u * (w + x) - 2 * v)).sum() for w, x, u, v in terms
+        )
+
+    return penalty

@@ -3,37 +3,38 @@
 Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, equation 2.
 """
 
-from typing import TypeVar
-
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
+from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_torch
 from strategies.fedprox import FedProxParams
 
-F = TypeVar("F", bound=FedProxParams)
 
-
-class FedProx(LocalTraining[F]):
-    """A learner that adds ``mu / 2 * ||w - w_global||^2`` to the loss.
-
-    The norm is over the shared parameters. As the first of several base classes it adds
-    to the penalty of the next one.
-    """
+class FedProx(LocalTraining[FedProxParams]):
+    """A learner that adds `proximal_term` to the loss."""
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        shared = set(self.model.shared_names())
-        self._pairs = [
-            (weight, to_torch(turn.received["base"][name], self.context.device))
-            for name, weight in self.model.named_parameters()
-            if name in shared
-        ]
-        return super().begin(turn)
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        near = proximal_term(self.model, received["base"], self.params.mu)
+        return self.fit_locally(Turn(state, received, stage, data), penalties=[near])
 
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        distance = sum((w - center).square().sum() for w, center in self._pairs)
-        return super().penalty(rows, hidden) + self.params.mu / 2 * distance
+
+def proximal_term(model: MultiHeadModel, center: Arrays, mu: float) -> Penalty:
+    """Build ``mu / 2 * ||w - w_global||^2``, over the shared parameters."""
+    shared = set(model.shared_names())
+    pairs = [
+        (weight, to_torch(center[name], str(weight.device)))
+        for name, weight in model.named_parameters()
+        if name in shared
+    ]
+
+    def term() -> Tensor | float:
+        return mu / 2 * sum((w - start).square().sum() for w, start in pairs)
+
+    return term

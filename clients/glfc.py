@@ -7,8 +7,6 @@ binary cross-entropies. Then the target of the second loss need not sum to 1. It
 gradient is that of the divergence of each class.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,11 +15,11 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.exemplars import memory_seed, remember, replay_samples
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import MODEL
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, Update
-from fcl_flower.data.examples import Examples
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features, outputs
 from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_torch
@@ -34,22 +32,20 @@ PERTURBATION_RATE = 200.0
 _LEAST = 1e-12
 
 
-class Glfc(Rehearsal[GlfcParams]):
+class Glfc(LocalTraining[GlfcParams]):
     """A learner that minimises the compensated and the distilled loss.
 
     Both are over the task and the memory. In the first task, and wherever there is no
     old model, there is only the compensated loss.
 
-    State beside that of `Rehearsal`: ``memory/old`` is the old model, which the server
-    has chosen. ``progress`` has three arrays. ``task`` is the number of tasks that the
-    client has begun; the memory uses it where tasks are unknown. ``entropy`` is that of
-    the client's predictions in the last round. ``old``, uint8, (classes,), marks the
-    classes of the old model.
+    State beside that of `LocalTraining`: ``memory``, the samples of old tasks, and
+    ``memory/teacher``, the old model, which the server has chosen. ``progress`` has
+    three arrays. ``task`` is the number of tasks that the client has begun; the memory
+    uses it where tasks are unknown. ``entropy`` is that of the client's predictions in
+    the last round. ``old``, uint8, (classes,), marks the classes of the old model.
     """
 
-    has_teacher = False
     balances = ("batches",)  # the loss has weights of its own
-    temporary_state = (*Rehearsal.temporary_state, "memory/old")
     training_only = ("old", "meta/old", "prototypes")
 
     def __init__(
@@ -67,62 +63,47 @@ class Glfc(Rehearsal[GlfcParams]):
         return {"progress": begun}
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        stage, device = turn.stage, self.context.device
-        load(self.model, turn.received["base"])
-        self._progress, self._begins = self._advance(turn)
-        self._old_model = turn.state.get("memory/old", {})
-        if self._begins:
-            self._old_model = turn.received.get("old", {})
-        is_known = self.params.transition == "known"
-        self._task = stage.task if is_known else int(np.asarray(self._progress["task"]))
-        memory = self.memory(turn)
-        self.replayed = replay_samples(memory, device, without=self._task)
-        examples = self.mixed(turn)
-        self._new = torch.isin(examples.y, turn.data.train.y)
-        self._compensates = len(self.replayed.y) > 0
-        self._old = to_torch(self._progress["old"], device).bool()
-        self._taught: Tensor | None = None
-        if self._old_model:
-            load(self.model, self._old_model)
-            self._taught = outputs(self.model, examples).logits.sigmoid()
-        return examples
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        logits = logits.float()
-        weights = torch.ones_like(logits[:, 0])
-        if self._compensates:
-            weights = compensation_weights(logits, labels, self._new[rows])
-        balanced = compensated(logits, labels, weights)
-        if self._taught is None:
-            return balanced
-        params, taught = self.params, self._taught[rows]
-        distilled = relation_distilled(logits, labels, taught, self._old)
-        return params.compensation * balanced + params.distillation * distilled
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        examples = turn.data.train
-        self._features = hidden_features(self.model, examples)
-        state, update = super().finish(turn, state, update)
-        if self._begins and len(examples.y):
-            shown = self._prototypes(examples, turn.stage.round)
-            payload = {**update.payload, "prototypes": shown}
-            update = replace(update, payload=payload)
-        kept = {"progress": self._progress, "memory/old": self._old_model}
-        return {**state, **kept}, update
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, model, device = self.params, self.model, self.context.device
+        load(model, received["base"])
+        progress, begins = self._advance(turn)
+        old_model = received.get("old", {}) if begins else state.get(MODEL, {})
+        is_known = params.transition == "known"
+        task = stage.task if is_known else int(np.asarray(progress["task"]))
+        replayed = replay_samples(memory, device, without=task)
+        examples = concat([data.train, replayed])
+        is_new = torch.isin(examples.y, data.train.y)
+        old_classes = to_torch(progress["old"], device).bool()
+        taught: Tensor | None = None
+        if old_model:
+            load(model, old_model)
+            taught = outputs(model, examples).logits.sigmoid()
 
-    @override
-    def remember(self, turn: Turn) -> Arrays:
-        """Add samples of the task to the memory in each of its rounds."""
-        memory, examples, task = self.memory(turn), turn.data.train, self._task
-        seed, features = memory_seed(self.context, task), to_numpy(self._features)
-        return remember(memory, examples, self.params, seed, task, features)
+        def loss(batch: Batch) -> Tensor:
+            logits, labels = batch.logits.float(), batch.labels
+            weights = torch.ones_like(logits[:, 0])
+            if len(replayed.y):
+                weights = compensation_weights(logits, labels, is_new[batch.rows])
+            balanced = compensated(logits, labels, weights)
+            if taught is None:
+                return balanced
+            answers = taught[batch.rows]
+            distilled = relation_distilled(logits, labels, answers, old_classes)
+            return params.compensation * balanced + params.distillation * distilled
+
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        features = hidden_features(model, data.train)
+        # Samples of the task enter the memory in each of its rounds.
+        seed = memory_seed(self.context, task)
+        memory = remember(memory, data.train, params, seed, task, to_numpy(features))
+        if begins and len(data.train.y):
+            shown = self._prototypes(data.train, features, stage.round)
+            update = update.with_groups({"prototypes": shown})
+        groups = {"memory": memory, "progress": progress, MODEL: old_model}
+        return {**state, **groups}, update
 
     def _advance(self, turn: Turn) -> tuple[dict[str, Array], bool]:
         """Compute the client's progress, and tell whether a task begins."""
@@ -141,8 +122,8 @@ class Glfc(Rehearsal[GlfcParams]):
                 now["old"] = np.array(dense(turn.received["meta/old"]["classes"]))
         return now, begins
 
-    def _prototypes(self, examples: Examples, number: int) -> Arrays:
-        context, features = self.context, self._features
+    def _prototypes(self, examples: Examples, features: Tensor, number: int) -> Arrays:
+        context = self.context
         places = prototypes(features, examples.y)
         chosen = Examples(examples.x[places], examples.y[places])
         shown = perturbed(

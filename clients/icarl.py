@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from typing_extensions import override
 
-from fcl_flower.algorithms.exemplars import replay_samples
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
-from fcl_flower.core.types import Payload
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.exemplars import remember_task, replay_samples
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import Outputs, hidden_features
 from fcl_flower.training.tensors import load
@@ -27,42 +27,41 @@ from strategies.icarl import IcarlParams
 C = TypeVar("C", bound=IcarlParams)
 
 
-class Icarl(Rehearsal[C]):
+class Icarl(LocalTraining[C]):
     """A learner of features by sigmoids for classes, which classifies by exemplars.
 
-    State: the memory is ``exemplars``, and predictions need it. A new class has no
-    exemplars until its task ends.
+    State beside that of `LocalTraining`: the groups of a `Teacher`, and the memory
+    ``exemplars``, which predictions need. A new class has no exemplars until its task
+    ends.
     """
 
-    memory_group = "exemplars"
-
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        self._taught: Outputs | None = None
-        if self.params.distillation:
-            self._taught = self.ask_teacher(examples)
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, memory = Turn(state, received, stage, data), state.get("exemplars", {})
+        params, model, context = self.params, self.model, self.context
+        replayed = replay_samples(memory, context.device, without=stage.task)
+        examples = concat([data.train, replayed])
+        teacher = Teacher.of_turn(turn, model, received["base"])
+        taught = teacher.outputs(model, examples) if params.distillation else None
+        state, update = self.fit_icarl(turn, examples, teacher, taught)
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        return {**state, **teacher.record(stage), "exemplars": memory}, update
+
+    def fit_icarl(
+        self, turn: Turn, examples: Examples, teacher: Teacher, taught: Outputs | None
+    ) -> tuple[Payload, Update]:
+        """Train by `icarl_loss`; ``taught`` are the teacher's outputs, if any."""
+        old, _, known = teacher.places(self.context.device)
         # A class that comes again learns from its labels.
-        self._distilled = self.old[~torch.isin(self.old, turn.data.train.y)]
-        return examples
+        distilled = old[~torch.isin(old, turn.data.train.y)]
 
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        """Compute algorithm 3's loss: a sum over classes so far, a mean over samples.
+        def loss(batch: Batch) -> Tensor:
+            answers = None if taught is None else taught.logits[batch.rows]
+            return icarl_loss(batch, known, distilled, answers)
 
-        The authors' code has a mean over classes too, at a rate of 2.
-        """
-        targets = one_hot(labels, logits.shape[1]).float()
-        if self._taught is not None:
-            old = self._distilled
-            targets[:, old] = torch.sigmoid(self._taught.logits[rows][:, old])
-        weights = None if self.weights is None else self.weights[labels][:, None]
-        total = binary_cross_entropy_with_logits(
-            logits[:, self.known], targets[:, self.known], weights, reduction="sum"
-        )
-        return total / len(labels)
+        return self.fit_locally(turn, examples, loss=loss)
 
     @override
     def predict(
@@ -110,6 +109,30 @@ class Icarl(Rehearsal[C]):
     def project_features(self, state: Payload, hidden: Tensor) -> Tensor:
         """Choose the part of features (batch, features) to classify: here all."""
         return hidden
+
+
+def icarl_loss(
+    batch: Batch, known: Tensor, distilled: Tensor, answers: Tensor | None
+) -> Tensor:
+    """Compute algorithm 3's loss: a sum over classes so far, a mean over samples.
+
+    The authors' code has a mean over classes too, at a rate of 2.
+
+    Args:
+        batch: the batch and its logits.
+        known: the classes so far, int64.
+        distilled: the classes whose targets are the teacher's answers, int64.
+        answers: the teacher's logits, shape (batch, classes); None for no teacher.
+    """
+    labels, logits = batch.labels, batch.logits
+    targets = one_hot(labels, logits.shape[1]).float()
+    if answers is not None:
+        targets[:, distilled] = torch.sigmoid(answers[:, distilled])
+    weights = None if batch.weights is None else batch.weights[labels][:, None]
+    total = binary_cross_entropy_with_logits(
+        logits[:, known], targets[:, known], weights, reduction="sum"
+    )
+    return total / len(labels)
 
 
 class Projection(nn.Module):

@@ -19,13 +19,14 @@ from fcl_flower.algorithms.exemplars import (
     joined,
     memory_seed,
     remember,
+    replay_samples,
     rows_of,
 )
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Array, Arrays
-from fcl_flower.data.examples import Examples, batches
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, batches, concat
 from fcl_flower.models.encoder import DisentangledTransformer
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.balance import mean_cross_entropy
@@ -35,13 +36,16 @@ from strategies.idbr import IdbrParams
 _CHUNK = 64
 
 
-class Idbr(Rehearsal[IdbrParams]):
+class Idbr(LocalTraining[IdbrParams]):
     """A learner that minimises four losses over the task's samples and the memory's.
 
     Two are cross-entropies over texts in both orders: of the label, and of the order of
     a text's halves. From a client's second task on two more are added. One is the
     cross-entropy of the task, over both orders as well. The other is the squared
     distance of both spaces from the teacher's, over texts as they are.
+
+    State beside that of `LocalTraining`: the groups of a `Teacher`, and ``memory``, the
+    samples of old tasks.
     """
 
     def __init__(
@@ -53,54 +57,57 @@ class Idbr(Rehearsal[IdbrParams]):
         self._body = model.body_of(DisentangledTransformer, expected)
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        if turn.stage.task >= self._body.task.out_features:
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        if stage.task >= self._body.task.out_features:
             raise config_error(
                 "model.max_tasks",
                 self._body.task.out_features,
-                f"at least {turn.stage.task + 1}, the tasks so far",
+                f"at least {stage.task + 1}, the tasks so far",
             )
-        examples = super().begin(turn)
-        params, count, memory = self.params, len(turn.data.train.y), self.memory(turn)
-        task = turn.stage.task
-        replayed = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
-        tasks = np.concatenate([np.full(count, task), replayed[replayed != task]])
-        self._tasks = torch.tensor(tasks, dtype=torch.int64, device=self.context.device)
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, device, count = self.params, self.context.device, len(data.train.y)
+        replayed = replay_samples(memory, device, without=stage.task)
+        examples = concat([data.train, replayed])
+        teacher = Teacher.of_turn(turn, self.model, received["base"])
+        stored = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
+        of_rows = [np.full(count, stage.task), stored[stored != stage.task]]
+        tasks = torch.tensor(np.concatenate(of_rows), dtype=torch.int64, device=device)
+        # With an order of its own, a client may have met later concepts before.
+        so_far = int(tasks.max()) + 1 if len(tasks) else 0
         weights = torch.full((len(examples.y),), params.new_weight)
         weights[count:] = params.replayed_weight
-        self._weights = weights.to(self.context.device)
-        if self.teacher.teaches and len(examples.y):
-            load(self.model, self.teacher.base)
-            self._anchors = self._spaces(examples, self._body)
-        return examples
+        weights = weights.to(device)
+        if teacher.teaches and len(examples.y):
+            load(self.model, teacher.base)
+            anchors = self._spaces(examples, self._body)
 
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        params, width = self.params, self._body.width
-        other = self._body(swap_halves(self.seen, draw_cuts(self.seen)))
-        both = torch.cat([hidden, other])
-        logits_of_both = torch.cat([logits, self.model.heads[0](other)])
-        swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)
-        swapped[len(rows) :] = 1
-        loss = mean_cross_entropy(logits_of_both, labels.repeat(2), self.weights)
-        order = self._body.order(both[:, :width])
-        loss = loss + params.order * cross_entropy(order, swapped)
-        if not self.teacher.teaches:
-            return loss
-        # With an order of its own, a client may have met later concepts before.
-        so_far = int(self._tasks.max()) + 1
-        tasks = self._body.task(both[:, width:])[:, :so_far]
-        loss = loss + params.task * cross_entropy(tasks, self._tasks[rows].repeat(2))
-        squares = (hidden - self._anchors[rows]).square() * self._weights[rows, None]
-        generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
-        return loss + (params.generic * generic + params.specific * specific)
+        def loss(batch: Batch) -> Tensor:
+            x, hidden, rows = batch.inputs, batch.features, batch.rows
+            width = self._body.width
+            swapped = self._body(swap_halves(x, draw_cuts(x)))
+            both = torch.cat([hidden, swapped])
+            logits = torch.cat([batch.logits, self.model.heads[0](swapped)])
+            total = mean_cross_entropy(logits, batch.labels.repeat(2), batch.weights)
+            is_swapped = torch.zeros(len(both), dtype=torch.int64, device=both.device)
+            is_swapped[len(rows) :] = 1
+            order = self._body.order(both[:, :width])
+            total = total + params.order * cross_entropy(order, is_swapped)
+            if not teacher.teaches:
+                return total
+            guesses = self._body.task(both[:, width:])[:, :so_far]
+            total = total + params.task * cross_entropy(guesses, tasks[rows].repeat(2))
+            squares = (hidden - anchors[rows]).square() * weights[rows, None]
+            generic, specific = squares[:, :width].mean(), squares[:, width:].mean()
+            return total + (params.generic * generic + params.specific * specific)
 
-    @override
-    def remember(self, turn: Turn) -> Arrays:
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        memory = self._remembered(memory, data.train, stage.task)
+        return {**state, **teacher.record(stage), "memory": memory}, update
+
+    def _remembered(self, memory: Arrays, examples: Examples, task: int) -> Arrays:
         """Add samples of a task to the memory; a task counts once."""
-        memory, examples, task = self.memory(turn), turn.data.train, turn.stage.task
         params, count = self.params, len(examples.y)
         if not count or contains(memory, task):
             return memory

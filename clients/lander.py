@@ -3,15 +3,15 @@
 Tran et al., CVPR 2024, https://arxiv.org/abs/2403.14101, as in the authors' code.
 """
 
+import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 from typing_extensions import override
 
-from clients.target import SyntheticRehearsal
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.core.types import Payload
-from fcl_flower.data.examples import Examples
-from fcl_flower.models.heads import CLOSED
+from clients.target import old_samples, synthetic_memory
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
@@ -21,7 +21,7 @@ from strategies.lander.trainer import bounding_loss, projection
 from strategies.target.server import SAMPLES
 
 
-class Lander(SyntheticRehearsal[LanderParams]):
+class Lander(LocalTraining[LanderParams]):
     """A learner that minimises CE + ``anchor_weight`` * B, with the bounding loss B.
 
     From the second task on the loss has two parts. The first is ``current`` * (CE of
@@ -34,20 +34,50 @@ class Lander(SyntheticRehearsal[LanderParams]):
     here that augments changes only the client's own images. The authors' code also
     lowers the rate over the rounds, and goes on from the round with the least loss.
     That is not done here.
+
+    State beside that of `LocalTraining`: all groups ``memory/...`` as they were
+    received.
     """
 
-    @override
-    def begin(self, turn: Turn) -> Examples:
-        self._project = projection(self.model, turn.received["base"])
-        examples, device = super().begin(turn), self.context.device
-        self._anchors = to_torch(self.memory[ANCHORS]["anchors"], device)
-        if SAMPLES in self.memory:
-            self._features = to_torch(self.memory[SAMPLES]["features"], device)
-        return examples
+    temporary_state = (*LocalTraining.temporary_state, "memory")
 
     @override
-    def beside(self, samples: int, examples: int) -> int:
-        return min(samples, self.context.training.batch_size)
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, model = Turn(state, received, stage, data), self.model
+        params, context = self.params, self.context
+        memory, device = synthetic_memory(turn), context.device
+        project = projection(model, received["base"])
+        anchors = to_torch(memory[ANCHORS]["anchors"], device)
+        size = context.training.batch_size
+        samples = memory.get(SAMPLES)
+        old = old_samples(samples, lambda n: min(n, size), model, context, turn)
+        features_of_old = torch.empty(0)
+        if SAMPLES in memory:
+            features_of_old = to_torch(memory[SAMPLES]["features"], device)
+
+        def loss(batch: Batch) -> Tensor:
+            distances = project(batch.features), anchors[batch.labels]
+            near = bounding_loss(params.radius, *distances)
+            if old is None:
+                return batch.cross_entropy() + params.anchor_weight * near
+            rows, head = next(old.batches), model.heads[0]
+            features = model.body(old.x[rows])
+            logits = head(features)[:, old.labels]
+            kept = softened_kl(logits, old.logits[rows], params.temperature).mean()
+            kept = kept + mse_loss(project(features), features_of_old[rows])
+            opened = old.kept_apart(batch.logits)
+            new = mean_cross_entropy(opened, batch.labels, batch.weights)
+            closed = head.closed
+            so_far = model.classes - (
+                int(closed.sum()) if isinstance(closed, Tensor) else 0
+            )
+            current, previous = params.weights(so_far, len(old.labels))
+            return current * (new + params.anchor_weight * near) + previous * kept
+
+        state, update = self.fit_locally(turn, loss=loss)
+        return {**state, **memory}, update
 
     @override
     def predict(
@@ -55,26 +85,3 @@ class Lander(SyntheticRehearsal[LanderParams]):
     ) -> Tensor:
         projection(self.model, received["base"])
         return super().predict(state, received, task, x)
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        old, params, project = self.old, self.params, self._project
-        near = bounding_loss(params.radius, project(hidden), self._anchors[labels])
-        if old is None:
-            entropy = mean_cross_entropy(logits, labels, self.weights)
-            return entropy + params.anchor_weight * near
-        chosen = next(old.batches)
-        head, features = self.model.heads[0], self.model.body(old.x[chosen])
-        logits_of_old = head(features)[:, old.labels]
-        kept = softened_kl(logits_of_old, old.logits[chosen], params.temperature).mean()
-        kept = kept + mse_loss(project(features), self._features[chosen])
-        opened = logits.masked_fill(old.closed, CLOSED)
-        new = mean_cross_entropy(opened, labels, self.weights)
-        closed = head.closed
-        so_far = self.model.classes - (
-            int(closed.sum()) if isinstance(closed, Tensor) else 0
-        )
-        current, previous = params.weights(so_far, len(old.labels))
-        return current * (new + params.anchor_weight * near) + previous * kept

@@ -8,40 +8,44 @@ logits alone. As in FedLwF, the old model is the global one.
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss
 from strategies.lwf import LwfParams
 
 
-class Lwf(Rehearsal[LwfParams]):
+class Lwf(LocalTraining[LwfParams]):
     """A learner with the cross-entropy of new classes and distillation of old ones.
 
     The loss is ``CE(z_new, y) + strength * distillation(z_old, z*_old)``. z are the
     logits of the new classes and of the old ones. z* are the old model's logits for the
     same samples. `distillation_loss` says how it differs from the paper's.
+
+    State beside that of `LocalTraining`: the groups of a `Teacher`.
     """
 
-    memory_group = None
-
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        self._taught = self.ask_teacher(examples)
-        return examples
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, params = Turn(state, received, stage, data), self.params
+        teacher = Teacher.of_turn(turn, self.model, received["base"])
+        old, new, _ = teacher.places(self.context.device)
+        taught = teacher.outputs(self.model, data.train)
 
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        params = self.params
-        own = mask_logits(logits, self.new) if params.contrast == "new" else logits
-        entropy = mean_cross_entropy(own, labels, self.weights)
-        if self._taught is None:
-            return entropy
-        targets = self._taught.logits[rows][:, self.old]
-        term = distillation_loss(logits[:, self.old], targets, params.temperature)
-        return entropy + params.strength * term
+        def loss(batch: Batch) -> Tensor:
+            z = batch.logits
+            own = mask_logits(z, new) if params.contrast == "new" else z
+            entropy = mean_cross_entropy(own, batch.labels, batch.weights)
+            if taught is None:
+                return entropy
+            targets = taught.logits[batch.rows][:, old]
+            term = distillation_loss(z[:, old], targets, params.temperature)
+            return entropy + params.strength * term
+
+        state, update = self.fit_locally(turn, loss=loss)
+        return {**state, **teacher.record(stage)}, update

@@ -98,14 +98,10 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
             valid = {"x": to_numpy(data.valid.x), "y": to_numpy(data.valid.y)}
             state[f"valid/{task}"] = valid
         network = state[own] if own in state else self._start(state, task)
-        load(self.model, self._tensors(network, task))
-        fitted = self.fit(Turn(state, received, stage, data), data.train)
+        start = {"base": self._tensors(network, task)}
+        after, update = self.fit_locally(Turn(state, start, stage, data))
         network = self._network(task)
-        state = {
-            **state,
-            own: network,
-            "optimizer": {} if stage.ends_task else fitted.optimizer,
-        }
+        state = {**state, own: network, "optimizer": after["optimizer"]}
         payload: dict[str, Arrays] = {"meta": {"held": _held(state)}}
         count = len(data.train.y)
         hands_on = self.params.matching == "tested" and stage.ends_task
@@ -114,7 +110,7 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         for old in map(int, np.asarray(missing)):
             if self._own(old) in state:
                 payload[f"networks/{old}"] = state[self._own(old)]
-        return state, Update(payload, count, fitted.metrics)
+        return state, Update(payload, count, update.metrics)
 
     @override
     @torch.no_grad()

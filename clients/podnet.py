@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 from typing_extensions import override
 
-from fcl_flower.algorithms.exemplars import replay_samples
-from fcl_flower.algorithms.local_training import Fitted, Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.exemplars import remember_task, replay_samples
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, Update
-from fcl_flower.data.examples import Examples
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import CLOSED, GrowingHead, MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Fit, fit
@@ -41,12 +41,15 @@ FINETUNE_RATE = 0.5
 """The learning rate of the fine-tuning as a multiple of the usual one."""
 
 
-class PodNet(Rehearsal[PodNetParams]):
+class PodNet(LocalTraining[PodNetParams]):
     """A learner with the margin loss and distillation of maps and features.
 
     The loss is ``margin_loss + sqrt(seen / new) * (lambda_c spatial + lambda_f flat)``.
     Seen and new are numbers of classes. A client's first task has no distillation. The
     client trains on the task's samples and those of the memory together.
+
+    State beside that of `LocalTraining`: the groups of a `Teacher`, and ``memory``, the
+    samples of old tasks.
     """
 
     @override
@@ -59,69 +62,71 @@ class PodNet(Rehearsal[PodNetParams]):
         )
 
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples, teacher = super().begin(turn), self.teacher
-        self._head = cast(LocalSimilarity, self.model.heads[0])
-        self._head.resting = None
-        self._old_body: nn.Module | None = None
-        if teacher.teaches:
-            # A class that comes again is learned again.
-            resting = np.setdiff1d(teacher.old, teacher.new)
-            rests = np.isin(np.arange(self.model.classes), resting)
-            self._head.resting = to_torch(rests, self.context.device)
-            self._weight = math.sqrt(len(self.known) / max(1, len(self.new)))
-            self._old_body = copy.deepcopy(self.model.body).eval()
-            base = teacher.base.items()
-            old = {n.removeprefix(BODY): w for n, w in base if n.startswith(BODY)}
-            load(self._old_body, old)
-        return examples
-
-    @override
-    def fit(self, turn: Turn, examples: Examples) -> Fitted:
-        with stage_outputs(self.model.body) as self._maps:
-            return super().fit(turn, examples)
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        margin = self.params.margin * self._head.scale
-        margin_term = margin_loss(logits, labels, margin, self.weights)
-        return margin_term + self.penalty(rows, hidden)
-
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        if self._old_body is None:
-            return 0.0
-        with torch.no_grad(), stage_outputs(self._old_body) as old_maps:
-            old_hidden = self._old_body(self.seen)
-        params, spatial = self.params, spatial_distance(self._maps, old_maps)
-        # This is half of equation 6's squared distance between features of length 1.
-        flat = (1 - cosine_similarity(hidden, old_hidden, dim=1)).mean()
-        total = params.spatial_strength * spatial + params.flat_strength * flat
-        return self._weight * total
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        state, update = super().finish(turn, state, update)
-        if turn.stage.ends_task and self.teacher.teaches:
-            update = self._finetune(state["memory"], update, turn.stage.task)
-        return state, update
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, model, context = self.params, self.model, self.context
+        replayed = replay_samples(memory, context.device, without=stage.task)
+        examples = concat([data.train, replayed])
+        teacher = Teacher.of_turn(turn, model, received["base"])
+        head, old_body = self._head, self._old_body(teacher)
+        # A class that comes again is learned again.
+        resting = np.isin(
+            np.arange(model.classes), np.setdiff1d(teacher.old, teacher.new)
+        )
+        head.resting = to_torch(resting, context.device) if teacher.teaches else None
+        strength = math.sqrt(len(teacher.known) / max(1, len(teacher.new)))
+
+        def loss(batch: Batch) -> Tensor:
+            margin = params.margin * head.scale
+            total = margin_loss(batch.logits, batch.labels, margin, batch.weights)
+            if old_body is None:
+                return total
+            return total + strength * self._distance(batch, maps, old_body)
+
+        with stage_outputs(model.body) as maps:
+            state, update = self.fit_locally(turn, examples, loss=loss)
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        if stage.ends_task and teacher.teaches:
+            update = self._finetune(memory, update, stage.task)
+        return {**state, **teacher.record(stage), "memory": memory}, update
+
+    @property
+    def _head(self) -> "LocalSimilarity":
+        return cast(LocalSimilarity, self.model.heads[0])
+
+    def _old_body(self, teacher: Teacher) -> nn.Module | None:
+        if not teacher.teaches:
+            return None
+        body = copy.deepcopy(self.model.body).eval()
+        base = teacher.base.items()
+        load(body, {n.removeprefix(BODY): w for n, w in base if n.startswith(BODY)})
+        return body
+
+    def _distance(
+        self, batch: Batch, maps: Sequence[Tensor], old_body: nn.Module
+    ) -> Tensor | float:
+        """Compute ``lambda_c spatial + lambda_f flat`` for a batch and its maps."""
+        with torch.no_grad(), stage_outputs(old_body) as old_maps:
+            old_features = old_body(batch.inputs)
+        spatial = spatial_distance(maps, old_maps)
+        # This is half of equation 6's squared distance between features of length 1.
+        flat = (1 - cosine_similarity(batch.features, old_features, dim=1)).mean()
+        return self.params.spatial_strength * spatial + self.params.flat_strength * flat
 
     def _finetune(self, memory: Arrays, update: Update, task: int) -> Update:
-        """Train the proxies on the kept samples, and send them."""
+        """Train the proxies on the samples of the memory, and send them."""
         context, params, head = self.context, self.params, self._head
-        kept = replay_samples(memory, context.device)
-        if not len(kept.y) or not params.finetune_epochs:
+        stored = replay_samples(memory, context.device)
+        if not len(stored.y) or not params.finetune_epochs:
             return update
         head.resting = None
         margin = params.margin * head.scale.detach()
         job = Fit(
             parameters={"proxies": head.proxies},
             objective=lambda hidden, y: margin_loss(head(hidden), y, margin),
-            examples=Examples(hidden_features(self.model, kept), kept.y),
+            examples=Examples(hidden_features(self.model, stored), stored.y),
             training=replace(
                 context.training,
                 epochs=params.finetune_epochs,
@@ -131,7 +136,7 @@ class PodNet(Rehearsal[PodNetParams]):
         )
         fit(job)
         learned = snapshot(self.model, self.model.shared_names())
-        return replace(update, payload={"base": learned})
+        return update.with_groups({"base": learned})
 
 
 # ---- the local similarity classifier (equations 7 to 9)

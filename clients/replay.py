@@ -12,46 +12,59 @@ model is the one that the client received for the round.
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.exemplars import memory_seed, remember_fraction
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
-from fcl_flower.core.types import Arrays
-from fcl_flower.data.examples import Examples
+from fcl_flower.algorithms.exemplars import (
+    memory_seed,
+    remember_fraction,
+    remember_task,
+    replay_samples,
+)
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import load
 from strategies.replay import ReplayParams
 
 
-class Replay(Rehearsal[ReplayParams]):
+class Replay(LocalTraining[ReplayParams]):
     """A learner that trains on the task's samples and those of the memory together.
 
     From a client's second task on ``strength * mean (h - h_received)^2`` is added. Here
     h is the body's output for a sample, and the mean is over samples and features.
+
+    State beside that of `LocalTraining`: ``memory``, the samples of old tasks.
     """
 
-    has_teacher = False
-
     @override
-    def begin(self, turn: Turn) -> Examples:
-        examples = super().begin(turn)
-        self._received: Tensor | None = None
-        if self.params.strength > 0 and turn.stage.task > 0 and len(examples.y):
-            load(self.model, turn.received["base"])
-            self._received = hidden_features(self.model, examples)
-        return examples
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        replayed = replay_samples(memory, self.context.device, without=stage.task)
+        examples = concat([data.train, replayed])
+        anchors = self._received_features(turn, examples)
 
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        if self._received is None:
-            return 0.0
-        return self.params.strength * (hidden - self._received[rows]).square().mean()
+        def loss(batch: Batch) -> Tensor:
+            entropy = batch.cross_entropy()
+            if anchors is None:
+                return entropy
+            moved = batch.features - anchors[batch.rows]
+            return entropy + self.params.strength * moved.square().mean()
 
-    @override
-    def remember(self, turn: Turn) -> Arrays:
-        if self.params.budget == "fixed":
-            return super().remember(turn)
+        state, update = self.fit_locally(turn, examples, loss=loss)
+        return {**state, "memory": self._remembered(memory, turn)}, update
+
+    def _received_features(self, turn: Turn, examples: Examples) -> Tensor | None:
+        if not (self.params.strength and turn.stage.task and len(examples.y)):
+            return None
+        load(self.model, turn.received["base"])
+        return hidden_features(self.model, examples)
+
+    def _remembered(self, memory: Arrays, turn: Turn) -> Arrays:
+        params, context, (_, _, stage, data) = self.params, self.context, turn
+        if params.budget == "fixed":
+            return remember_task(memory, data.train, params, self.model, context, stage)
         # A task counts once: its samples stay the same over rounds, even if its first
         # round was repeated, or the client missed it.
-        task, share = turn.stage.task, self.params.buffer_fraction
-        memory, seed = self.memory(turn), memory_seed(self.context, task)
-        return remember_fraction(memory, turn.data.train, share, seed, task=task)
+        share, seed = params.buffer_fraction, memory_seed(context, stage.task)
+        return remember_fraction(memory, data.train, share, seed, task=stage.task)

@@ -5,16 +5,16 @@ is the received ``base``, y_i the model trained from it, c the received ``contro
 the client's own.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Arrays, Payload, Update
-from fcl_flower.data.examples import Examples, batches
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData, batches
 from fcl_flower.training.balance import class_weights
 from fcl_flower.training.loop import StepSize
 from fcl_flower.training.tensors import arrays_of, load, to_torch
@@ -37,63 +37,57 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     over tasks.
     """
 
-    training_only = ("control",)
-
     @override
-    def begin(self, turn: Turn) -> Examples:
-        shared = set(self.model.shared_names())
-        named = self.model.named_parameters()
-        self._weights = {name: w for name, w in named if name in shared}
-        common, start = turn.received["control"], self._of(turn.received["base"])
-        self._own = self._of(turn.state.get("control", common))
-        self._corrections = {n: c - self._own[n] for n, c in self._of(common).items()}
-        self._terms = [
-            (weight, start[name], self._corrections[name])
-            for name, weight in self._weights.items()
-        ]
-        self._sums = {n: torch.zeros_like(w) for n, w in self._weights.items()}
-        self._steps = 0
-        if self.params.variate == "start":
-            self._at_start = self._gradients(turn)
-        return super().begin(turn)
-
-    @override
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        # The term's gradient is the correction. Its value is 0 at the round's start.
-        terms = (((w - x) * c).sum() for w, x, c in self._terms)
-        return super().penalty(rows, hidden) + sum(terms)
-
-    @override
-    def after_step(self, step_size: StepSize) -> None:
-        self._steps += 1
-        for name, weight in self._weights.items():
-            assert weight.grad is not None  # the penalty has a gradient for each
-            self._sums[name] += weight.grad
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        new = self._own
-        if self.params.variate == "start":
-            new = self._at_start or new
-        elif self._steps:
-            means = {name: total / self._steps for name, total in self._sums.items()}
-            new = {name: means[name] - c for name, c in self._corrections.items()}
-        change = arrays_of({name: c - self._own[name] for name, c in new.items()})
-        payload = {**update.payload, "control/change": change}
+        turn, params = Turn(state, received, stage, data), self.params
+        weights = self._weights()
+        common = tensors_like(weights, received["control"])
+        own = tensors_like(weights, state.get("control", received["control"]))
+        start = tensors_like(weights, received["base"])
+        corrections = {name: c - own[name] for name, c in common.items()}
+        at_start = self._gradients(turn) if params.variate == "start" else {}
+        sums = {name: torch.zeros_like(w) for name, w in weights.items()}
+        steps = 0
+
+        def correction() -> Tensor | float:
+            # The term's gradient is c - c_i. Its value is 0 at the round's start.
+            return sum(
+                ((weight - start[name]) * corrections[name]).sum()
+                for name, weight in weights.items()
+            )
+
+        def add_gradients(step_size: StepSize) -> None:
+            nonlocal steps
+            steps += 1
+            for name, weight in weights.items():
+                assert weight.grad is not None  # the correction has one for each
+                sums[name] += weight.grad
+
+        state, update = self.fit_locally(
+            turn, penalties=[correction], after_step=add_gradients
+        )
+        new = at_start or own
+        if params.variate != "start" and steps:
+            new = {n: total / steps - corrections[n] for n, total in sums.items()}
+        change = arrays_of({name: c - own[name] for name, c in new.items()})
         state = {**state, "control": arrays_of(new)}
-        return super().finish(turn, state, replace(update, payload=payload))
+        return state, update.with_groups({"control/change": change})
+
+    def _weights(self) -> dict[str, nn.Parameter]:
+        shared = set(self.model.shared_names())
+        return {n: w for n, w in self.model.named_parameters() if n in shared}
 
     def _gradients(self, turn: Turn) -> dict[str, Tensor]:
         """Compute the mean gradient over examples at x, by name; empty for none."""
         load(self.model, turn.received["base"])
         load(self.model, turn.state.get("heads", {}))
         self.model.eval()
-        weights, examples = self._weights, turn.data.train
+        weights, examples = self._weights(), turn.data.train
         total = {name: torch.zeros_like(w) for name, w in weights.items()}
         by_class: Tensor | None = None
-        if self.training(turn.stage).balanced and len(examples.y):
+        if self.context.training.balanced and len(examples.y):
             # Balanced batches have the same gradient in expectation.
             by_class = class_weights(examples.y, self.model.classes)
         for x, y in batches(examples, CHUNK, seed=None):
@@ -107,11 +101,12 @@ class Scaffold(LocalTraining[ScaffoldParams]):
                 total[name] += gradient
         return total if len(examples.y) else {}
 
-    def _of(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Convert arrays to tensors of the weights; zeros where an array is missing."""
-        return {
-            name: to_torch(arrays[name], self.context.device)
-            if name in arrays
-            else torch.zeros_like(weight)
-            for name, weight in self._weights.items()
-        }
+
+def tensors_like(weights: Mapping[str, Tensor], arrays: Arrays) -> dict[str, Tensor]:
+    """Convert arrays to tensors of the weights; zeros where an array is missing."""
+    return {
+        name: to_torch(arrays[name], str(weight.device))
+        if name in arrays
+        else torch.zeros_like(weight)
+        for name, weight in weights.items()
+    }

@@ -16,12 +16,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.augmentation import TrainingInputs, training_inputs
-from fcl_flower.algorithms.local_training import Turn
-from fcl_flower.algorithms.rehearsal import Rehearsal
+from fcl_flower.algorithms.augmentation import training_inputs
+from fcl_flower.algorithms.exemplars import (
+    random_orders,
+    remember_task,
+    replay_samples,
+)
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
+from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Payload, Update
-from fcl_flower.data.examples import Examples
+from fcl_flower.core.types import Array, Payload, TaskStage, Update
+from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import dense, to_torch
@@ -30,72 +35,72 @@ from strategies.ss_il import SsIlParams
 TASKS, STORED = "memory/tasks", "augment-stored"
 
 
-class SsIl(Rehearsal[SsIlParams]):
+class SsIl(LocalTraining[SsIlParams]):
     """A learner that minimises ``CE_new + CE_old + strength * sum_s distillation_s``.
 
     The first term is over new samples among new classes, the second over samples of the
     memory among old classes. Their mean is over both. The third is over the classes of
     each old task s by themselves, for all samples.
 
-    State beside that of `Rehearsal`: ``memory/tasks`` has the task in which each class
-    was first met, int64, shape (classes,), -1 for none.
+    State beside that of `LocalTraining`: the groups of a `Teacher`, and ``memory``, the
+    samples of old tasks. ``memory/tasks`` has the task in which each class was first
+    met, int64, shape (classes,), -1 for none.
     """
 
     @override
-    def mixed(self, turn: Turn) -> Examples:
-        return turn.data.train
-
-    @override
-    def begin(self, turn: Turn) -> Examples:
-        examples, context = super().begin(turn), self.context
-        old, new = self.teacher.old, self.teacher.new
-        none = np.full(self.model.classes, -1, np.int64)
-        self._met = np.array(dense(turn.state.get(TASKS, {}).get("first", none)))
-        self._met[new[self._met[new] < 0]] = turn.stage.task
-        self._tasks = [
-            to_torch(old[self._met[old] == before], context.device)
-            for before in np.unique(self._met[old])
-        ]
-        self._taught = self.ask_teacher(examples)
-        self._again: tuple[TrainingInputs, Tensor, Tensor] | None = None
-        (x, y), answers = self.replayed, self.ask_teacher(self.replayed)
-        if answers is not None and len(y) >= context.training.smallest_batch:
-            again = training_inputs(self.model, x, context, turn.stage.round, STORED)
-            self._again = again, y, answers.logits
-        seed = derive(context.seed, "ss-il", context.client, turn.stage.round)
-        self._draw = torch.Generator().manual_seed(seed)
-        return examples
-
-    @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        new = mask_logits(logits, self.new)
-        total = cross_entropy(new, labels, self.weights, reduction="sum")
-        count = len(labels)
-        if self._taught is None:
-            return total / count
-        every, taught = logits, self._taught.logits[rows]
-        if self._again is not None:
-            (x, see), y, answers = self._again
-            smallest = self.context.training.smallest_batch
-            wanted = max(smallest, round(self.params.replay_ratio * count))
-            order = torch.randperm(len(y), generator=self._draw)
-            chosen = order[:wanted].to(labels.device)
-            again = self.model.heads[0](self.model.body(see(x[chosen])))
-            old = mask_logits(again, self.old)
-            total = total + cross_entropy(old, y[chosen], reduction="sum")
-            every = torch.cat([logits, again])
-            taught = torch.cat([taught, answers[chosen]])
-        params = self.params
-        terms = [
-            distillation_loss(every[:, task], taught[:, task], params.temperature)
-            for task in self._tasks
-        ]
-        return total / len(every) + params.strength * torch.stack(terms).sum()
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        return super().finish(turn, {**state, TASKS: {"first": self._met}}, update)
+        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        params, model, context = self.params, self.model, self.context
+        (x, y) = replay_samples(memory, context.device, without=stage.task)
+        teacher = Teacher.of_turn(turn, model, received["base"])
+        old, new, _ = teacher.places(context.device)
+        first = self._first_tasks(state, teacher, stage.task)
+        old_tasks = [
+            to_torch(teacher.old[first[teacher.old] == task], context.device)
+            for task in np.unique(first[teacher.old])
+        ]
+        taught = teacher.outputs(model, data.train)
+        taught_again = teacher.outputs(model, Examples(x, y))
+        smallest = context.training.smallest_batch
+        replays = taught_again is not None and len(y) >= smallest
+        if replays:
+            inputs = training_inputs(model, x, context, stage.round, STORED)
+        seed = derive(context.seed, "ss-il", context.client, stage.round)
+        orders = random_orders(len(y), seed)
+
+        def loss(batch: Batch) -> Tensor:
+            every, count = batch.logits, len(batch.labels)
+            among_new = mask_logits(every, new)
+            total = cross_entropy(
+                among_new, batch.labels, batch.weights, reduction="sum"
+            )
+            if taught is None:
+                return total / count
+            answers = taught.logits[batch.rows]
+            if taught_again is not None and replays:
+                size = max(smallest, round(params.replay_ratio * count))
+                chosen = next(orders)[:size].to(y.device)
+                again = model.heads[0](model.body(inputs.at(chosen)))
+                among_old = mask_logits(again, old)
+                total = total + cross_entropy(among_old, y[chosen], reduction="sum")
+                every = torch.cat([every, again])
+                answers = torch.cat([answers, taught_again.logits[chosen]])
+            terms = [
+                distillation_loss(every[:, task], answers[:, task], params.temperature)
+                for task in old_tasks
+            ]
+            return total / len(every) + params.strength * torch.stack(terms).sum()
+
+        state, update = self.fit_locally(turn, loss=loss)
+        memory = remember_task(memory, data.train, params, model, context, stage)
+        groups = {**teacher.record(stage), "memory": memory, TASKS: {"first": first}}
+        return {**state, **groups}, update
+
+    def _first_tasks(self, state: Payload, teacher: Teacher, task: int) -> Array:
+        """Find the task in which each class was first met; -1 for none."""
+        none = np.full(self.model.classes, -1, np.int64)
+        first = np.array(dense(state.get(TASKS, {}).get("first", none)))
+        first[teacher.new[first[teacher.new] < 0]] = task
+        return first

@@ -6,28 +6,33 @@ tasks raise the losses of earlier ones less.
 """
 
 from dataclasses import replace
-from typing import TypeVar
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import TaskStage
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData
 from fcl_flower.training.loop import Training
 from strategies.stable_sgd import StableSgdParams
 
-S = TypeVar("S", bound=StableSgdParams)
+
+class StableSgd(LocalTraining[StableSgdParams]):
+    """A learner whose rate falls from task to task (`decayed`)."""
+
+    @override
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        training = decayed(self.context.training, self.params, stage.task)
+        return self.fit_locally(Turn(state, received, stage, data), training=training)
 
 
-class StableSgd(LocalTraining[S]):
-    """A learner with the rate ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
+def decayed(training: Training, params: StableSgdParams, task: int) -> Training:
+    """Lower the rate to ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
 
     The authors' code counts tasks from 1, so that its first task has ``rate * gamma``.
     It creates a new optimizer in each epoch; here the momentum is kept between the
     rounds of a task.
     """
-
-    @override
-    def training(self, stage: TaskStage) -> Training:
-        training, params = super().training(stage), self.params
-        fallen = training.learning_rate * params.gamma**stage.task
-        return replace(training, learning_rate=max(fallen, params.minimum_rate))
+    rate = training.learning_rate * params.gamma**task
+    return replace(training, learning_rate=max(rate, params.minimum_rate))

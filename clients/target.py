@@ -3,20 +3,20 @@
 Zhang et al., ICCV 2023, https://arxiv.org/abs/2303.06937: the clients' loss.
 """
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import P
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.exemplars import random_orders
+from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Payload, Update
-from fcl_flower.data.examples import Examples, in_batches
-from fcl_flower.models.heads import CLOSED
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.data.examples import TaskData, in_batches
+from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
@@ -42,93 +42,94 @@ class OldSamples(NamedTuple):
     closed: Tensor
     batches: Iterator[Tensor]
 
+    def kept_apart(self, logits: Tensor) -> Tensor:
+        """Close the logits of old classes without examples at this client."""
+        return logits.masked_fill(self.closed, CLOSED)
 
-class SyntheticRehearsal(LocalTraining[P]):
-    """A learner that trains beside the server's synthetic samples of old classes.
 
-    State beside that of `LocalTraining`: all groups ``memory/...`` as they were
-    received.
+def synthetic_memory(turn: Turn) -> Payload:
+    """Select the groups ``memory/...``, which the server sends anew for each task."""
+    groups = {**turn.state, **turn.received}
+    return {g: groups[g] for g in groups if g.startswith("memory/")}
 
-    Attributes:
-        memory: these groups.
-        old: the samples; None where there is nothing to train.
+
+def old_samples(
+    samples: Arrays | None,
+    beside: Callable[[int], int],
+    model: MultiHeadModel,
+    context: ClientContext,
+    turn: Turn,
+) -> OldSamples | None:
+    """Prepare the server's samples for a round; None where there is nothing to train.
+
+    Args:
+        samples: the group with the server's samples, if there is one.
+        beside: a function from the number of samples to that of the samples beside a
+            batch of examples.
+        model: the model that gets the samples.
+        context: the client's context.
+        turn: the inputs of the round.
     """
-
-    # The server sends the memory anew for each task.
-    temporary_state = (*LocalTraining.temporary_state, "memory")
-    training_only = ("memory",)
-    memory: Payload
-    old: OldSamples | None
-
-    @override
-    def begin(self, turn: Turn) -> Examples:
-        groups = {**turn.state, **turn.received}
-        self.memory = {g: groups[g] for g in groups if g.startswith("memory/")}
-        self.old = self._old_samples(turn)
-        return super().begin(turn)
-
-    @override
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
-    ) -> tuple[Payload, Update]:
-        return {**state, **self.memory}, update
-
-    @abstractmethod
-    def beside(self, samples: int, examples: int) -> int:
-        """Choose the number of synthetic samples beside a batch of examples."""
-
-    def _old_samples(self, turn: Turn) -> OldSamples | None:
-        context, y = self.context, turn.data.train.y
-        kept, smallest = self.memory.get(SAMPLES), context.training.smallest_batch
-        count = 0 if kept is None else len(dense(kept["x"]))
-        if kept is None or not len(y) or count < smallest:
-            return None
-        labels = to_torch(kept["labels"], context.device)
-        closed = torch.zeros(self.model.classes, dtype=torch.bool).to(context.device)
-        closed[labels] = True
-        closed[y] = False
-        size = max(smallest, self.beside(count, len(y)))
-        seed = derive(context.seed, "samples", context.client, turn.stage.round)
-        return OldSamples(
-            inputs(self.model, to_torch(kept["x"], context.device)),
-            to_torch(kept["logits"], context.device),
-            labels,
-            closed,
-            _batches(count, size, smallest, seed),
-        )
+    y, smallest = turn.data.train.y, context.training.smallest_batch
+    count = 0 if samples is None else len(dense(samples["x"]))
+    if samples is None or not len(y) or count < smallest:
+        return None
+    labels = to_torch(samples["labels"], context.device)
+    closed = torch.zeros(model.classes, dtype=torch.bool).to(context.device)
+    closed[labels] = True
+    closed[y] = False
+    seed = derive(context.seed, "samples", context.client, turn.stage.round)
+    return OldSamples(
+        inputs(model, to_torch(samples["x"], context.device)),
+        to_torch(samples["logits"], context.device),
+        labels,
+        closed,
+        _batches(count, max(smallest, beside(count)), smallest, seed),
+    )
 
 
 def _batches(count: int, size: int, smallest: int, seed: int) -> Iterator[Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(count, generator=draw)
+    for order in random_orders(count, seed):
         yield from in_batches(order, size, smallest)
 
 
-class Target(SyntheticRehearsal[TargetParams]):
+class Target(LocalTraining[TargetParams]):
     """A learner that minimises CE of new classes plus ``alpha`` * KL(old || new).
 
     The cross-entropy is over the logits of the new classes, and of old ones that come
     back. The divergence is over the logits of old classes. An epoch goes through the
     samples once. The authors' code shifts and mirrors images. Here examples are
     augmented as the run says, and the server's samples stay as they are.
+
+    State beside that of `LocalTraining`: all groups ``memory/...`` as they were
+    received.
     """
 
-    @override
-    def beside(self, samples: int, examples: int) -> int:
-        steps = -(-examples // self.context.training.batch_size)
-        return -(-samples // steps)
+    temporary_state = (*LocalTraining.temporary_state, "memory")
 
     @override
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        old, params = self.old, self.params
-        if old is None:
-            return super().loss(logits, labels, rows, hidden)
-        chosen = next(old.batches)
-        logits_of_old = self.model(old.x[chosen], 0)[:, old.labels]
-        kept = softened_kl(logits_of_old, old.logits[chosen], params.temperature).mean()
-        opened = logits.masked_fill(old.closed, CLOSED)
-        new = mean_cross_entropy(opened, labels, self.weights)
-        return new + params.alpha * kept
+    def train(
+        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
+    ) -> tuple[Payload, Update]:
+        turn, model = Turn(state, received, stage, data), self.model
+        params, context = self.params, self.context
+        memory, batch_size = synthetic_memory(turn), context.training.batch_size
+
+        def beside(samples: int) -> int:
+            steps = -(-len(data.train.y) // batch_size)
+            return -(-samples // steps)
+
+        old = old_samples(memory.get(SAMPLES), beside, model, context, turn)
+
+        def loss(batch: Batch) -> Tensor:
+            if old is None:
+                return batch.cross_entropy()
+            rows = next(old.batches)
+            logits = model(old.x[rows], 0)[:, old.labels]
+            kept = softened_kl(logits, old.logits[rows], params.temperature).mean()
+            opened = old.kept_apart(batch.logits)
+            new = mean_cross_entropy(opened, batch.labels, batch.weights)
+            return new + params.alpha * kept
+
+        state, update = self.fit_locally(turn, loss=loss)
+        return {**state, **memory}, update

@@ -25,6 +25,10 @@ class TrainingInputs(NamedTuple):
     x: Tensor
     see: Callable[[Tensor], Tensor]
 
+    def at(self, rows: Tensor) -> Tensor:
+        """Compute the body's inputs for the samples at ``rows``."""
+        return self.see(self.x[rows])
+
 
 def training_inputs(
     model: MultiHeadModel,

@@ -457,7 +457,7 @@ class ClientLearner(ABC, Generic[P]):
             ``context.augment`` to them.
     """
 
-    temporary_state: Collection[str] = ("optimizer",)
+    temporary_state: Collection[str] = ("optimizer", "memory/teacher")
     training_only: Collection[str] = ()
     update_is_model: ClassVar[bool] = False
     needs_task: bool = False

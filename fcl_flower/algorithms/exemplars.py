@@ -13,12 +13,13 @@ fraction of each task. `remember` keeps a number of samples or bytes in all, or 
 samples of each class. Nothing here depends on rounds: a task counts once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.params import MemoryParams
@@ -163,6 +164,13 @@ def replay_samples(
         x = x.astype(np.int64)
     labels = torch.tensor(y.astype(np.int64), device=device)
     return Examples(torch.tensor(x, device=device), labels)
+
+
+def random_orders(samples: int, seed: int) -> Iterator[Tensor]:
+    """Yield the places of samples in random orders, int64, without end."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield torch.randperm(samples, generator=generator)
 
 
 # ---- rows of a memory

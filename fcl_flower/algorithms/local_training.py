@@ -1,13 +1,12 @@
-"""Local training from a received model, with places where methods differ.
+"""Local training from a received model: the client side of FedAvg, for most methods.
 
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1,
 ClientUpdate; by default with Adam in place of plain SGD, as in the FedWeIT paper.
-Unchanged, it is the client side of FedAvg.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import (
     Fit,
     FitResult,
+    Objective,
     Score,
     StepSize,
     Training,
@@ -51,49 +51,53 @@ class Turn(NamedTuple):
     data: TaskData
 
 
-class Fitted(NamedTuple):
-    """The result of a training: all private heads, the optimizer's state, scalars."""
+class Batch(NamedTuple):
+    """A batch of training examples and the model's outputs for it.
 
-    heads: Arrays
-    optimizer: Arrays
-    metrics: Mapping[str, float]
+    Attributes:
+        inputs: the body's inputs, shape (batch, ...).
+        features: the body's outputs, shape (batch, features).
+        logits: the head's outputs, shape (batch, classes).
+        labels: int64, shape (batch,).
+        rows: the batch's places among the training examples, shape (batch,).
+        weights: the weights of classes, shape (classes,); None weighs all alike.
+    """
+
+    inputs: Tensor
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+    rows: Tensor
+    weights: Tensor | None
+
+    def cross_entropy(self) -> Tensor:
+        """Compute the mean cross-entropy, with the weights of classes."""
+        return mean_cross_entropy(self.logits, self.labels, self.weights)
+
+
+Loss: TypeAlias = Callable[[Batch], Tensor]
+Penalty: TypeAlias = Callable[[], Tensor | float]
+"""A function of the model's present weights; its value is added to the loss."""
 
 
 class LocalTraining(ClientLearner[P]):
     """A learner that minimises the task's loss; heads of several tasks stay private.
 
-    A round calls `begin`, then `fit` from the received model, then `finish`. A method
-    changes these two brackets, and four hooks of the training between them: `loss`,
-    `penalty`, `after_step` and `training`. A method that calls ``super()`` in each can
-    be joined with another by inheriting from both.
+    A method of its own writes `train` around `fit_locally`: what comes before the
+    training, the loss and penalties of the training, and what comes after it.
 
     State: ``heads`` (every head so far, by name) and ``optimizer`` (of the task, empty
     at its end).
-
-    Attributes:
-        weights: the weights of classes in the loss, shape (classes,); None weighs all
-            alike. A `loss` that ignores them takes ``weights`` out of ``balances``.
-        seen: the inputs of the body in the current batch.
     """
 
-    update_is_model = True
     balances: ClassVar[Collection[str]] = ("weights", "batches")
     augments = True
-    weights: Tensor | None = None
-    seen: Tensor
 
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
-        turn = Turn(state, received, stage, data)
-        examples = self.begin(turn)
-        load(self.model, received["base"])
-        heads, optimizer, metrics = self.fit(turn, examples)
-        kept = {"heads": heads, "optimizer": {} if stage.ends_task else optimizer}
-        base = snapshot(self.model, self.shared(received))
-        update = Update({"base": base}, len(examples.y), metrics)
-        return self.finish(turn, {**state, **kept}, update)
+        return self.fit_locally(Turn(state, received, stage, data))
 
     @override
     def predict(
@@ -102,132 +106,140 @@ class LocalTraining(ClientLearner[P]):
         load(self.model, received["base"])
         load(self.model, state.get("heads", {}))
         self.model.eval()
-        logits: Tensor = self.model(self.inputs(x), task)
+        logits: Tensor = self.model(frozen_features(self.model, x), task)
         return logits
 
-    # ---- the two brackets
-
-    def begin(self, turn: Turn) -> Examples:
-        """Prepare a round; return the examples to train on: those of the task.
-
-        The method may leave any tensors in the model.
-        """
-        return turn.data.train
-
-    def finish(
-        self, turn: Turn, state: Payload, update: Update
+    def fit_locally(
+        self,
+        turn: Turn,
+        examples: Examples | None = None,
+        *,
+        loss: Loss = Batch.cross_entropy,
+        penalties: Sequence[Penalty] = (),
+        after_step: Callable[[StepSize], None] | None = None,
+        training: Training | None = None,
+        trained: Collection[str] | None = None,
     ) -> tuple[Payload, Update]:
-        """Complete the next private state and the update after a round's training.
-
-        A method adds its own groups to both. The model has the tensors of the update.
-        """
-        return state, update
-
-    # ---- the hooks of training
-
-    def loss(
-        self, logits: Tensor, labels: Tensor, rows: Tensor, hidden: Tensor
-    ) -> Tensor:
-        """Compute the loss of a batch: the cross-entropy and `penalty`.
+        """Train the received ``base`` and the task's head for one round.
 
         Args:
-            logits: shape (batch, classes).
-            labels: shape (batch,).
-            rows: the batch's places among the training examples, shape (batch,).
-            hidden: the body's output for the batch, shape (batch, features).
+            turn: the inputs of the round.
+            examples: the examples to train on; None for those of the task.
+            loss: the loss of a batch. Where each example has to be hidden, it is the
+                cross-entropy.
+            penalties: what is added to the loss of every batch.
+            after_step: uses what a step has left, such as gradients.
+            training: epochs, batch size and learning rate; None for those of the run.
+            trained: the shared tensors to train and to send; None for all.
+
+        Returns:
+            the next private state: ``turn.state`` with new ``heads`` and ``optimizer``.
+            And the update, with the group ``base``. The model has the update's tensors.
         """
-        entropy = mean_cross_entropy(logits, labels, self.weights)
-        return entropy + self.penalty(rows, hidden)
-
-    def penalty(self, rows: Tensor, hidden: Tensor) -> Tensor | float:
-        """Compute what `loss` adds to the cross-entropy of a batch: here nothing."""
-        return 0.0
-
-    def after_step(self, step_size: StepSize) -> None:
-        """Use what a step has left, such as gradients; here nothing."""
-
-    def training(self, stage: TaskStage) -> Training:
-        """Choose epochs, batch size and learning rate of a round: those of the run."""
-        return self.context.training
-
-    def shared(self, received: Payload) -> tuple[str, ...]:
-        """List the tensors that a round trains and sends: all that the model shares."""
-        return self.model.shared_names()
-
-    # ---- the parts that methods leave as they are
-    def inputs(self, x: Tensor) -> Tensor:
-        """Compute samples as far as frozen parts of the body do, once in a process."""
-        return frozen_features(self.model, x)
-
-    def fit(self, turn: Turn, examples: Examples) -> Fitted:
-        """Train the model that is loaded."""
-        model, (state, received, stage, data) = self.model, turn
-        heads = state.get("heads", {})
+        model, context, stage = self.model, self.context, turn.stage
+        examples = turn.data.train if examples is None else examples
+        training = training or context.training
+        shared = model.shared_names() if trained is None else trained
+        own_head, heads = model.head_names(stage.task), turn.state.get("heads", {})
+        load(model, turn.received["base"])
         load(model, heads)
-        own_head = set(model.head_names(stage.task))
-        names = own_head.union(self.shared(received))
-        trained = {n: p for n, p in model.named_parameters() if n in names}
-        inputs = training_inputs(model, examples.x, self.context, stage.round)
-        if self.context.privacy.unit == "example":
-            self._fit_privately(trained, inputs, examples.y, stage)
-            return Fitted({**heads, **snapshot(model, sorted(own_head))}, {}, {})
-        training = self.training(stage)
-        self.weights = training.class_weights(examples.y, model.classes)
-        held = Examples(self.inputs(data.valid.x), data.valid.y)
-        head = model.heads[model.head_index(stage.task)]
+        names = {*own_head, *shared}
+        parameters = {n: p for n, p in model.named_parameters() if n in names}
+        inputs = training_inputs(model, examples.x, context, stage.round)
 
-        def objective(rows: Tensor, y: Tensor) -> Tensor:
+        def penalty() -> Tensor | float:
+            return sum(term() for term in penalties)
+
+        optimizer: Arrays = {}
+        metrics: Mapping[str, float] = {}
+        if context.privacy.unit == "example":
+            self._fit_privately(
+                parameters, penalty, inputs, examples.y, stage, training
+            )
+        else:
+            head = model.heads[model.head_index(stage.task)]
+            before = {} if stage.starts_task else turn.state.get("optimizer", {})
+            rows = torch.arange(len(examples.y), device=examples.x.device)
+            job = Fit(
+                parameters=parameters,
+                objective=self._objective(
+                    inputs, examples.y, training, head, loss, penalty
+                ),
+                examples=Examples(rows, examples.y),
+                training=training,
+                labelled=True,
+                seed=context.seed,
+                after_step=after_step,
+                client=context.client,
+                round=stage.round,
+                validate=self._validation(turn, training),
+                optimizer_state=before,
+            )
+            result = fit(job)
+            optimizer, metrics = result.optimizer_state, result.metrics()
+        heads = {**heads, **snapshot(model, sorted(own_head))}
+        optimizer = {} if stage.ends_task else optimizer
+        state = {**turn.state, "heads": heads, "optimizer": optimizer}
+        base = snapshot(model, shared)
+        return state, Update({"base": base}, len(examples.y), metrics)
+
+    def _objective(
+        self,
+        inputs: TrainingInputs,
+        labels: Tensor,
+        training: Training,
+        head: nn.Module,
+        loss: Loss,
+        penalty: Penalty,
+    ) -> Objective:
+        """Build the function of a batch's rows and labels that training minimises."""
+        model, weights = self.model, training.class_weights(labels, self.model.classes)
+
+        def objective(rows: Tensor, labels: Tensor) -> Tensor:
             model.train()
-            self.seen = inputs.see(inputs.x[rows])
-            hidden = model.body(self.seen)
-            return self.loss(head(hidden), y, rows, hidden)
+            x = inputs.at(rows)
+            features = model.body(x)
+            batch = Batch(x, features, head(features), labels, rows, weights)
+            return loss(batch) + penalty()
+
+        return objective
+
+    def _validation(self, turn: Turn, training: Training) -> Callable[[], Score]:
+        """Build the function that scores the model on the task's validation samples."""
+        model, (x, y) = self.model, turn.data.valid
+        held = Examples(frozen_features(model, x), y)
 
         def validate() -> Score:
             model.eval()
-            predict = partial(model, task=stage.task)
+            predict = partial(model, task=turn.stage.task)
             return score(predict, held, balanced=training.balanced)
 
-        rows = torch.arange(len(examples.y), device=examples.x.device)
-        job = Fit(
-            parameters=trained,
-            objective=objective,
-            examples=Examples(rows, examples.y),
-            training=training,
-            labelled=True,
-            seed=self.context.seed,
-            after_step=self.after_step,
-            client=self.context.client,
-            round=stage.round,
-            validate=validate,
-            optimizer_state={} if stage.starts_task else state.get("optimizer", {}),
-        )
-        done = fit(job)
-        heads = {**heads, **snapshot(model, sorted(own_head))}
-        return Fitted(heads, done.optimizer_state, done.metrics())
+        return validate
 
     def _fit_privately(
         self,
-        trained: dict[str, nn.Parameter],
+        parameters: Mapping[str, nn.Parameter],
+        penalty: Penalty,
         inputs: TrainingInputs,
         labels: Tensor,
         stage: TaskStage,
+        training: Training,
     ) -> None:
         """Train by steps that hide each example, without validation or metrics."""
         model, context = self.model, self.context
         model.train()
-        nothing = torch.empty(0, dtype=torch.int64, device=context.device)
 
-        def loss(leaves: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            inputs = x[None], stage.task
-            logits = torch.func.functional_call(model, dict(leaves), inputs)
+        def loss(weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            call = x[None], stage.task
+            logits = torch.func.functional_call(model, dict(weights), call)
             return cross_entropy(logits, y[None])
 
         fit_dp_sgd(
-            trained,
+            parameters,
             loss,
-            lambda: self.penalty(nothing, nothing),
+            penalty,
             Examples(inputs.x, labels),
-            self.training(stage),
+            training,
             context.privacy,
             secret_generator(context.seed, "examples", context.client, stage.round),
             stage.round,

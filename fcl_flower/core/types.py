@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -236,6 +236,10 @@ class Update:
     num_examples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     stage: TaskStage | None = None
+
+    def with_groups(self, groups: Payload) -> "Update":
+        """Add groups of tensors to the payload, or replace them."""
+        return replace(self, payload={**self.payload, **groups})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from clients.ewc import Ewc, diagonal_fisher
-from clients.fedprox import FedProx
+from clients.ewc import Ewc, diagonal_fisher, ewc_penalty
+from clients.fedprox import FedProx, proximal_term
 from clients.local import Local
 from clients.replay import Replay
 from clients.stl import SingleTask
@@ -45,11 +45,6 @@ def data(seed=0, count=12):
     splits = [torch.randn(count, 3, generator=draw) for _ in range(3)]
     parts = (Examples(x, (x[:, 0] > 0).long()) for x in splits)
     return TaskData(*parts, classes=2)
-
-
-def penalty(learner):
-    """Return a penalty that asks nothing of the batch."""
-    return learner.penalty(torch.arange(0), torch.empty(0, 4))
 
 
 def shared(network):
@@ -142,21 +137,18 @@ def test_two_rounds_of_a_task_are_one_run_of_adam_with_its_moments(name):
 
 
 def test_the_proximal_term_and_its_gradient_by_hand():
-    learner = FedProx(FedProxParams(mu=0.5), model(), place(learning_rate=1e-12))
-    received = shared(learner.model)
-    learner.train({}, received, FIRST, data())
+    network = model()
+    term = proximal_term(network, shared(network)["base"], mu=0.5)
     with torch.no_grad():
-        learner.model.body[0].bias.add_(2.0)
+        network.body[0].bias.add_(2.0)
 
-    found = penalty(learner)
+    found = term()
     found.backward()
 
     # mu / 2 * 4 biases * 2^2 = 4, gradient mu * 2 = 1 each.
     assert float(found.detach()) == pytest.approx(4.0, abs=1e-5)
-    learner.model.zero_grad()
-    penalty(learner).backward()
-    assert learner.model.body[0].bias.grad.tolist() == pytest.approx([1.0] * 4)
-    assert learner.model.heads[0].bias.grad is None, "a head has no global value"
+    assert network.body[0].bias.grad.tolist() == pytest.approx([1.0] * 4)
+    assert network.heads[0].bias.grad is None, "a head has no global value"
 
 
 def test_fisher_is_the_mean_squared_gradient_of_single_examples():
@@ -184,16 +176,15 @@ def test_fisher_is_the_mean_squared_gradient_of_single_examples():
 
 
 def test_the_penalty_of_ewc_by_hand():
-    learner = Ewc(EwcParams(strength=3.0), model(), place(learning_rate=1e-12))
-    received = shared(learner.model)
-    ones = {k: np.ones_like(v) for k, v in received["base"].items()}
-    state = {"fisher": ones, "anchor": received["base"]}
-    learner.train(state, received, FIRST, data())
-    assert float(penalty(learner).detach()) == pytest.approx(0.0, abs=1e-9)
+    network = model()
+    anchor = shared(network)["base"]
+    ones = {k: np.ones_like(v) for k, v in anchor.items()}
+    penalty = ewc_penalty(network, {"fisher": ones, "anchor": anchor}, strength=3.0)
+    assert float(penalty().detach()) == pytest.approx(0.0, abs=1e-9)
     with torch.no_grad():
-        learner.model.body[0].bias.add_(2.0)
+        network.body[0].bias.add_(2.0)
     # strength / 2 * F * d^2 = 1.5 * 1 * 4 for each of four biases
-    assert float(penalty(learner).detach()) == pytest.approx(24.0, rel=1e-5)
+    assert float(penalty().detach()) == pytest.approx(24.0, rel=1e-5)
 
 
 def test_ewc_adds_up_fisher_information_when_a_task_ends():

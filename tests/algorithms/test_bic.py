@@ -21,6 +21,7 @@ from class_streams import (
     start,
 )
 from fakes import exact
+from watched_fit import Watched
 
 from clients.bic import Bic, fold_bias, hold_out
 from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
@@ -48,12 +49,21 @@ def correction(scale, shift, classes):
     return found
 
 
+def held_out(watched, new, memory):
+    """Return the samples of a task and a memory that the first stage did not see."""
+    x = torch.cat([new.x, torch.as_tensor(memory["x"])])
+    y = torch.cat([new.y, torch.as_tensor(memory["y"]).long()])
+    seen = (x[:, None] == watched.examples.x[None]).all(2).any(1)
+    return Examples(x[~seen], y[~seen])
+
+
 # ---- first stage
 
 
 @pytest.mark.parametrize("growing", [True, False])
 def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     one = learner(12, place(learning_rate=1e-12), temperature=2.5)
+    watched = Watched(one)
     state, _ = one.train({}, plain(), FIRST, data(0))
     state, _ = one.train(state, plain(), SECOND, data(1))
     state, _ = one.train(state, plain(), THIRD, data(1))
@@ -72,7 +82,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     rows = torch.tensor([3, 0, 11, 7])
     x, y = task.train.x[:4], task.train.y[:4]
     # Which samples of the batch the rows are, the teacher knows.
-    one._taught.logits[rows] = torch.from_numpy(corrected(old["base"], x)).float()
+    watched["taught"].logits[rows] = torch.from_numpy(corrected(old["base"], x)).float()
 
     classes = 5 if growing else 6
 
@@ -83,7 +93,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
         taught = (p * (np.log(p) - np.log(q))).sum(1).mean()
         return 4 / classes * taught + (1 - 4 / classes) * entropy
 
-    check_loss(one, x, y, rows, by_hand)
+    check_loss(watched, x, y, rows, by_hand)
 
 
 def corrected(base, x):
@@ -98,18 +108,17 @@ def rest(task):
 
 def test_the_old_model_speaks_as_it_is_corrected():
     one = learner(12)
+    watched = Watched(one)
     state, _ = one.train({}, plain(), FIRST, data(0))
     old = moved(start())
     received = {**old, "bias": correction(0.5, -0.75, [2, 3])}
     during, _ = one.train(state, received, SECOND, data(1))
-    x = np.concatenate([data(1).train.x, state["memory"]["x"]])
-    held = [(row == one._held.x.numpy()).all(1).any() for row in x]
-    assert sum(held) == 4
-    z = corrected(old["base"], x[~np.array(held)])
-    np.testing.assert_allclose(one._taught.logits.numpy(), z, atol=1e-5)
+    assert len(held_out(watched, data(1).train, state["memory"]).y) == 4
+    z = corrected(old["base"], watched.examples.x)
+    np.testing.assert_allclose(watched["taught"].logits.numpy(), z, atol=1e-5)
     # and in later rounds of the task, whatever is received then
     one.train(during, plain(moved(start(), 0.3)), THIRD, data(1))
-    np.testing.assert_allclose(one._taught.logits.numpy(), z, atol=1e-5)
+    np.testing.assert_allclose(watched["taught"].logits.numpy(), z, atol=1e-5)
 
 
 def test_the_first_task_is_plain_training_among_the_classes_so_far():
@@ -145,15 +154,17 @@ def test_some_of_each_class_are_held_out_and_one_stays():
 )
 def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
     one = learner(20, held_out=fraction)
+    watched = Watched(one)
     state, update = one.train({}, plain(), FIRST, data(0, 40))
     assert update.num_examples == 40
     during, update = one.train(state, plain(), SECOND, data(1, 40))
-    held = one._held
+    held = held_out(watched, data(1, 40).train, state["memory"])
     assert np.bincount(held.y).tolist() == [count] * 4
     assert update.num_examples == 60 - 4 * count
     # The same in each round of the task.
     one.train(during, plain(moved(start())), THIRD, data(1, 40))
-    assert torch.equal(one._held.x, held.x)
+    again = held_out(watched, data(1, 40).train, state["memory"])
+    assert torch.equal(again.x, held.x)
 
 
 # ---- second stage
@@ -161,10 +172,12 @@ def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
 
 def test_the_correction_minimises_the_entropy_of_what_was_held_out():
     one = learner(20, held_out=0.5, bias_epochs=1500)
+    watched = Watched(one)
     state, _ = one.train({}, plain(), FIRST, data(0, 40))
     _, update = one.train(state, plain(), THIRD, data(1, 40))
     bias, base = update.payload["bias"], update.payload["base"]
-    z, y = logits_of(base, one._held.x)[:, :4], one._held.y.numpy()
+    held = held_out(watched, data(1, 40).train, state["memory"])
+    z, y = logits_of(base, held.x)[:, :4], held.y.numpy()
 
     def entropy(numbers):
         shown = np.concatenate([z[:, :2], numbers[0] * z[:, 2:] + numbers[1]], axis=1)

@@ -21,6 +21,7 @@ from class_streams import (
     start,
     unit,
 )
+from watched_fit import Watched
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
@@ -82,6 +83,7 @@ def test_there_are_no_more_neighbours_than_other_samples(among, count, expected)
 @pytest.mark.parametrize("growing", [True, False])
 def test_labels_are_told_by_a_sample_and_its_neighbours(growing):
     one = learner(where=STILL)
+    watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
@@ -106,7 +108,7 @@ def test_labels_are_told_by_a_sample_and_its_neighbours(growing):
         terms = targets * np.log(told) + (1 - targets) * np.log(1 - told)
         return -terms.sum() / 4
 
-    check_loss(one, x[rows], y[rows], rows, by_hand)
+    check_loss(watched, x[rows], y[rows], rows, by_hand)
 
 
 def test_without_neighbours_and_removal_it_is_icarl():

@@ -16,6 +16,7 @@ from class_streams import (
     softmax,
     start,
 )
+from watched_fit import Watched
 
 from clients.der import Der, logit_error
 from fcl_flower.algorithms.base import Params
@@ -43,6 +44,7 @@ def entropy(z, y):
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
     # So many a step that both terms are over all that is stored.
     one = learner(alpha=0.7, beta=0.4, where=place(learning_rate=1e-12))
+    watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
@@ -65,7 +67,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
         again = entropy(old[:, :open_now], y)
         return entropy(new[:, :open_now], batch.y.numpy()) + 0.7 * error + 0.4 * again
 
-    check_loss(one, batch.x, batch.y, rows, by_hand)
+    check_loss(watched, batch.x, batch.y, rows, by_hand)
 
 
 def test_an_old_logit_that_there_was_not_says_nothing():
@@ -97,6 +99,7 @@ def test_without_stored_samples_it_is_fedavg(samples, stage):
 
 def drawn(client=0, stage=SECOND, times=3):
     one = learner(12, place(client=client), replay_batch=5)
+    watched = Watched(one)
     with simulated():
         state, _ = one.train({}, start(), FIRST, data(0, 40))
         one.train(
@@ -107,7 +110,8 @@ def drawn(client=0, stage=SECOND, times=3):
                 *[Examples(*(tensor[:0] for tensor in data(1).train))] * 3, classes=6
             ),
         )
-    return [one._drawn().tolist() for _ in range(times)]
+    orders, size = watched["orders"], watched["size"]
+    return [next(orders)[:size].tolist() for _ in range(times)]
 
 
 def test_each_term_has_different_samples_of_its_own_in_every_step():

@@ -22,6 +22,7 @@ from class_streams import (
 )
 from fakes import rounds_of, run_in_process, tiny
 from queries import hostile_and_absent
+from watched_fit import Watched
 
 from clients.fedcbdr import FedCbdr
 from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
@@ -172,6 +173,7 @@ WEIGHTS = {"old_weight": 1.4, "new_weight": 0.6}
 @pytest.mark.parametrize("rows", [[0, 3, 5, 20, 22], [1, 2], [20, 21, 24]])
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
     one = learner(where=place(learning_rate=1e-12), **WEIGHTS)
+    watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
@@ -193,7 +195,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
         total = 0.6 * each[~old].mean() if (~old).any() else 0.0
         return total + (1.4 * each[old].mean() if old.any() else 0.0)
 
-    check_loss(one, x, y, rows, by_hand)
+    check_loss(watched, x, y, rows, by_hand)
 
 
 @pytest.mark.parametrize(

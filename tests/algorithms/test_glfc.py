@@ -139,7 +139,7 @@ def test_the_old_model_stays_the_same_over_a_task():
     state, _ = made.train(after_first(made), taught(), SECOND, data(1))
     again, update = made.train(state, start(), THIRD, data(1))
     for name, values in taught()["old"].items():
-        np.testing.assert_array_equal(again["memory/old"][name], values)
+        np.testing.assert_array_equal(again["memory/teacher"][name], values)
     assert again["progress"]["old"].tolist() == [1, 1, 0, 0]
     assert update.payload.keys() == {"base"}
     # And it teaches in that round too.
@@ -207,7 +207,7 @@ def test_a_client_that_is_not_told_notices_a_task_by_its_entropy():
     state, update = trained(made, state, SECOND, 1, taught())
     assert int(state["progress"]["task"]) == 1, "whatever it is told"
     assert "prototypes" not in update.payload
-    assert not state["memory/old"]
+    assert not state["memory/teacher"]
 
 
 def test_the_rise_is_since_the_last_round():
@@ -218,7 +218,7 @@ def test_the_rise_is_since_the_last_round():
     assert float(sure["progress"]["entropy"]) < 0.5
     unsure, update = trained(made, sure, THIRD, 1, taught())
     assert int(unsure["progress"]["task"]) == 2
-    assert unsure["memory/old"].keys() == start()["base"].keys()
+    assert unsure["memory/teacher"].keys() == start()["base"].keys()
     assert unsure["progress"]["old"].tolist() == [1, 1, 0, 0]
     assert update.num_examples == 26
 

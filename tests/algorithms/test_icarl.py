@@ -18,6 +18,7 @@ from class_streams import (
     start,
     unit,
 )
+from watched_fit import Watched
 
 from clients.icarl import Icarl
 from fcl_flower.data.examples import Examples, TaskData
@@ -37,6 +38,7 @@ def learner(samples=8, where=None, **more):
 @pytest.mark.parametrize("growing", [True, False])
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growing):
     one = learner(distillation=distillation, where=place(learning_rate=1e-12))
+    watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
     state, _ = one.train({}, start(), FIRST, data(0))
@@ -59,7 +61,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growi
         g, q = sigmoid(z)[:, :4], targets[:, :4]
         return -(q * np.log(g) + (1 - q) * np.log(1 - g)).sum() / 4
 
-    check_loss(one, x, y, rows, by_hand)
+    check_loss(watched, x, y, rows, by_hand)
 
 
 def test_the_first_task_is_trained_by_a_sigmoid_for_each_of_its_classes():
@@ -79,12 +81,13 @@ def test_the_first_task_is_trained_by_a_sigmoid_for_each_of_its_classes():
 
 def test_a_class_that_comes_again_is_told_by_its_labels():
     one = learner()
+    watched = Watched(one)
     state, _ = one.train({}, start(), FIRST, data(0))
     task = data(1)
     mixed = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
     one.train(state, start(), SECOND, TaskData(mixed, task.valid, task.test, 6))
-    assert one._distilled.tolist() == [0]
-    assert one.known.tolist() == [0, 1, 2]
+    assert watched["distilled"].tolist() == [0]
+    assert watched["known"].tolist() == [0, 1, 2]
 
 
 # ---- exemplars

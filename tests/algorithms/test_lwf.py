@@ -15,6 +15,7 @@ from class_streams import (
     softmax,
     start,
 )
+from watched_fit import Watched
 
 from clients.lwf import Lwf
 from fcl_flower.training.distillation import distillation_loss
@@ -54,6 +55,7 @@ def objective(base, old_base, x, y, old, new, params):
 def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
     params = LwfParams(strength=1.7, temperature=2.5, contrast=contrast)
     learner = Lwf(params, model(), place(learning_rate=1e-12))
+    watched = Watched(learner)
     if growing:
         learner.model.restrict_head([0, 1])
     state, _ = learner.train({}, start(), FIRST, data(0))
@@ -74,7 +76,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
         inputs = x.double().numpy()
         return objective(base, old_base, inputs, y.tolist(), [0, 1], [2, 3], params)
 
-    check_loss(learner, x, y, rows, by_hand)
+    check_loss(watched, x, y, rows, by_hand)
 
 
 # ---- the teacher

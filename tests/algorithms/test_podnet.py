@@ -8,6 +8,7 @@ import torch
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
 from torch.nn import functional
+from watched_fit import Watched
 
 from clients.podnet import (
     LocalSimilarity,
@@ -18,6 +19,7 @@ from clients.podnet import (
     stages,
 )
 from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.local_training import Batch
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.convolutional import Mlp, ResNet18, SmallNet
@@ -158,6 +160,7 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
     state, _ = one.train({}, start(one), FIRST, data(0))
     received = start(one, shift=0.1)
     one = learner(memory_samples=4)  # a process may have ended meanwhile
+    watched = Watched(one)
     state, first = one.train(state, received, SECOND, data(1))
     x, y = both(1, state["memory"])
     old, factor = leaves(received["base"]), math.sqrt(4 / 2)
@@ -169,13 +172,14 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
     assert model_bytes(one, state, {}) == model_bytes(one, stored, {}) > 4 * 16 * 4
     resting = first.payload["base"]["heads.0.proxies"][:2]
     np.testing.assert_array_equal(resting, received["base"]["heads.0.proxies"][:2])
-    assert not any(part.training for part in one._old_body.modules())
+    assert not any(part.training for part in watched["old_body"].modules())
     free = trained(received["base"], None, x, y, one.params, resting=(0, 1))
     assert np.abs(expected["body.0.weight"] - free["body.0.weight"]).max() > 1e-3
 
 
 def test_a_class_that_comes_again_is_learned_again():
     one = learner(epochs=1)
+    watched = Watched(one)
     state, _ = one.train({}, start(one), FIRST, data(0))
     mixed = Examples(data(0).train.x, torch.arange(12) % 3)
     again = TaskData(mixed, data(0).valid, data(0).test, 4)
@@ -183,7 +187,9 @@ def test_a_class_that_comes_again_is_learned_again():
     _, update = one.train(state, received, SECOND, again)
     change = update.payload["base"]["heads.0.proxies"]
     assert (change != received["base"]["heads.0.proxies"]).any((1, 2)).all()
-    assert one._weight == 1  # classes 0 and 1 are old, and none of the three rests
+    assert (
+        watched["strength"] == 1
+    )  # classes 0 and 1 are old, and none of the three rests
 
 
 # ---- after a task
@@ -369,12 +375,12 @@ def test_a_body_without_maps_is_held_by_its_features_alone(flat):
     where = ClientContext(0, 0, Training(epochs=1, batch_size=9, learning_rate=RATE))
     one = PodNet(params, model, where)
     x = torch.randn(8, 3)
-    one.seen, one._maps, one._weight = x, [], 2.0
-    one._old_body = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).requires_grad_(False)
-    hidden = model.body(x).detach()
-    found = one.penalty(torch.arange(8), hidden)
-    cosines = functional.cosine_similarity(hidden, one._old_body(x))
-    assert float(found) == pytest.approx(2 * flat * float((1 - cosines).mean()))
+    old_body = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).requires_grad_(False)
+    hidden, none = model.body(x).detach(), torch.empty(8)
+    batch = Batch(x, hidden, none, none, torch.arange(8), None)
+    found = one._distance(batch, [], old_body)
+    cosines = functional.cosine_similarity(hidden, old_body(x))
+    assert float(found) == pytest.approx(flat * float((1 - cosines).mean()))
 
 
 def by_hand(x, proxies, scale):

@@ -6,6 +6,7 @@ import torch
 from class_streams import FIRST, SECOND, THIRD, data, model, moved, place, start
 from fakes import run_in_process, summary_of, tiny
 from torch import nn
+from watched_fit import Watched
 
 from clients.replay import Replay
 from fcl_flower.algorithms.base import Params
@@ -82,6 +83,7 @@ def test_a_fixed_budget_holds_by_any_policy(policy):
 
 def test_the_hidden_states_are_held_near_those_of_the_received_model():
     one = learner(buffer_fraction=0.2, strength=3.0)
+    watched = Watched(one)
     state, _ = one.train({}, start(), FIRST, data(0))
     received = moved(start())
     one.train(state, received, SECOND, data(1))
@@ -92,9 +94,10 @@ def test_the_hidden_states_are_held_near_those_of_the_received_model():
     x = torch.stack(
         [data(1).train.x[1], torch.from_numpy(state["memory"]["x"][1])]
     ).double()
-    hidden = one.model.body(x.float())
+    labels = torch.tensor([2, 0])
 
-    found = one.penalty(rows, hidden)
+    entropy = torch.nn.functional.cross_entropy(one.model(x.float(), 0), labels)
+    found = watched.loss_of(x.float(), labels, rows) - entropy
     (gradient,) = torch.autograd.grad(found, [one.model.body[0].weight])
     weight, bias = (
         received["base"][f"body.0.{n}"].astype(np.float64) for n in ("weight", "bias")

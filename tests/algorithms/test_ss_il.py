@@ -1,5 +1,7 @@
 """SS-IL: two softmaxes, distillation by task, and batches of one ratio."""
 
+from inspect import getgeneratorlocals
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,10 @@ from class_streams import (
     softmax,
     start,
 )
+from watched_fit import Watched
 
 from clients.ss_il import SsIl
+from fcl_flower.algorithms.exemplars import random_orders
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
@@ -52,6 +56,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     # A ratio of 1 and a memory of 8: four samples of it beside four new ones.
     params = {"replay_ratio": 1.0, "strength": 1.7, "temperature": 2.5}
     one = learner(8, place(learning_rate=1e-12), **params)
+    watched = Watched(one)
     state = after_two_tasks(one)
     if growing:
         one.model.restrict_head(range(6))
@@ -62,8 +67,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     rows = torch.tensor([3, 0, 11, 7])
     new = data(2).train
     x, y = new.x[rows], new.y[rows]
-    one._draw.manual_seed(3)
-    order = torch.randperm(8, generator=torch.Generator().manual_seed(3))[:4]
+    order = next(random_orders(**getgeneratorlocals(watched["orders"])))[:4]
     again_x, again_y = (state["memory"][name][order] for name in "xy")
 
     def by_hand(weight):
@@ -76,7 +80,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
         by_task = [divergence(every[:, c], taught[:, c], 2.5) for c in ([0, 1], [2, 3])]
         return total / 8 + 1.7 * sum(by_task)
 
-    check_loss(one, x, y, rows, by_hand)
+    check_loss(watched, x, y, rows, by_hand)
 
 
 def test_the_first_task_has_a_softmax_over_its_own_classes():
@@ -108,10 +112,11 @@ def test_a_step_has_samples_of_the_memory_in_one_ratio_to_new_ones(ratio, drawn)
 def test_the_draw_depends_on_client_and_round_alone():
     def update(client, number):
         one = learner(40, place(client, epochs=2, batch_size=4))
+        watched = Watched(one)
         state, _ = one.train({}, start(), FIRST, data(0))
         stage = TaskStage(number, 1, starts_task=True, ends_task=False)
         one.train(state, start(), stage, data(1))
-        return one._draw.get_state().tolist()
+        return next(watched["orders"]).tolist()
 
     assert update(0, 2) == update(0, 2)
     assert len({str(update(c, r)) for c, r in ((0, 2), (1, 2), (0, 3))}) == 3
@@ -119,13 +124,13 @@ def test_the_draw_depends_on_client_and_round_alone():
 
 def test_without_a_memory_only_the_old_model_speaks_for_old_classes():
     one = learner(0, place(learning_rate=1e-12))
+    watched = Watched(one)
     state, _ = one.train({}, start(), FIRST, data(0))
     old_base = moved(start())["base"]
     one.train(state, {"base": old_base}, SECOND, data(1))
     load(one.model, start()["base"])
     new = data(1).train
-    hidden = one.model.body(new.x)
-    found = one.loss(one.model.heads[0](hidden), new.y, torch.arange(20), hidden)
+    found = watched.loss_of(new.x, new.y, torch.arange(20))
     z, taught = logits_of(start()["base"], new.x), logits_of(old_base, new.x)
     own = -np.log(softmax(z[:, 2:4]))[range(20), new.y.numpy() - 2].mean()
     expected = own + divergence(z[:, :2], taught[:, :2], 2.0)
@@ -137,14 +142,15 @@ def test_without_a_memory_only_the_old_model_speaks_for_old_classes():
 
 def test_a_class_belongs_to_the_task_in_which_it_was_first_met():
     one = learner()
+    watched = Watched(one)
     state = after_two_tasks(one)
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 1, 1, -1, -1]
     task = data(2)
     mixed = Examples(task.train.x, task.train.y - 1)  # classes 3 and 4
     after, _ = one.train(state, start(), FOURTH, TaskData(mixed, *task_rest(task)))
     assert after["memory/tasks"]["first"].tolist() == [0, 0, 1, 1, 2, -1]
-    assert [classes.tolist() for classes in one._tasks] == [[0, 1], [2, 3]]
-    assert one.new.tolist() == [3, 4]
+    assert [classes.tolist() for classes in watched["old_tasks"]] == [[0, 1], [2, 3]]
+    assert watched["new"].tolist() == [3, 4]
 
 
 def task_rest(task):

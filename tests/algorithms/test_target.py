@@ -7,10 +7,11 @@ import pytest
 import torch
 from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 from torch import nn
+from watched_fit import Watched
 
 from clients.target import Target as Client
 from fcl_flower.algorithms.base import ClassPlan, ClientContext, Params, ServerContext
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
@@ -112,8 +113,9 @@ def test_the_samples_are_kept_until_others_come_and_used_in_every_round():
 
 def batches_of(client, count):
     received = start(**{SAMPLES: samples(count)})
-    client.begin(Turn({}, received, SECOND, data()))
-    return client.old.batches
+    watched = Watched(client)
+    client.train({}, received, SECOND, data())
+    return watched["old"].batches
 
 
 @pytest.mark.parametrize(("count", "batch", "parts"), [(7, 2, [3, 3, 1]), (2, 2, [1])])

@@ -101,17 +101,16 @@ def slopes(function, weight):
     return found
 
 
-def check_loss(learner, x, y, rows, by_hand):
-    """Compare a learner's loss of a batch, and its slope, with the same by NumPy.
+def check_loss(watched, x, y, rows, by_hand):
+    """Compare a `Watched` learner's loss of a batch, and its slope, with NumPy's.
 
     ``by_hand`` is a function of the head's weights.
     """
-    head, hidden = learner.model.heads[0], learner.model.body(torch.as_tensor(x))
-    labels = torch.as_tensor(y, dtype=torch.int64)
-    found = learner.loss(head(hidden), labels, torch.as_tensor(rows), hidden)
-    (gradient,) = torch.autograd.grad(found, [head.weight])
+    head, labels = watched.learner.model.heads[0], torch.as_tensor(y).long()
+    loss = watched.loss_of(torch.as_tensor(x), labels, torch.as_tensor(rows))
+    (gradient,) = torch.autograd.grad(loss, [head.weight])
     weight = head.weight.detach().double().numpy()
-    assert float(found.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
+    assert float(loss.detach()) == pytest.approx(by_hand(weight), rel=1e-5)
     np.testing.assert_allclose(gradient, slopes(by_hand, weight), atol=2e-5)
 
 
