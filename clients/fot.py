@@ -173,8 +173,6 @@ CHUNK = 64
 class Fot(LocalTraining[FotParams]):
     """A learner that also sends sketches of layers' inputs in a task's last round."""
 
-    training_only = (SUBSPACE, SKETCHES)
-
     def __init__(
         self, params: FotParams, model: MultiHeadModel, context: ClientContext
     ) -> None:

@@ -46,7 +46,6 @@ class Glfc(LocalTraining[GlfcParams]):
     """
 
     balances = ("batches",)  # the loss has weights of its own
-    training_only = ("old", "meta/old", "prototypes")
 
     def __init__(
         self, params: GlfcParams, model: MultiHeadModel, context: ClientContext

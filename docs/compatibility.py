@@ -223,7 +223,7 @@ def _samples(one: Algorithm) -> str:
 
 
 def _shared(one: Algorithm) -> str:
-    return ", ".join(f"`{kind}`" for kind in one.load_server().kinds("shared")) or ""
+    return ", ".join(f"`{kind}`" for kind in one.load_server().kinds("private")) or ""
 
 
 def _asks(one: Algorithm) -> bool:

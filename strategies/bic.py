@@ -7,7 +7,6 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group
 from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.types import Arrays, Payload
@@ -45,7 +44,7 @@ ALGORITHM = class_incremental(
 class Bic(FedAvg):
     """A strategy with one global model, and a scale and a shift for each logit."""
 
-    groups = {**FedAvg.groups, "bias": Group(mean=True)}
+    groups = {**FedAvg.groups, "bias": "model"}
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -147,7 +147,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
       ``finished``).
     """
 
-    groups = {}  # no mean: a task has to end for all before another begins
+    groups = {}  # a task has to end for all before another begins
     robust_aggregation = True
 
     @override

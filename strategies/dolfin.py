@@ -216,7 +216,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
       as in LoRM.
     """
 
-    groups = {}  # no mean: a task has to end for all at once
+    groups = {}  # a task has to end for all at once
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Params, ServerStrategy, SumsUpdates
+from fcl_flower.algorithms.base import Params, ServerStrategy, SumsUpdates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -29,7 +29,6 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
     The groups of `summands` are sent and averaged: all groups of the state.
     """
 
-    groups = {"base": Group(mean=True, model=True)}
     robust_aggregation = True
 
     @override

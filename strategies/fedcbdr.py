@@ -82,7 +82,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
     ``memory/counts/TASK``.
     """
 
-    groups = {}  # no mean: a task has to end for all at once
+    groups = {}  # a task has to end for all at once
     robust_aggregation = True
 
     @override

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -54,7 +54,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
     J, which stay while it is absent.
     """
 
-    groups = {"base": Group(mean=True, model=True, predicts=True)}
+    predicts = ("base",)
 
     @override
     def init(self, model: Arrays) -> Payload:

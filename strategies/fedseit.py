@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
@@ -70,7 +69,7 @@ class FedSeit(FedWeit[FedSeitParams]):
     ``meta/branches`` has K by task ``C/T``.
     """
 
-    groups = {**FedWeit.groups, "dense": Group(mean=True, model=True)}
+    groups = {**FedWeit.groups, "dense": "model"}
 
     @override
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:

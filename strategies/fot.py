@@ -189,7 +189,8 @@ class Fot(ServerStrategy[FotParams]):
     - ``sketches/counts``: the number of these examples, and of tasks in U.
     """
 
-    groups = {}  # no mean: a task has to end for all before its subspace counts
+    groups = {}  # a task has to end for all before its subspace counts
+    predicts = (BASE,)
 
     @override
     def init(self, model: Arrays) -> Payload:

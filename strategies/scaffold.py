@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
@@ -60,7 +60,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
     its state, still leaves its change in c, divided by their number.
     """
 
-    groups = {"base": Group(mean=True, model=True, predicts=True)}
+    predicts = ("base",)
     robust_aggregation = True
 
     @override

@@ -38,7 +38,14 @@ from fcl_flower.config.parsing import Params as Params
 from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, config_error
-from fcl_flower.core.types import Arrays, ClientTask, Payload, TaskStage, Update
+from fcl_flower.core.types import (
+    Arrays,
+    ClientTask,
+    Payload,
+    TaskStage,
+    Update,
+    group_kind,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,34 +65,19 @@ Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
 # ---- the server side
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The roles of one kind of groups of tensors; the kind of ``base/0`` is ``base``.
+Role: TypeAlias = Literal["model", "private", "sum"]
+"""The role of one kind of groups of tensors; the kind of ``base/0`` is ``base``.
 
-    Attributes:
-        mean: the group is a mean over clients, of models or of anything else. In an
-            asynchronous run one update moves it part of the way; all else that
-            `aggregate_train` computes from an update counts at once. In a large round
-            updates lie on the disk, and each access reads a tensor anew.
-        model: the group is a model that is the same for all clients. A client receives
-            it whole, or as a `SparseArray` of the entries that the client lacks. An
-            update's group of the same name is this model after training. With
-            ``federation.wire_dtype`` int8 or smaller it travels as rounded differences.
-        rounded: with int8 or smaller the group's own values are rounded. Groups that
-            are neither this nor a `model` stay exact.
-        shared: other clients receive the group as a client sent it.
-        predicts: clients need the group to predict. Set it where they receive more for
-            training than for prediction.
-        on_disk: a round needs few of many such groups. So the server keeps them on the
-            disk, and each access reads a tensor anew.
-    """
+- ``model``: the same for all clients, and a mean over them. A client receives it whole,
+  or as a `SparseArray` of the entries that the client lacks. An update's group of the
+  same name is this model after training. With ``federation.wire_dtype`` int8 or smaller
+  it travels as rounded differences. In a large round updates lie on the disk.
+- ``private``: the work of one client, which others may receive as it is. With int8 or
+  smaller its values are rounded. The server keeps it on the disk.
+- ``sum``: a sum over all updates so far, of any order. Such a strategy needs no rounds.
 
-    mean: bool = False
-    model: bool = False
-    rounded: bool = False
-    shared: bool = False
-    predicts: bool = False
-    on_disk: bool = False
+A group without a role stays in memory, and travels whole and exact.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +121,8 @@ class ServerContext:
     Attributes:
         seed: the run's seed (see `core.schedule.derive`).
         model: sizes of the network.
-        classes: the plan of the classes; empty unless the strategy has `needs_classes`.
+        classes: the plan of the classes; empty unless the declaration asks for it by
+            `needs_classes`.
         trainer: makes the `ServerTrainer` that the declaration names, with the run's
             public data.
     """
@@ -144,25 +137,27 @@ class ServerStrategy(ABC, Generic[P]):
     """The server side: NumPy in, NumPy out, without Flower and without the client side.
 
     Class attributes:
-        groups: roles of the groups of state and messages, by kind. Kinds that are not
-            listed have no role. An algorithm without any `mean` needs rounds, unless it
-            `adds_up`.
+        groups: roles of the groups of state and messages, by kind.
+        predicts: kinds of groups that clients predict with, where they receive more to
+            train with; empty where they predict with all that they receive.
         predicts_locally: clients predict with their own state alone, so the server
             sends nothing for an evaluation.
+        needs_rounds: the strategy looks at all updates of a round together. Otherwise
+            an asynchronous run moves each ``model`` part of the way by one update; all
+            else that `aggregate_train` computes from an update counts at once.
         robust_aggregation: every average of the strategy, if any, goes through
             `aggregation`. So ``federation.aggregation`` may have any value.
-        needs_classes: the strategy needs the plan of the classes in its context. A run
-            without a plan is refused.
 
     Attributes:
         aggregation: the run's policy; the mean unless the run sets another. Most
             strategies call its ``combine_groups``.
     """
 
-    groups: ClassVar[Mapping[str, Group]] = {"base": Group(mean=True)}
+    groups: ClassVar[Mapping[str, Role]] = {"base": "model"}
+    predicts: ClassVar[Collection[str]] = ()
     predicts_locally: ClassVar[bool] = False
+    needs_rounds: ClassVar[bool] = False
     robust_aggregation: ClassVar[bool] = False
-    needs_classes: ClassVar[bool] = False
 
     def __init__(self, params: P, context: ServerContext) -> None:
         """Keep the hyper-parameters and the context."""
@@ -171,12 +166,16 @@ class ServerStrategy(ABC, Generic[P]):
         self.aggregation = Aggregation()
 
     @classmethod
-    def kinds(
-        cls,
-        role: Literal["mean", "model", "rounded", "shared", "predicts", "on_disk"],
-    ) -> tuple[str, ...]:
+    def kinds(cls, role: Role) -> tuple[str, ...]:
         """List the kinds of groups that have a role."""
-        return tuple(kind for kind, group in cls.groups.items() if getattr(group, role))
+        return tuple(kind for kind, its_role in cls.groups.items() if its_role == role)
+
+    @classmethod
+    def to_predict(cls, received: Payload) -> Payload:
+        """Select the groups that clients predict with."""
+        if not cls.predicts:
+            return received
+        return {g: a for g, a in received.items() if group_kind(g) in cls.predicts}
 
     @abstractmethod
     def init(self, model: Arrays) -> Payload:
@@ -207,12 +206,10 @@ class ServerStrategy(ABC, Generic[P]):
     ) -> Payload:
         """Select what a client receives to predict with after this stage.
 
-        Called before an evaluation. By default it sends the groups that have the role
-        `predicts`. If no group has it, the client receives what it would train with.
+        Called before an evaluation. By default the client receives what it would train
+        with, as far as it `predicts` with that.
         """
-        if kinds := self.kinds("predicts"):
-            return {kind: state[kind] for kind in kinds}
-        return self.configure_train(state, stage, client)
+        return self.to_predict(self.configure_train(state, stage, client))
 
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
@@ -359,15 +356,10 @@ class SumsUpdates(ABC):
     """A strategy whose server needs only sums over the clients of a round.
 
     With secure aggregation the server sees no single update. Then the framework calls
-    `aggregate_sum` in the place of `aggregate_train`.
-
-    Class attributes:
-        weighs_examples: each client is weighted by its number of examples, so the
-            server gets the sum as a mean. Otherwise tensors are added up unweighted
-            (see `adds_up`).
+    `aggregate_sum` in the place of `aggregate_train`. Each client is weighted by its
+    number of examples, so that the server gets the sum as a mean. A strategy that
+    `adds_up` gets the unweighted sum.
     """
-
-    weighs_examples: ClassVar[bool] = True
 
     def check_summable(self) -> None:
         """Refuse hyper-parameters with which sums are not enough. Called before a run.
@@ -381,8 +373,8 @@ class SumsUpdates(ABC):
     def summands(self, state: Payload) -> Payload:
         """Lay out an update: the groups, names, shapes and dtypes of its tensors.
 
-        Groups of kind ``meta`` stay with the clients. A client may leave out a group to
-        which it adds nothing, unless `weighs_examples`.
+        Groups of kind ``meta`` stay with the clients. If the strategy `adds_up`, a
+        client may leave out a group to which it adds nothing.
         """
 
     @abstractmethod
@@ -392,8 +384,8 @@ class SumsUpdates(ABC):
         Args:
             state: the server state; must not be changed in place.
             stage: the round's stage.
-            total: the sum of the updates, or their mean with `weighs_examples`, in the
-                dtypes of `summands`. ``num_examples`` is a sum in both cases.
+            total: the mean of the updates, or their sum if the strategy `adds_up`, in
+                the dtypes of `summands`. ``num_examples`` is a sum in both cases.
 
         Raises:
             WireError: no honest clients have this sum.
@@ -401,14 +393,13 @@ class SumsUpdates(ABC):
 
 
 def adds_up(strategy: ServerStrategy[Any] | type[ServerStrategy[Any]]) -> bool:
-    """Tell whether the server state follows from the sum of all updates so far.
+    """Tell whether the server state follows from the ``sum`` of all updates so far.
 
     The order of the updates does not matter then, and a client's number of updates does
-    not either. Such a strategy needs no rounds, and an old update is as good as a new
-    one. The strategy alone limits the size of an update.
+    not either. An old update is as good as a new one. The strategy alone limits the
+    size of an update.
     """
-    kind = strategy if isinstance(strategy, type) else type(strategy)
-    return issubclass(kind, SumsUpdates) and not kind.weighs_examples
+    return bool(strategy.kinds("sum"))
 
 
 # ---- the client side
@@ -443,12 +434,9 @@ class ClientLearner(ABC, Generic[P]):
 
     Class attributes:
         temporary_state: groups of the state that nothing needs once a task has ended,
-            such as an optimizer's moments. All other groups must be kept from finished
-            tasks, and count in what a client stores.
-        training_only: groups of the received payload, and of an update, that no
-            prediction needs. They come anew with later rounds, so they do not count in
-            what a client stores either. In both attributes a name also stands for all
-            names that begin with it and a slash.
+            such as an optimizer's moments and the model of a `Teacher`. All other
+            groups must be kept from finished tasks, and count in what a client stores.
+            A name also stands for all names that begin with it and a slash.
         update_is_model: `predict` accepts the payload of the client's own update in the
             place of ``received``. So the client can be tested before the aggregation.
         needs_task: `predict` depends on the task even where all tasks have one head.
@@ -458,7 +446,6 @@ class ClientLearner(ABC, Generic[P]):
     """
 
     temporary_state: Collection[str] = ("optimizer", "memory/teacher")
-    training_only: Collection[str] = ()
     update_is_model: ClassVar[bool] = False
     needs_task: bool = False
     balances: ClassVar[Collection[str]] = ()

@@ -66,6 +66,8 @@ class Algorithm:
         needs_single_head: clients train for several tasks together, on samples of old
             tasks or on an old model's answers. This needs one head, and clients with an
             identity.
+        needs_classes: the server side needs the plan of the classes in its context. A
+            run without a plan is refused.
         returns_to_tasks: a task may come again, as concepts do.
         validates: clients report a validation loss with each update.
     """
@@ -83,6 +85,7 @@ class Algorithm:
     trainer: str = ""
     privacy_units: tuple[str, ...] = ()
     needs_single_head: bool = False
+    needs_classes: bool = False
     returns_to_tasks: bool = True
     validates: bool = True
 

@@ -206,7 +206,9 @@ def trained(content: Content, client: Client, train: Train) -> Content:
     payload = copy.send(update.payload, stage.round)
     client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
     # What was sent is old by now: the client has its private state, and its update.
-    own = learned.payload if client.learner.update_is_model else {}
+    own: Payload = {}
+    if client.learner.update_is_model:
+        own = client.run.algorithm.load_server().to_predict(learned.payload)
     tested = None
     if assignment.evaluate:
         early = not client.predicts_locally

@@ -146,17 +146,14 @@ def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) 
     """Count the bytes of what a client must keep from its finished tasks.
 
     That is what it needs to predict, and to go on learning: a memory of samples or the
-    importance of weights counts, the moments of an optimizer and `training_only` groups
-    do not. A client alone keeps all of the server's part.
+    importance of weights counts, the moments of an optimizer do not. A client alone
+    keeps all of the server's part.
     """
-    left_out = (
-        (state, (*learner.temporary_state, SPENT)),
-        (received, learner.training_only),
-    )
+    lasting = _without(state, (*learner.temporary_state, SPENT))
     return sum(
         len(encode(tensor).data)
-        for payload, names in left_out
-        for arrays in _without(payload, names).values()
+        for payload in (lasting, received)
+        for arrays in payload.values()
         for tensor in arrays.values()
     )
 
@@ -390,7 +387,7 @@ class Client:
             return
         if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
             return  # what predicts is something else
-        needed = strategy.kinds("predicts") or tuple(received)
+        needed = strategy.predicts or tuple(received)
         known = {kind: received[kind] for kind in needed if kind in received}
         before = TaskStage(stage.round - 1, tasks - 1, False, False)
         if len(known) == len(needed):
@@ -433,13 +430,11 @@ class Client:
             epsilon=spent_epsilon(spent, self.config.privacy.delta) if spent else None,
             spec=self.run.spec,
         )
+        lasting = _without(state, (*self.learner.temporary_state, SPENT))
         groups = {
             f"{origin}/{group}": arrays
-            for origin, payload, left_out in (
-                ("state", state, (*self.learner.temporary_state, SPENT)),
-                ("received", received, self.learner.training_only),
-            )
-            for group, arrays in _without(payload, left_out).items()
+            for origin, payload in (("state", lasting), ("received", received))
+            for group, arrays in payload.items()
         }
         if (words := self.samples.vectors) is not None:
             text = np.frombuffer("\n".join(words.numbers).encode(), np.uint8)

@@ -99,8 +99,8 @@ class WireFormat:
     Attributes:
         dtype: the precision of float32 tensors.
         feedback: whether rounding's loss is added to the next difference.
-        differences: the kinds of groups that are a `model` (`algorithms.base.Group`).
-        rounded: the kinds of groups that are `rounded`.
+        differences: the kinds of groups that are a ``model`` (`algorithms.base.Role`).
+        rounded: the kinds of groups that are ``private``.
     """
 
     dtype: WireDtype = "float32"
@@ -119,7 +119,7 @@ class WireFormat:
             section.wire_dtype,
             section.error_feedback,
             strategy.kinds("model"),
-            strategy.kinds("rounded"),
+            strategy.kinds("private"),
         )
 
     def precision(self, group: str) -> WireDtype:

@@ -289,8 +289,8 @@ class UpdateBuffer:
         """Make one for what a strategy averages."""
         # What holds updates against each other looks at each many times.
         whole = strategy.aggregation.compares
-        means = () if whole else strategy.kinds("mean")
-        return cls(folder, (*means, *strategy.kinds("on_disk")))
+        means = () if whole else strategy.kinds("model")
+        return cls(folder, (*means, *strategy.kinds("private")))
 
     def store(self, update: Update) -> Update:
         """Move groups of an update to the file, where they are many bytes.

@@ -300,7 +300,7 @@ class Server:
         counted = strategy.aggregation.count(updates)
         after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
-            after = interpolate(before, after, weight, strategy.kinds("mean"))
+            after = interpolate(before, after, weight, strategy.kinds("model"))
         expected = {client: self._reader.expected(client) for client in updates}
         known = {client: found.known for client, found in expected.items()}
         self._aggregated |= {c: one.client_stage.round for c, one in expected.items()}
@@ -373,7 +373,7 @@ class Server:
         self._publisher.close_round()
 
     def _on_disk(self, state: Payload) -> Payload:
-        return self._store.on_disk(state, self._strategy.kinds("on_disk"))
+        return self._store.on_disk(state, self._strategy.kinds("private"))
 
     def replan(self, rounds_by_task: tuple[int, ...]) -> None:
         """Record that the first tasks have so many rounds, after the last round."""

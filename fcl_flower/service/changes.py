@@ -156,7 +156,7 @@ def _check_plan(before: Built, after: Built, saved: Saved) -> None:
     )
     if before.scenario_entry.hidden or config.scenario.joint:
         why = "every round trains on what all tasks share out"
-    elif before.algorithm.load_server().needs_classes:
+    elif before.algorithm.needs_classes:
         why = f"{config.strategy.name} is told the classes of all tasks"
     elif any(
         [task.to_dict() for task in old] != [task.to_dict() for task in new[:tasks]]

@@ -334,7 +334,7 @@ class Built(Entries):
         context = ServerContext(
             seed=self.config.run.seed,
             model=ModelShape(network.features, network.classes, network.single_head),
-            classes=self._class_plan() if make.needs_classes else ClassPlan(),
+            classes=self._class_plan() if self.algorithm.needs_classes else ClassPlan(),
             trainer=self.trainer,
         )
         return make(self.params, context)

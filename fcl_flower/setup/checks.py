@@ -108,9 +108,7 @@ NEEDS = (
     ),
     Need(
         "model.growing_head",
-        lambda run: (
-            not run.algorithm.trainer or run.algorithm.load_server().needs_classes
-        ),
+        lambda run: not run.algorithm.trainer or run.algorithm.needs_classes,
         "which trains on the server on all classes",
     ),
     Need(
@@ -130,7 +128,10 @@ NEEDS = (
     ),
     Need(
         "asynchronous.enabled",
-        lambda run: bool(run.server.kinds("mean")) or adds_up(run.server),
+        lambda run: (
+            adds_up(run.server)
+            or (bool(run.server.kinds("model")) and not run.server.needs_rounds)
+        ),
         "which looks at all updates of a round together",
     ),
     Need(
@@ -166,12 +167,12 @@ def method(run: Entries) -> Iterator[Wrong]:
 def attack(run: Entries) -> Iterator[Wrong]:
     """Find an attack on something that clients of a strategy do not send."""
     kind, name, server = run.config.federation.attack, run.config.title, run.server
-    averages, why = bool(server.kinds("mean") or server.robust_aggregation), ""
-    if kind == "adapters" and not server.kinds("shared"):
+    averages, why = bool(server.kinds("model") or server.robust_aggregation), ""
+    if kind == "adapters" and not server.kinds("private"):
         why = f"another for {name}, whose clients receive no others' adapters"
     elif kind in ON_MODELS and adds_up(server):
         why = f"label-flip for {name}, whose clients send sums, no model"
-    elif kind in ON_MODELS and server.kinds("shared") and not averages:
+    elif kind in ON_MODELS and server.kinds("private") and not averages:
         why = f"label-flip or adapters for {name}, whose clients average no models"
     if why:
         yield "federation.attack", kind, why
@@ -265,7 +266,7 @@ def wire(run: Entries) -> Iterator[Wrong]:
         return
     if section.secure_aggregation:
         whole = "with secure aggregation, whose sums are of fixed point"
-    elif sends and not (run.server.kinds("model") or run.server.kinds("rounded")):
+    elif sends and not (run.server.kinds("model") or run.server.kinds("private")):
         why = "which sends no models that could be rounded"
         whole = f"for {config.strategy.name}, {why}"
     if whole:
@@ -322,7 +323,7 @@ def scenario(run: Entries) -> Iterator[Wrong]:
         why = f"for {name}, to which each would be another"
         expected = f"one whose tasks do not come again, {why}"
         yield "scenario.name", config.scenario.name, expected
-    if run.spec.local_data and declared.load_server().needs_classes:
+    if run.spec.local_data and declared.needs_classes:
         expected = f"one whose classes are known, for {name}"
         yield "scenario.name", config.scenario.name, expected
     revealed = bool(config.scenario.params.get("reveal_ids", False))

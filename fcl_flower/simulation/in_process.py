@@ -148,7 +148,7 @@ def answer_as(request: Request, place: Place, attack: Attack = "") -> Content | 
 
     def attacked() -> Content:
         client = Client(place, messages.decode_request(request.content).stage)
-        shared = client.run.algorithm.load_server().kinds("shared")
+        shared = client.run.algorithm.load_server().kinds("private")
         hostile = HostileTraining(client.learner, attack, shared)
         return trained(request.content, client, hostile)
 

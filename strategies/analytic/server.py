@@ -141,8 +141,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
     most that many samples: a part of its sums is added up.
     """
 
-    groups = {}
-    weighs_examples = False
+    groups = {"sums": "sum"}
 
     def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
         """Compute the numbers of classes and features."""

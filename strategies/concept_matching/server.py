@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Metrics, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, ServerStrategy
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
@@ -52,7 +52,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
       the models, as the clustering sees them. ``silhouette`` is one number.
     """
 
-    groups = {"base": Group(model=True)}
+    needs_rounds = True
     robust_aggregation = True
 
     @override

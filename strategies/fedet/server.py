@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import ServerContext, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -52,7 +52,8 @@ class FedEt(ServerStrategy[FedEtParams]):
     - ``meta/held``: by client, the last round in which it took part.
     """
 
-    groups = {"enhancers": Group(model=True)}
+    groups = {"enhancers": "model"}
+    needs_rounds = True
     robust_aggregation = True
 
     def __init__(self, params: FedEtParams, context: ServerContext) -> None:

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import (
-    Group,
     Metrics,
     Params,
+    Role,
     ServerContext,
     ServerQueries,
     ServerStrategy,
@@ -183,10 +183,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
 
     predicts_locally = True
     robust_aggregation = True
-    groups: ClassVar[Mapping[str, Group]] = {
-        "base": Group(mean=True, model=True),
-        "adapters": Group(rounded=True, shared=True, on_disk=True),
-    }
+    groups: ClassVar[Mapping[str, Role]] = {"base": "model", "adapters": "private"}
 
     def __init__(self, params: P, context: ServerContext) -> None:
         """Read K of ``sit:K``; 0 for the other policies."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Metrics, ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, ServerContext, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
@@ -41,7 +41,8 @@ class Glfc(ServerStrategy[GlfcParams]):
       reported: all ``known`` ones, and those ``before`` that task.
     """
 
-    groups = {BASE: Group(model=True)}
+    predicts = (BASE,)
+    needs_rounds = True
     robust_aggregation = True
 
     def __init__(self, params: GlfcParams, context: ServerContext) -> None:

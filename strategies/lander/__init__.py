@@ -60,4 +60,5 @@ ALGORITHM = replace(
     summary="TARGET with features held near text embeddings of the classes' names",
     paper="Tran et al., CVPR 2024",
     trainer="strategies.lander.trainer:AnchoredTrainer",
+    needs_classes=True,
 )

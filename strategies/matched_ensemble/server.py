@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import (
-    Group,
     Metrics,
     ServerQueries,
     ServerStrategy,
@@ -67,8 +66,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
     - ``held/C``: the networks that the client has (``tasks``, rows of C and T).
     """
 
-    # No group is a mean: networks stay as clients sent them.
-    groups = {"networks": Group(rounded=True, shared=True)}
+    groups = {"networks": "private"}
 
     @property
     @override

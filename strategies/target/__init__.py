@@ -63,6 +63,7 @@ ALGORITHM = Algorithm(
     paper="Zhang et al., ICCV 2023",
     defaults={"scenario.name": "class-incremental"},
     trainer="strategies.target.trainer:SampleTrainer",
+    needs_classes=True,
     privacy_units=("client",),
     needs_single_head=True,
 )

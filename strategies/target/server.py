@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Group, Params, ServerContext
+from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
@@ -32,9 +32,8 @@ class Target(FedAvg):
     made them).
     """
 
-    # No group is a mean: samples are made from the model after whole rounds.
-    groups = {"base": Group(model=True)}
-    needs_classes = True
+    predicts = ("base",)
+    needs_rounds = True  # samples are made from the model after whole rounds
     params: SynthesisParams
 
     def __init__(self, params: Params, context: ServerContext) -> None:

@@ -325,7 +325,7 @@ def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_pat
 
 def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
     class Learner:
-        temporary_state, training_only = ("optimizer", "memory/old"), ("control",)
+        temporary_state = ("optimizer", "memory/old")
 
     state = {
         "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes
@@ -339,8 +339,6 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
     }
     received = {
         "base": {"w": np.ones(5, np.int8)},  # 5 bytes
-        "control": {"w": np.ones(1000)},
-        "control/sums": {"w": np.ones(1000)},
         "optimizer": {"w": np.ones(1, np.int8)},  # 1 byte
     }
     # The adapter: one value of 8 bytes, and a bit for each of its entries.

@@ -376,5 +376,5 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         return self._inner.advice(diagnostics)
 
     def _layout(self, state: Payload) -> Layout:
-        weighted = self._sums.weighs_examples
+        weighted = not base.adds_up(self._inner)
         return Layout.of(self._sums.summands(state), weighted=weighted)
