@@ -118,6 +118,9 @@ def _no_trainer() -> Never:
 class ServerContext:
     """The run, as a strategy sees it.
 
+    The number of clients is not known before they come. A strategy that needs it counts
+    them in its state.
+
     Attributes:
         seed: the run's seed (see `core.schedule.derive`).
         model: sizes of the network.
@@ -182,7 +185,8 @@ class ServerStrategy(ABC, Generic[P]):
         """Create the server state before round 1. Called once.
 
         Args:
-            model: the initial shared tensors by name; dense.
+            model: the initial shared tensors by name; dense. Among them are buffers,
+                such as the running variances of BatchNorm: average these alone.
         """
 
     @abstractmethod
