@@ -316,13 +316,13 @@ def test_balanced_accuracy_is_told_where_a_test_set_is_unbalanced():
     assert found.unbalanced
     assert summarize(found).balanced_accuracy == mean
     assert "balanced_accuracy" in summarize(found).content()
-    # Who was gone at the end, or tells none, counts for nothing.
+    # A client that was gone at the end, or reports none, counts for nothing.
     half = evaluated(2, 1, {1: [0.8, 0.8]}, balanced={1: [0.5, 0.7]})
-    one = record(events[0], half, evaluated(2, 1, {}, unbalanced={}))
-    assert not one.unbalanced
-    assert "balanced_accuracy" not in summarize(one).content()
-    one.unbalanced = True
-    assert summarize(one).balanced_accuracy == pytest.approx(0.6)
+    alone = record(events[0], half)
+    assert not alone.unbalanced
+    assert "balanced_accuracy" not in summarize(alone).content()
+    alone.add(evaluated(2, 0, {0: [0.5]}, unbalanced={0: True}))
+    assert summarize(alone).balanced_accuracy == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
