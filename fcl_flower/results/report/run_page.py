@@ -11,7 +11,7 @@ import numpy as np
 
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.labels import look_alikes, plain
-from fcl_flower.results import measures
+from fcl_flower.results import measures, tables
 from fcl_flower.results.events import (
     ClassHolders,
     Hidden,
@@ -205,13 +205,13 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
 
 
 def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
-    for one in wording.MEASURES:
-        value = one.of(summary)
-        repeated = one.key == wording.BEFORE and value == summary.average_accuracy
-        if value is None or repeated or not (value or finished):
-            continue
-        meaning = one.meaning.format(noun=wording.noun(summary))
-        yield one.name, one.show(value), meaning
+    content = summary.content()
+    for measure in tables.MEASURES:
+        value = tables.value(content, measure.key)
+        same = measure.key == "before_aggregation" and value == summary.average_accuracy
+        if value is not None and not same and (value or finished):
+            meaning = measure.meaning.format(noun=wording.noun(summary))
+            yield measure.name, wording.FORMS[measure.form](value), meaning
     if (privacy := summary.privacy) is not None:
         hidden = "all data" if privacy.unit == "client" else "one example"
         budget = f", of a budget of {privacy.budget:g}" if privacy.budget else ""
