@@ -1,7 +1,7 @@
-"""Finished runs as sheets for other programs: runs, rounds, and methods compared.
+"""Finished runs as sheets for other programs: accuracies, rounds, runs and methods.
 
 A method's row has mean and deviation over seeds, and a paired test of its accuracy
-against a reference: does it differ by more than chance does?
+against a reference.
 """
 
 import csv
@@ -53,13 +53,14 @@ METHOD_COLUMNS = (
 )
 
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
-"""The unit that is measured once with each method: a seed, or a seed's client."""
+"""The unit that each method measures once: a seed, or a client of a seed."""
 
 
 class Sheet(NamedTuple):
     """A table, with the name of its file.
 
-    What a row lacks, or has as None, is unknown; what is of no column is left out.
+    A value that a row lacks, or that is None, is unknown. A value without a column is
+    left out.
     """
 
     name: str
@@ -70,10 +71,11 @@ class Sheet(NamedTuple):
 def finished_runs(folders: Sequence[Path]) -> list[Result]:
     """Load the runs in folders, each of a run or of a study, in their order.
 
-    One that has not finished is refused: numbers of its middle would pass for those of
-    its end.
+    Raises:
+        ConfigError: a folder holds no run, or an unfinished one, whose numbers would
+            pass for those of its end.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     for folder in folders:
         inside = runs_in(folder)
         if not inside:
@@ -83,22 +85,22 @@ def finished_runs(folders: Sequence[Path]) -> list[Result]:
             if not (run / "summary.json").is_file():
                 expected = "a finished run; fcl report shows one so far"
                 raise config_error("folder", str(run), expected)
-            found.append(Result.load(run))
-    return found
+            results.append(Result.load(run))
+    return results
 
 
 def run_sheets(results: Sequence[Result]) -> list[Sheet]:
-    """List what was measured: each accuracy, each round, each run.
+    """Make the sheets of accuracies, rounds and runs.
 
-    Each class, too, where clients have counted by class.
+    There is a sheet of classes, too, if clients have counted by class.
     """
     rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
     for result in results:
-        whose = {key: result.summary[key] for key in ("label", "seed")}
-        rows["accuracy"] += (whose | dict(row) for row in result.table())
-        rows["rounds"] += (whose | row for row in _rounds(result))
+        run = {key: result.summary[key] for key in ("label", "seed")}
+        rows["accuracy"] += (run | row for row in result.table())
+        rows["rounds"] += (run | row for row in _rounds(result))
         rows["runs"].append(result.summary)
-        rows["classes"] += (whose | row for row in result.summary.get("per_class", ()))
+        rows["classes"] += (run | row for row in result.summary.get("per_class", ()))
     return [
         Sheet(name, columns, rows[name])
         for name, columns in COLUMNS.items()
@@ -108,15 +110,15 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
 
 def _rounds(result: Result) -> Iterator[dict[str, Any]]:
     for line in result.rounds:
-        people = {key: len(line[key]) for key in ("clients", "failed")}
+        counts = {key: len(line[key]) for key in ("clients", "failed")}
         sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
-        yield line | people | sizes
+        yield line | counts | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:
-    """Write a sheet with its columns in the first line; what is unknown is empty.
+    """Write a sheet with its columns in the first line; an unknown value is empty.
 
-    Numbers stand as Python prints them, so that they are read as they were.
+    Numbers stand as Python prints them, so they are read back unchanged.
     """
     path = folder / f"{sheet.name}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -127,7 +129,7 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
 
 
 def write_parquet(sheet: Sheet, folder: Path) -> Path:
-    """Write a sheet as Parquet; what is unknown is null."""
+    """Write a sheet as Parquet; an unknown value is null."""
     with require_extra("frames", "format parquet"):
         import pyarrow as pa
         from pyarrow import parquet
@@ -141,20 +143,20 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p-values for how many there are, in the same order.
+    """Adjust p-values for their number, in the same order.
 
     Holm (Scandinavian Journal of Statistics 1979): of m values the k-th smallest, from
-    0, is multiplied by m - k, and none is smaller than the one before; at most 1. To
-    call those below 0.05 different errs in one of twenty tables, not of twenty rows.
-    None, of a test that says nothing, does not count.
+    0, is multiplied by m - k. The result is at most 1, and at least the one before.
+    Differences with a value below 0.05 are then wrong in one of twenty tables, not in
+    one of twenty rows. A test without a value (None) does not count.
     """
-    known = sorted((p, place) for place, p in enumerate(values) if p is not None)
-    found: list[float | None] = [None] * len(values)
+    ordered = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    results: list[float | None] = [None] * len(values)
     least = 0.0
-    for rank, (p, place) in enumerate(known):
-        least = max(least, min(1.0, (len(known) - rank) * p))
-        found[place] = least
-    return found
+    for rank, (p, place) in enumerate(ordered):
+        least = max(least, min(1.0, (len(ordered) - rank) * p))
+        results[place] = least
+    return results
 
 
 # ---- methods compared
@@ -164,11 +166,13 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     """Compare methods, a row for each in the order in which they first occur.
 
     The test is over the seeds, whose runs are independent. ``client_margin`` is that of
-    a mean over all clients of all seeds, which is narrower than the truth as far as
-    clients of a run gain or lose together.
+    the mean over all clients of all seeds. It is too narrow if the clients of a run
+    gain or lose together.
 
-    ``reference`` is the label of the method against whose accuracy the others are
-    tested; None for the one with the highest mean. There is at least one result.
+    Args:
+        results: finished runs, at least one.
+        reference: label of the method against whose accuracy the others are tested;
+            None for the method with the highest mean.
     """
     rows = tables.rows([result.summary for result in results])
     labels = [row["label"] for row in rows]
@@ -178,11 +182,11 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     against = reference or best["label"]
     by_seed: dict[str, dict[int, float]] = {label: {} for label in labels}
     by_client: dict[str, dict[tuple[int, int], float]] = {label: {} for label in labels}
-    for one in results:
-        label, seed = one.summary["label"], one.summary["seed"]
-        if one.summary["average_accuracy"] is not None:
-            by_seed[label][seed] = one.summary["average_accuracy"]
-        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1)):
+    for result in results:
+        label, seed = result.summary["label"], result.summary["seed"]
+        if result.summary["average_accuracy"] is not None:
+            by_seed[label][seed] = result.summary["average_accuracy"]
+        for client, value in enumerate(mean_measured(result.accuracy[:, -1], axis=1)):
             if not np.isnan(value):
                 by_client[label][seed, client] = float(value)
     tests, clients = _tests(by_seed, against), _tests(by_client, against)
@@ -190,7 +194,7 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     lines = []
     for row, test, p, of_clients in zip(rows, tests, corrected, clients, strict=True):
         line = {
-            f"{key}_{what}": (row.get(key) or {}).get(what)
+            f"{key}_{what}": (row[key] or {}).get(what)
             for key in SPREAD
             for what in ("mean", "deviation")
         }
@@ -218,13 +222,13 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
 def _tests(
     values: Mapping[str, Mapping[Unit, float]], against: str
 ) -> list[Paired | None]:
-    """Test each method over the units that both have; None where there are none."""
-    other, found = values[against], list[Paired | None]()
+    """Test each method over the units that both have measured; None without any."""
+    other, tests = values[against], list[Paired | None]()
     for label, own in values.items():
         units = sorted(own.keys() & other.keys()) if label != against else ()
         differences = [own[unit] - other[unit] for unit in units]
-        found.append(paired(differences) if differences else None)
-    return found
+        tests.append(paired(differences) if differences else None)
+    return tests
 
 
 # ---- the sheet of methods as a table for a paper
@@ -237,7 +241,7 @@ LATEX_MEASURES = {
     "forward_transfer": "forward transfer",
     "transfer_gain": "transfer gain",
 }
-"""Columns with mean and deviation, and their heads; those that nobody knows are out."""
+"""The heads of columns with mean and deviation, each there if a value is known."""
 
 _NOTE = (
     r"% For booktabs. Mean $\pm$ standard deviation over seeds; bold: highest accuracy."
@@ -259,7 +263,7 @@ _ESCAPED = str.maketrans(
 
 
 def write_latex(methods: Sheet, folder: Path) -> Path:
-    """Write the sheet of `methods_sheet` as a file that a paper may input."""
+    """Write the sheet of `methods_sheet` as a file that a paper includes."""
     path = folder / f"{methods.name}.tex"
     path.write_text(latex(methods), encoding="utf-8")
     return path
