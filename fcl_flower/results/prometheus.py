@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 HOST: Final = "127.0.0.1"
-"""Whoever is let in here is on the machine already."""
+"""The address of metrics, which only this machine reaches."""
 
 
 class Exporter:
-    """Metrics of one run, which a scrape reads at any time.
+    """The metrics of one run, which a scrape reads at any time.
 
-    Label values are fixed before the first round: none comes from a client. What is not
-    known yet is NaN.
+    Label values are fixed before the first round, so none comes from a client. A value
+    that is not known yet is NaN.
     """
 
     def __init__(
@@ -33,8 +33,9 @@ class Exporter:
     ) -> None:
         """Create the metrics of a run without rounds.
 
-        ``connected`` counts the clients; it is called in the thread of a scrape.
-        ``clock`` tells when a round has ended, in seconds since 1970.
+        Args:
+            connected: counts the clients, in the thread of a scrape.
+            clock: returns the time at which a round has ended, in seconds since 1970.
         """
         with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
@@ -50,7 +51,7 @@ class Exporter:
             "fcl_rounds", "Rounds that are finished, those before a resumption too."
         )
         self._seconds = metrics.Summary(
-            "fcl_round_seconds", "What rounds took.", registry=self.registry
+            "fcl_round_seconds", "Durations of rounds.", registry=self.registry
         )
         gauge(
             "fcl_clients_connected",
@@ -83,7 +84,7 @@ class Exporter:
             self._left_out.labels(failure)
 
     def add(self, event: Event) -> None:
-        """Hear what has happened; of a resumed run all from its beginning again."""
+        """Count an event; a resumed run passes all its events again."""
         if isinstance(event, Begun | Extended):
             begun = event.begun if isinstance(event, Extended) else event
             self._planned.set(begun.about.total_rounds)
@@ -98,16 +99,21 @@ class Exporter:
             for reason in event.failed.values():
                 self._left_out.labels(Failure.of(reason)).inc()
         elif isinstance(event, Evaluated):
-            found = accuracy_scalars(event.scores)
-            self._accuracy.set(found.get("accuracy", math.nan))
+            scalars = accuracy_scalars(event.scores)
+            self._accuracy.set(scalars.get("accuracy", math.nan))
 
 
 @contextmanager
 def exporting(key: str, port: int, registry: "CollectorRegistry") -> Iterator[None]:
-    """Serve metrics at a port of `HOST`, which a setting names, until the context ends.
+    """Serve metrics at a port of `HOST` until the context ends.
+
+    Args:
+        key: setting that names the port, for the error's message.
+        port: the port.
+        registry: metrics to serve.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port is not free.
     """
     from prometheus_client import start_http_server
 
