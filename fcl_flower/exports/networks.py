@@ -41,13 +41,9 @@ class RawNetwork(nn.Module):
         rows: Sequence[int],
         normalisation: Normalisation,
     ) -> None:
-        """Keep a network and its preprocessing.
+        """Keep a module from prepared inputs to logits, without a copy.
 
-        Args:
-            network: module from prepared inputs to logits; it is not copied.
-            input_shape: shape of a prepared input.
-            rows: positions of the named classes among the logits, in their order.
-            normalisation: normalisation of the pixels of images.
+        ``rows`` are the positions of the named classes among the logits.
         """
         super().__init__()
         self.network = network

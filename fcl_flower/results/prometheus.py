@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 """The address of metrics, which only this machine reaches."""
+GAUGES: Final = {
+    "rounds_planned": "Rounds of the whole run; updates where it is asynchronous.",
+    "clients_connected": "Clients that were connected when the server last looked.",
+    "last_round_timestamp_seconds": "When the last round ended.",
+    "loss": "Training loss of the last round, mean over clients.",
+    "accuracy": "Accuracy of the last test, mean over clients.",
+}
 
 
 class Exporter:
@@ -41,43 +48,24 @@ class Exporter:
             import prometheus_client as metrics
 
         self.registry, self._clock = metrics.CollectorRegistry(), clock
-        gauge = partial(metrics.Gauge, registry=self.registry)
-        counter = partial(metrics.Counter, registry=self.registry)
-        self._planned = gauge(
-            "fcl_rounds_planned",
-            "Rounds of the whole run; updates where it is asynchronous.",
-        )
-        self._rounds = counter(
-            "fcl_rounds", "Rounds that are finished, those before a resumption too."
-        )
+        self._gauges = {
+            name: metrics.Gauge(f"fcl_{name}", meaning, registry=self.registry)
+            for name, meaning in GAUGES.items()
+        }
+        self._gauges["clients_connected"].set_function(connected)
+        for unknown in ("last_round_timestamp_seconds", "loss", "accuracy"):
+            self._gauges[unknown].set(math.nan)
         self._seconds = metrics.Summary(
             "fcl_round_seconds", "Durations of rounds.", registry=self.registry
         )
-        gauge(
-            "fcl_clients_connected",
-            "Clients that were connected when the server last looked.",
-        ).set_function(connected)
-        self._traffic = counter(
-            "fcl_bytes",
-            "Bytes of finished rounds, up from clients and down to them.",
-            ["direction"],
+        counter = partial(metrics.Counter, registry=self.registry)
+        self._rounds = counter(
+            "fcl_rounds", "Rounds that are finished, those before a resumption too."
         )
-        self._last = gauge(
-            "fcl_last_round_timestamp_seconds", "When the last round ended."
-        )
-        self._loss = gauge(
-            "fcl_loss", "Training loss of the last round, mean over clients."
-        )
-        self._accuracy = gauge(
-            "fcl_accuracy", "Accuracy of the last test, mean over clients."
-        )
-        for unknown in (self._last, self._loss, self._accuracy):
-            unknown.set(math.nan)
-        self._left_out = counter(
-            "fcl_left_out",
-            "Updates and evaluations that were not used, by class of reason.",
-            ["cause"],
-        )
+        what = "Bytes of finished rounds, up from clients and down to them."
+        self._traffic = counter("fcl_bytes", what, ["direction"])
+        what = "Updates and evaluations that were not used, by class of reason."
+        self._left_out = counter("fcl_left_out", what, ["cause"])
         for way in ("up", "down"):
             self._traffic.labels(way)
         for failure in Failure:
@@ -87,20 +75,20 @@ class Exporter:
         """Count an event; a resumed run passes all its events again."""
         if isinstance(event, Begun | Extended):
             begun = event.begun if isinstance(event, Extended) else event
-            self._planned.set(begun.about.total_rounds)
+            self._gauges["rounds_planned"].set(begun.about.total_rounds)
         elif isinstance(event, Trained):
             self._rounds.inc()
             self._seconds.observe(event.seconds)
             self._traffic.labels("up").inc(event.traffic.up.total())
             self._traffic.labels("down").inc(event.traffic.down.total())
             loss = event.line().loss
-            self._loss.set(math.nan if loss is None else loss)
-            self._last.set(self._clock())
+            self._gauges["loss"].set(math.nan if loss is None else loss)
+            self._gauges["last_round_timestamp_seconds"].set(self._clock())
             for reason in event.failed.values():
                 self._left_out.labels(Failure.of(reason)).inc()
         elif isinstance(event, Evaluated):
             scalars = accuracy_scalars(event.scores)
-            self._accuracy.set(scalars.get("accuracy", math.nan))
+            self._gauges["accuracy"].set(scalars.get("accuracy", math.nan))
 
 
 @contextmanager

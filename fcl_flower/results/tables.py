@@ -50,7 +50,11 @@ SPREAD_FORMS = ("fraction", "gain")
 """The forms of measures whose standard deviation over seeds is of interest."""
 
 MEASURES = (
-    Measure("average_accuracy", "Average accuracy", "over {noun}s, at the last test"),
+    Measure(
+        "average_accuracy",
+        "Average accuracy",
+        "over all {noun}s at the last test, mean over clients",
+    ),
     Measure(
         "balanced_accuracy",
         "Balanced accuracy",
@@ -141,8 +145,8 @@ COLUMNS = {
     "forward_transfer": "forward transfer",
     "macro_f1": "macro F1",
     "honest_accuracy": "honest clients",
-    "ari": "ARI",
-    "ari_least": "least ARI",
+    "ari": "clustering",
+    "ari_least": "least clustering",
     "perfect_rounds": "perfect rounds",
     "effectiveness": "matching effectiveness",
     "final_sample_accuracy": "sample accuracy",

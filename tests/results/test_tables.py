@@ -227,7 +227,7 @@ INCREMENTAL = {"scenario": "class-incremental"}
         (
             [{"concepts": CONCEPTS}],
             {"concepts": {}},
-            "ARI | least ARI | perfect rounds | matching effectiveness",
+            "clustering | least clustering | perfect rounds | matching effectiveness",
             "0.900 | 0.500 | 0.800 | 0.950",
         ),
         (

@@ -72,16 +72,15 @@ def line_chart(
 ) -> Chart | None:
     """Draw values after each task or round, with the last value in the legend.
 
+    A line without a value is left out, and a chart without a line is None.
+
     Args:
         what: title of the chart.
         step: unit of the x axis, ``task`` or ``round``.
-        series: lines; a line without a value is left out.
+        series: lines.
         title: title of the y axis.
         tasks: task of each round, drawn as bands behind the lines.
         marked: rounds in which a reply is missing, drawn as triangles at the bottom.
-
-    Returns:
-        None if no series has a value.
     """
     series = [line for line in series if not np.isnan(line.values).all()]
     if not series:
