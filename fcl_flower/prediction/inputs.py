@@ -21,7 +21,7 @@ MODALITIES = {dataset.modality: dataset for dataset in ENDINGS}
 
 @dataclass(frozen=True, slots=True)
 class InputReader:
-    """A reader of a user's raw samples, which says what is wrong with them."""
+    """A reader of a user's raw samples, which refuses samples with a reason."""
 
     run: Built
 

@@ -31,7 +31,7 @@ class _Noted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-# ---- what a run is
+# ---- the description of a run
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class About(_Noted):
         return [task for task in range(self.tasks) if task not in out]
 
 
-# ---- what came out of it
+# ---- its results
 
 
 class Measures(_Noted):

@@ -173,7 +173,7 @@ class Record:
 
     @property
     def summary(self) -> Summary:
-        """The summary of a finished run, or of what there is so far."""
+        """The summary of a finished run, or of the run so far."""
         return self.outcome or summarize(self, so_far=True)
 
     @property
@@ -282,7 +282,7 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     if begun.attackers and not so_far:
         honest = record.accuracy[: -begun.attackers]
         content["honest_accuracy"] = _or_none(measures.average_accuracy(honest))
-    sizes = [one.model_bytes for one in record.last_evaluations().values()]
+    sizes = [last.model_bytes for last in record.last_evaluations().values()]
     used = {client for client, _ in record.trained}
     clusterings = [
         frame
@@ -340,7 +340,7 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
     average = math.nan
     if record.about.incremental and not so_far:
         average = measures.average_incremental_accuracy(by_samples)
-    known = {
+    values = {
         **dict.fromkeys(MEASURES),
         "average_incremental_accuracy": _or_none(average),
         "sample_accuracy": _nested(by_samples),
@@ -348,7 +348,7 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         "client_accuracy": _nested(accuracy),
     }
     if np.isnan(accuracy).all():
-        return known
+        return values
     hidden = record.about.hidden is not None
     names: Collection[str] = MEASURES
     if so_far:
@@ -356,11 +356,11 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         names = ("average_accuracy", "learning_accuracy")
     if hidden:
         names = ("average_accuracy",)
-    known |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
+    values |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
     if hidden and not so_far:
         lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
-        known["forgetting"] = _or_none(lost)
-    return known
+        values["forgetting"] = _or_none(lost)
+    return values
 
 
 def _untrained(record: Record) -> int | None:
@@ -496,7 +496,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read(folder: Path) -> Record:
-    """Read a run that has finished, or what there is of one that is under way.
+    """Read a finished run, or the beginning of a run under way.
 
     Another process may write the files meanwhile: a last line counts once it is whole.
 

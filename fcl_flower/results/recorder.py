@@ -323,7 +323,7 @@ class Recorder:
         self._tell(Finished(summary=summary))
 
     def _remarks(self, advice: str) -> dict[str, str]:
-        """Collect what a reader must know of the whole run, by topic."""
+        """Collect the remarks for a reader of the whole run, by topic."""
         record, config, privacy = self.record, self._config, self._config.privacy
         remarks = {}
         if of_labels := record.reported[LABEL_EPSILON]:
@@ -390,7 +390,7 @@ def _privacy(
     *,
     simulated: bool,
 ) -> Privacy:
-    """Sum up what differential privacy has cost each client, in epsilon.
+    """Sum up the cost of differential privacy for each client, in epsilon.
 
     Without a ledger of the server the clients account for themselves and report.
     """

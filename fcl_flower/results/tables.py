@@ -234,11 +234,11 @@ def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
 
     The deviation of a single value is None, not 0.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    deviation = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "deviation": deviation}
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return {"mean": statistics.fmean(numbers), "deviation": deviation}
 
 
 def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
@@ -251,10 +251,10 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
 
 def value(summary: Summary, key: str) -> float | None:
     """Look up the value of a row's key in a summary; None where it is not known."""
-    found: Any = summary
+    content: Any = summary
     for name in PLACES.get(key, (key,)):
-        found = (found or {}).get(name)
-    return None if found is None else float(found)
+        content = (content or {}).get(name)
+    return None if content is None else float(content)
 
 
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
@@ -287,10 +287,10 @@ def _forward_transfer(run: Summary, others: Sequence[Summary]) -> float | None:
         # Hidden concepts are learned at no known time.
         if other.get("single_task") and other.get("hidden") is None
     ]
-    alone = [one for one in single if all(one.get(k) == run.get(k) for k in ALIKE)]
-    if len(alone) != 1 or run in single:
+    alike = [s for s in single if all(s.get(key) == run.get(key) for key in ALIKE)]
+    if len(alike) != 1 or run in single:
         return None
-    accuracies = (np.array(one["client_accuracy"], float) for one in (run, *alone))
+    accuracies = (np.array(s["client_accuracy"], float) for s in (run, *alike))
     transfer = measures.forward_transfer(*accuracies)
     return None if np.isnan(transfer) else transfer
 

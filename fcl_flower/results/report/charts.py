@@ -159,36 +159,36 @@ def bar_chart(
     form = "%{y:,} bytes" if stacked else "%{y:.3f}"
     place = "" if names else f", {step} %{{x:.0f}}"
     hover = f"%{{meta[0]}}{place}: {form}<extra></extra>"
-    spread = any(one.spread is not None for one in series)
+    spread = any(bars.spread is not None for bars in series)
     numbered = not (stacked or spread) and len(at) <= 20
     columns = [
         _trace(
             "bar",
-            name=short(one.name),
-            meta=[escaped(one.name)],
+            name=short(bars.name),
+            meta=[escaped(bars.name)],
             x=[*at],
-            y=_or_none(one.values),
-            error_y=None if one.spread is None else {"array": _or_none(one.spread)},
+            y=_or_none(bars.values),
+            error_y=None if bars.spread is None else {"array": _or_none(bars.spread)},
             width=None if stacked else 0.5,
-            marker={"color": one.colour, "line": {"width": 0}},
-            text=[*map(wording.fraction, one.values)] if numbered else None,
+            marker={"color": bars.colour, "line": {"width": 0}},
+            text=[*map(wording.fraction, bars.values)] if numbered else None,
             textposition="outside",
             cliponaxis=False,
             hovertemplate=hover,
         )
-        for one in series
+        for bars in series
     ]
     beside = [
         _trace(
             "scatter",
             mode="markers",
-            meta=[escaped(one.name)],
-            x=[at + 0.33 for at in one.at],
-            y=_or_none(one.values),
+            meta=[escaped(bars.name)],
+            x=[at + 0.33 for at in bars.at],
+            y=_or_none(bars.values),
             marker={"color": "var(--muted)", "size": 5},
             hovertemplate=hover,
         )
-        for one in dots
+        for bars in dots
     ]
     xaxis: dict[str, Any] = {"title": {"text": step}}
     if names:
@@ -221,12 +221,12 @@ def _span(
     stacked: bool,
 ) -> list[float]:
     """Compute the ends of the y axis, with room for numbers beyond the columns."""
-    drawn: list[npt.NDArray[Any]] = [one.values for one in (*series, *dots)]
+    drawn: list[npt.NDArray[Any]] = [each.values for each in (*series, *dots)]
     if stacked:
         drawn = [np.sum(drawn, axis=0)]
-    for one in series:
-        half = np.nan_to_num(0.0 if one.spread is None else one.spread)
-        drawn += [one.values - half, one.values + half]
+    for each in series:
+        half = np.nan_to_num(0.0 if each.spread is None else each.spread)
+        drawn += [each.values - half, each.values + half]
     values = np.concatenate([*drawn, np.array([0.0, *limits])])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     room = 0.12 * (high - low)
@@ -359,15 +359,15 @@ def _trace(kind: str, **properties: object) -> dict[str, Any]:
 def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Table:
     """Make a row for each place along the x axis, and a column for each series."""
     columns = []
-    for one in series:
-        spread = [None] * len(one.at) if one.spread is None else one.spread
+    for line in series:
+        spread = [None] * len(line.at) if line.spread is None else line.spread
         texts = (
             str(value)
             if isinstance(value, np.integer)
             else wording.with_spread(wording.fraction(value), half)
-            for value, half in zip(one.values, spread, strict=True)
+            for value, half in zip(line.values, spread, strict=True)
         )
-        columns.append(dict(zip(one.at, texts, strict=True)))
+        columns.append(dict(zip(line.at, texts, strict=True)))
     rows = [
         [
             names[place] if names else str(place),
@@ -375,14 +375,14 @@ def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Ta
         ]
         for place in sorted({place for column in columns for place in column})
     ]
-    return Table([step, *(one.name for one in series)], rows)
+    return Table([step, *(line.name for line in series)], rows)
 
 
-def _band(one: Series) -> dict[str, Any]:
+def _band(series: Series) -> dict[str, Any]:
     """Draw the area within a line's spread, between 0 and 1."""
-    there = ~np.isnan(one.values)
-    at, middle = np.array(one.at)[there], one.values[there]
-    half = np.nan_to_num(np.array(one.spread, np.float64))[there]
+    there = ~np.isnan(series.values)
+    at, middle = np.array(series.at)[there], series.values[there]
+    half = np.nan_to_num(np.array(series.spread, np.float64))[there]
     edges = np.clip([*(middle + half), *(middle - half)[::-1]], 0, 1)
     return _trace(
         "scatter",
@@ -390,10 +390,10 @@ def _band(one: Series) -> dict[str, Any]:
         x=[*at.tolist(), *at[::-1].tolist()],
         y=edges.tolist(),
         fill="toself",
-        fillcolor=one.colour,
+        fillcolor=series.colour,
         opacity=0.14,
         line={"width": 0},
-        legendgroup=short(one.name),  # the legend hides it with its line
+        legendgroup=short(series.name),  # the legend hides it with its line
         showlegend=False,
         hoverinfo="skip",
     )

@@ -76,8 +76,8 @@ class Pair:
     @property
     def effect(self) -> Paired | None:
         """The effect of federation over the units; None if nothing was measured."""
-        known = self.by_unit[~np.isnan(self.by_unit)].tolist()
-        return measures.paired(known) if known else None
+        measured = self.by_unit[~np.isnan(self.by_unit)].tolist()
+        return measures.paired(measured) if measured else None
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:

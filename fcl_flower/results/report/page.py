@@ -98,8 +98,8 @@ def page(
         style=STYLE,
         script=SCRIPT,
         figures=[
-            {"what": one.what, "data": one.traces, "layout": one.layout}
-            for one in charts
+            {"what": chart.what, "data": chart.traces, "layout": chart.layout}
+            for chart in charts
         ],
         library=_library() if charts else "",
     )
@@ -302,26 +302,26 @@ TEMPLATE = """\
 </tbody></table></div>
 {% endmacro %}
 
-{%- macro figure(one) %}
-<figure{% if one.width %} style="max-width:{{ one.width }}px"{% endif %}>
-<div class="chart" role="img" aria-label="{{ one.what }}"
- style="height:{{ one.layout.height }}px"></div>
-<figcaption>{{ one.caption or one.what }}</figcaption>
+{%- macro figure(chart) %}
+<figure{% if chart.width %} style="max-width:{{ chart.width }}px"{% endif %}>
+<div class="chart" role="img" aria-label="{{ chart.what }}"
+ style="height:{{ chart.layout.height }}px"></div>
+<figcaption>{{ chart.caption or chart.what }}</figcaption>
 <details class="numbers"><summary>Numbers of this picture</summary>
-{{ plain(one.table) }}</details>
+{{ plain(chart.table) }}</details>
 </figure>
 {% endmacro %}
 
-{%- macro part(one) %}
-{% if one is string %}<p class="note">{{ one }}</p>
-{% elif one.kind == "chart" %}{{ figure(one) }}
-{% elif one.kind == "row" %}<div class="multiples {{ one.name }}">
-{% for small in one.charts %}{{ figure(small) }}{% endfor %}
+{%- macro part(content) %}
+{% if content is string %}<p class="note">{{ content }}</p>
+{% elif content.kind == "chart" %}{{ figure(content) }}
+{% elif content.kind == "row" %}<div class="multiples {{ content.name }}">
+{% for small in content.charts %}{{ figure(small) }}{% endfor %}
 </div>
-{% elif one.folded and one.rows|length > one.whole %}
-<details><summary>{{ one.folded }}</summary>
-<div class="tall">{{ plain(one) }}</div></details>
-{% else %}{{ plain(one) }}
+{% elif content.folded and content.rows|length > content.whole %}
+<details><summary>{{ content.folded }}</summary>
+<div class="tall">{{ plain(content) }}</div></details>
+{% else %}{{ plain(content) }}
 {% endif %}
 {% endmacro -%}
 
@@ -354,7 +354,7 @@ TEMPLATE = """\
 <p class="note">This command runs the same again:</p>
 <pre>{{ section.command }}</pre>
 {% endif %}
-{% for one in section.parts if one %}{{ part(one) }}{% endfor %}
+{% for content in section.parts if content %}{{ part(content) }}{% endfor %}
 </section>
 {% endfor %}
 <footer>Clients, tasks and concepts are counted from 0 and rounds from 1, as in the

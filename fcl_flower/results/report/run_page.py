@@ -67,7 +67,7 @@ def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path.
 
     Raises:
-        ConfigError: a file is missing or not what it should be; names the file.
+        ConfigError: a file is missing or damaged; the message names it.
     """
     return write_page(folder / "report.html", report_page(folder))
 
@@ -379,11 +379,11 @@ def _clients(record: Record) -> Iterator[Section]:
 def _classes(summary: Summary) -> Section:
     rows = [
         [
-            one.name,
-            f"{one.tested:,}",
-            *map(wording.fraction, (one.recall, one.precision, one.f1)),
+            result.name,
+            f"{result.tested:,}",
+            *map(wording.fraction, (result.recall, result.precision, result.f1)),
         ]
-        for one in sorted(summary.per_class, key=lambda one: (one.recall, one.name))
+        for result in sorted(summary.per_class, key=lambda r: (r.recall, r.name))
     ]
     head = ["class", "tested", "recall", "precision", "F1"]
     return Section(
@@ -454,8 +454,8 @@ def _rounds(record: Record) -> Iterator[Section]:
         "masks and headers.",
         [*_traffic(record)],
     )
-    last = {client: one for one in rounds for client in one.failed}
-    times = Counter(client for one in rounds for client in one.failed)
+    last = {client: line for line in rounds for client in line.failed}
+    times = Counter(client for line in rounds for client in line.failed)
     rows = [
         [
             str(client),
@@ -475,22 +475,22 @@ def _rounds(record: Record) -> Iterator[Section]:
 
 
 def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
-    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
-    failed = [one.round for one in rounds if one.failed]
+    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
+    failed = [line.round for line in rounds if line.failed]
     for what, values, colour in (
-        ("Validation accuracy", [one.valid_accuracy for one in rounds], "var(--c2)"),
-        ("Training loss", [one.loss for one in rounds], "var(--c1)"),
+        ("Validation accuracy", [line.valid_accuracy for line in rounds], "var(--c2)"),
+        ("Training loss", [line.loss for line in rounds], "var(--c1)"),
     ):
-        name, line = what.lower(), np.array(values, np.float64)
-        series = [Series(name, at, line, colour)]
+        name, curve = what.lower(), np.array(values, np.float64)
+        series = [Series(name, at, curve, colour)]
         yield line_chart(what, "round", series, name, tasks, failed)
 
 
 def _traffic(record: Record) -> Iterator[Part]:
     summary, rounds = record.summary, record.rounds
     ways = {
-        "up": [one.bytes_up for one in rounds],
-        "down": [one.bytes_down for one in rounds],
+        "up": [line.bytes_up for line in rounds],
+        "down": [line.bytes_down for line in rounds],
     }
     up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
     counts = (up, down, *ways["up"], *ways["down"])
@@ -502,15 +502,15 @@ def _traffic(record: Record) -> Iterator[Part]:
     further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
     colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
     sizes = {
-        way: {kind: np.array([one.get(kind, 0) for one in each]) for kind in kinds}
+        way: {kind: np.array([line.get(kind, 0) for line in each]) for kind in kinds}
         for way, each in ways.items()
     }
     most = max(
-        float(np.sum([*found.values()], axis=0).max()) for found in sizes.values()
+        float(np.sum([*by_kind.values()], axis=0).max()) for by_kind in sizes.values()
     )
-    at, tasks = [one.round for one in rounds], [one.task for one in rounds]
-    for way, found in sizes.items():
-        series = [Series(k, at, values, colours[k]) for k, values in found.items()]
+    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
+    for way, by_kind in sizes.items():
+        series = [Series(k, at, values, colours[k]) for k, values in by_kind.items()]
         yield bar_chart(
             f"Bytes {way} in each round",
             "round",
@@ -535,7 +535,7 @@ def _traffic(record: Record) -> Iterator[Part]:
     )
 
 
-# ---- what was run
+# ---- scenario and settings
 
 
 def _scenario(record: Record) -> Section:
@@ -588,10 +588,10 @@ def _concepts(record: Record, hidden: Hidden) -> Section:
 
 def _drawn(record: Record) -> str:
     scenario = record.scenario
-    tasks = [one for stream in record.scenario.clients for one in stream]
-    classes = len({name for task in tasks for name in task.class_names})
+    tasks = [info for stream in record.scenario.clients for info in stream]
+    classes = len({name for info in tasks for name in info.class_names})
     train, valid, test = (
-        sum(getattr(task, split) for task in tasks) for split in SPLITS
+        sum(getattr(info, split) for info in tasks) for split in SPLITS
     )
     return (
         f"{wording.plural(classes, 'different class')}; scenario {scenario.name}, "
@@ -636,11 +636,11 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
     }
     for key, value in summary.training.items():
         sections[ELSEWHERE.get(key, "training")][key] = value
-    made = {key: value for key, value in summary.environment if value is not None}
+    machine = {key: value for key, value in summary.environment if value is not None}
     yield from _flat(sections)
     yield "rounds in all", str(summary.total_rounds)
     yield from _flat(summary.remarks)
-    yield from _flat(made)
+    yield from _flat(machine)
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
