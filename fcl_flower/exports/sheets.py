@@ -5,17 +5,18 @@ against a reference.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fcl_flower.core.errors import config_error, require_extra, unknown_name
+from fcl_flower.core.errors import require_extra, unknown_name
 from fcl_flower.results import tables
+from fcl_flower.results.events import Round
 from fcl_flower.results.measures import Paired, mean_measured, paired
-from fcl_flower.results.record import runs_in
-from fcl_flower.results.result import Result
+from fcl_flower.results.record import Record, runs_in
+from fcl_flower.results.report.comparison import require_comparable
 from fcl_flower.results.tables import COSTS
 
 Row: TypeAlias = Mapping[str, Any]
@@ -68,39 +69,33 @@ class Sheet(NamedTuple):
     rows: Sequence[Row]
 
 
-def finished_runs(folders: Sequence[Path]) -> list[Result]:
-    """Load the runs in folders, each of a run or of a study, in their order.
+def finished_runs(folders: Sequence[Path]) -> list[Record]:
+    """Read the runs in folders, each of a run or of a study, grouped by label.
 
     Raises:
-        ConfigError: a folder holds no run, or an unfinished one, whose numbers would
-            pass for those of its end.
+        ConfigError: see `require_comparable`, since a method is a mean over its runs.
     """
-    results: list[Result] = []
-    for folder in folders:
-        inside = runs_in(folder)
-        if not inside:
-            expected = "one of a finished run, or of a study with such"
-            raise config_error("folder", str(folder), expected)
-        for run in inside:
-            if not (run / "summary.json").is_file():
-                expected = "a finished run; fcl report shows one so far"
-                raise config_error("folder", str(run), expected)
-            results.append(Result.load(run))
-    return results
+    paths = [run for folder in folders for run in runs_in(folder) or [folder]]
+    return [run for group in require_comparable(paths) for run in group.runs]
 
 
-def run_sheets(results: Sequence[Result]) -> list[Sheet]:
+def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
     """Make the sheets of accuracies, rounds and runs.
 
     There is a sheet of classes, too, if clients have counted by class.
     """
     rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
-    for result in results:
-        run = {key: result.summary[key] for key in ("label", "seed")}
-        rows["accuracy"] += (run | row for row in result.table())
-        rows["rounds"] += (run | row for row in _rounds(result))
-        rows["runs"].append(result.summary)
-        rows["classes"] += (run | row for row in result.summary.get("per_class", ()))
+    for run in runs:
+        summary = run.summary.content()
+        name = {key: summary[key] for key in ("label", "seed")}
+        rows["accuracy"] += (
+            name | {"client": c, "after_task": t, "task": i, "accuracy": float(value)}
+            for (c, t, i), value in np.ndenumerate(run.accuracy)
+            if not np.isnan(value)
+        )
+        rows["rounds"] += (name | _round(line) for line in run.rounds)
+        rows["runs"].append(summary)
+        rows["classes"] += (name | row for row in summary.get("per_class", ()))
     return [
         Sheet(name, columns, rows[name])
         for name, columns in COLUMNS.items()
@@ -108,11 +103,11 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
     ]
 
 
-def _rounds(result: Result) -> Iterator[dict[str, Any]]:
-    for line in result.rounds:
-        counts = {key: len(line[key]) for key in ("clients", "failed")}
-        sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
-        yield line | counts | sizes
+def _round(line: Round) -> dict[str, Any]:
+    content = line.model_dump()
+    counts = {key: len(content[key]) for key in ("clients", "failed")}
+    sizes = {key: sum(content[key].values()) for key in ("bytes_up", "bytes_down")}
+    return content | counts | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:
@@ -162,7 +157,7 @@ def adjusted(values: Sequence[float | None]) -> list[float | None]:
 # ---- methods compared
 
 
-def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sheet:
+def methods_sheet(runs: Sequence[Record], reference: str | None = None) -> Sheet:
     """Compare methods, a row for each in the order in which they first occur.
 
     The test is over the seeds, whose runs are independent. ``client_margin`` is that of
@@ -170,11 +165,11 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     gain or lose together.
 
     Args:
-        results: finished runs, at least one.
+        runs: finished runs, at least one.
         reference: label of the method against whose accuracy the others are tested;
             None for the method with the highest mean.
     """
-    rows = tables.rows([result.summary for result in results])
+    rows = tables.rows([run.summary.content() for run in runs])
     labels = [row["label"] for row in rows]
     if reference is not None and reference not in labels:
         raise unknown_name("reference", reference, labels)
@@ -182,11 +177,11 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     against = reference or best["label"]
     by_seed: dict[str, dict[int, float]] = {label: {} for label in labels}
     by_client: dict[str, dict[tuple[int, int], float]] = {label: {} for label in labels}
-    for result in results:
-        label, seed = result.summary["label"], result.summary["seed"]
-        if result.summary["average_accuracy"] is not None:
-            by_seed[label][seed] = result.summary["average_accuracy"]
-        for client, value in enumerate(mean_measured(result.accuracy[:, -1], axis=1)):
+    for run in runs:
+        label, seed, final = run.about.label, run.about.seed, run.accuracy[:, -1]
+        if run.summary.average_accuracy is not None:
+            by_seed[label][seed] = run.summary.average_accuracy
+        for client, value in enumerate(mean_measured(final, axis=1)):
             if not np.isnan(value):
                 by_client[label][seed, client] = float(value)
     tests, clients = _tests(by_seed, against), _tests(by_client, against)

@@ -7,10 +7,10 @@ from run_folders import edit, make_run, summary_of
 import fcl_flower as fcl
 from fcl_flower.exports.sheets import latex, methods_sheet, run_sheets
 from fcl_flower.results import tables
+from fcl_flower.results.record import read
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.comparison import write_comparison
 from fcl_flower.results.report.run_page import write_report
-from fcl_flower.results.result import Result
 from fcl_flower.results.tables import rows, table
 
 # ---- costs
@@ -23,13 +23,13 @@ def test_tables_sheets_and_pages_show_what_is_known(tmp_path):
         edit(run, "summary.json", peak_memory=5 * 10**8, multiply_adds=int(count))
     folders = [*runs, other]
     summaries = [summary_of(run) for run in folders]
-    results = [Result(run, None, summary_of(run)) for run in folders]
 
     page = words(parsed(write_report(runs[0])))
     comparison = parsed(write_comparison(tmp_path / "out", folders))
     first, second = tables.rows(summaries)
-    methods = methods_sheet(results)
-    sheets = {one.name: one for one in run_sheets(results)}
+    records = [read(folder) for folder in folders]
+    methods = methods_sheet(records)
+    sheets = {sheet.name: sheet for sheet in run_sheets(records)}
 
     for shown in ("Peak memory", "500 MB", "Multiply-adds", "1e+12"):
         assert shown in page
@@ -64,7 +64,7 @@ def test_forward_transfer_is_told_of_the_seed_that_both_have(tmp_path):
     expected = sum(gains) / len(gains)
 
     row, alone = tables.rows(summaries)
-    sheet = methods_sheet([Result(None, None, summary) for summary in summaries])
+    sheet = methods_sheet([read(run) for run in runs])
     page = parsed(write_comparison(tmp_path / "out", runs))
 
     assert row["forward_transfer"]["mean"] == pytest.approx(expected)

@@ -134,12 +134,12 @@ def require_comparable(runs: Sequence[Path]) -> list[Group]:
     Raises:
         ConfigError: see `comparison_page`; one of the runs has not finished.
     """
-    groups = _groups(_read(runs))
-    for group in groups:
-        if group.under_way:
-            path = str(group.runs[0].folder)
-            raise config_error("folder", path, "that of a finished run")
-    return groups
+    records = _read(runs)
+    for record in records:
+        if not record.finished:
+            expected = "that of a finished run; fcl report shows one so far"
+            raise config_error("folder", str(record.folder), expected)
+    return _groups(records)
 
 
 # ---- which runs belong together
