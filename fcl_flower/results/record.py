@@ -474,7 +474,9 @@ def _class_name(record: Record, client: int, task: int, label: int) -> str:
 
 def _nested(values: Array) -> list[Any]:
     """List numbers as JSON knows them: None for NaN."""
-    nested: list[Any] = np.where(np.isnan(values), None, values).tolist()
+    entries = values.astype(object)
+    entries[np.isnan(values)] = None
+    nested: list[Any] = entries.tolist()
     return nested
 
 

@@ -336,15 +336,16 @@ def _headlines(groups: Sequence[Group]) -> Iterator[str]:
         ("forgetting", "{} forgets most: {} of its accuracy on earlier {}s."),
     ):
         rows = [row for group in groups if (row := group.row)[key]]
-        row = max(rows, default=None, key=lambda row: row[key]["mean"])
-        if row is not None and row[key]["mean"] > 0:
-            value, noun = row[key]["mean"], wording.noun(groups[0].about)
-            yield sentence.format(row["label"], wording.fraction(value), noun)
+        means = [(row[key]["mean"], row["label"]) for row in rows]
+        most, label = max(means, default=(0.0, ""), key=lambda mean: mean[0])
+        if most > 0:
+            noun = wording.noun(groups[0].about)
+            yield sentence.format(label, wording.fraction(most), noun)
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     finished = [run for group in groups if not group.under_way for run in group.runs]
-    rows = {
+    rows: dict[str, Mapping[str, Any]] = {
         row["label"]: row
         for row in tables.rows([run.summary.content() for run in finished])
     }
@@ -363,8 +364,8 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
         now, link = group.runs[0].progress, _page_from(folder, group.runs[0])
         lines = (where(now), f"{time_left(now)} left") if group.under_way else ()
         names.append(Cell(group.label, lines=lines, colour=group.colour, link=link))
-    lines = zip(names, *(cells for _, cells in columns), strict=True)
-    return Table(["method", *(head for head, _ in columns)], [*lines], "methods")
+    table = zip(names, *(cells for _, cells in columns), strict=True)
+    return Table(["method", *(head for head, _ in columns)], [*table], "methods")
 
 
 def _page_from(folder: Path | None, run: Record) -> str:
