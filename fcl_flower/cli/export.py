@@ -124,10 +124,7 @@ def export(
         write_latex,
         write_parquet,
     )
-    from fcl_flower.results.report.comparison import (
-        comparison_charts,
-        require_comparable,
-    )
+    from fcl_flower.results.report.comparison import comparison_charts
     from fcl_flower.results.report.run_page import run_charts
 
     wanted = names_of(format_, TABLE_FORMATS)
@@ -137,7 +134,6 @@ def export(
                 import_module(package)  # or says what to install, before all else
     runs = finished_runs(folders)
     places = [run.folder for run in runs]
-    require_comparable(places)  # a row of the methods is a mean over its runs
     methods = methods_sheet(runs, reference)
     sheets = [*run_sheets(runs), methods]
     folder = output or folders[0] / "export"

@@ -1,1 +1,4 @@
-"""Exports of a finished run: sheets, tables, figures, networks."""
+"""Exports for other programs: sheets and figures of runs, and trained networks.
+
+They may import every room but the interfaces: commands, service and deployment.
+"""

@@ -1,7 +1,7 @@
 """The charts of a page as files for a paper: SVG and PDF, drawn by Matplotlib.
 
-A chart of the report is Plotly's data; here they are drawn without a browser, in the
-page's light colours. Needs Matplotlib to be imported.
+A chart is data for Plotly. Here it is drawn without a browser, in the page's light
+colours. An import of this file needs Matplotlib.
 """
 
 import html
@@ -22,9 +22,9 @@ from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.page import STYLE
 
 WIDTH = 6.4
-"""The width of a figure, in inches: about that of a page's text."""
+"""The width of a figure in inches, which is about that of a page's text."""
 PIXELS = 100
-"""The pixels of the page's charts that become an inch of a figure's height."""
+"""The number of a chart's pixels that become an inch of a figure's height."""
 LOOK = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -41,7 +41,7 @@ _INSIDE = {"ha": "center", "va": "center", "fontsize": "small"}
 
 
 def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Path]:
-    """Write each chart as ``svg`` or ``pdf``, numbered and named by what it shows."""
+    """Write each chart as ``svg`` or ``pdf``, with its number and title as name."""
     folder.mkdir(parents=True, exist_ok=True)
     undated = {"Date": None} if ending == "svg" else {"CreationDate": None}
     paths = []
@@ -55,7 +55,7 @@ def write_figures(charts: Sequence[Chart], folder: Path, ending: str) -> list[Pa
 
 
 def draw(chart: Chart) -> Figure:
-    """Draw what Plotly would, as far as `charts` makes use of it."""
+    """Draw a chart as Plotly does, with those properties that `charts` uses."""
     layout = chart.layout
     size = WIDTH, max(layout["height"] / PIXELS, 2.0)
     figure = Figure(size, layout="constrained")
@@ -124,7 +124,7 @@ def _scatter(axes: Axes, trace: Mapping[str, Any]) -> None:
 def _bar(
     axes: Axes, trace: Mapping[str, Any], feet: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Draw columns on top of others, which end at ``feet``; return where these end."""
+    """Draw columns that start at ``feet``; return the ends of the columns."""
     heights, colour = np.nan_to_num(_numbers(trace["y"])), trace["marker"]["color"]
     columns = axes.bar(
         trace["x"],
@@ -165,11 +165,11 @@ def _numbers(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
 
 
 def css(colour: str) -> str:
-    """Look up a colour of a chart: ``var(--name)`` in its light form."""
+    """Look up a colour of the page: ``var(--name)`` in its light form."""
     name = re.fullmatch(r"var\(--([a-z0-9]+)\)", colour)
     return colour if name is None else _LIGHT[name[1]]
 
 
 def plain(text: str) -> str:
-    """Undo Plotly's escapes; a dollar would start a formula, which a name is not."""
+    """Undo Plotly's escapes; a dollar gets one, as it would start a formula."""
     return html.unescape(text).replace("$", r"\$")

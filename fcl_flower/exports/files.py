@@ -1,4 +1,4 @@
-"""An exported network as files that need none of this project."""
+"""An exported network as files that other programs open without this project."""
 
 import json
 import logging
@@ -16,36 +16,38 @@ from fcl_flower.exports.manifest import INPUT, OUTPUT, card, write_manifest
 from fcl_flower.exports.networks import Exported
 
 MANIFEST: Final = "manifest.json"
-"""Name of the manifest inside of a file or a folder."""
+"""The name of the manifest within a file or a folder."""
 
 About = Mapping[str, Any]
 
 
-def write_pt(found: Exported, about: About, path: Path) -> None:
+def write_pt(exported: Exported, about: About, path: Path) -> None:
     """Write the weights as PyTorch does; ``torch.load`` opens it with weights only."""
-    torch.save(found.network.state_dict(), path)
+    torch.save(exported.network.state_dict(), path)
 
 
-def write_safetensors(found: Exported, about: About, path: Path) -> None:
+def write_safetensors(exported: Exported, about: About, path: Path) -> None:
     """Write the weights as safetensors, with the manifest in the header."""
     with require_extra("onnx", "format safetensors"):
         from safetensors.torch import save_file
-    tensors = {n: t.contiguous().clone() for n, t in found.network.state_dict().items()}
+    tensors = {
+        n: t.contiguous().clone() for n, t in exported.network.state_dict().items()
+    }
     save_file(tensors, path, {MANIFEST: json.dumps(about)})
 
 
-def write_pt2(found: Exported, about: About, path: Path) -> None:
+def write_pt2(exported: Exported, about: About, path: Path) -> None:
     """Write the whole graph as `torch.export` does, with the manifest in it."""
     with _quiet():
         graph = torch.export.export(
-            found.whole, (found.raw[:2],), dynamic_shapes=found.sizes
+            exported.whole, (exported.raw[:2],), dynamic_shapes=exported.sizes
         )
-        _check(found, "pt2", graph.module())
+        _check(exported, "pt2", graph.module())
         extra = {MANIFEST: json.dumps(about)}
         torch.export.save(graph, path, extra_files=extra)
 
 
-def write_onnx(found: Exported, about: About, path: Path) -> None:
+def write_onnx(exported: Exported, about: About, path: Path) -> None:
     """Write the whole graph as ONNX, with the manifest in its metadata."""
     with require_extra("onnx", "format onnx"):
         import onnx  # noqa: F401 - torch needs it
@@ -53,11 +55,11 @@ def write_onnx(found: Exported, about: About, path: Path) -> None:
         from onnxruntime import InferenceSession
     with _quiet():
         program = torch.onnx.export(
-            found.whole,
-            (found.raw[:2],),
+            exported.whole,
+            (exported.raw[:2],),
             input_names=[INPUT],
             output_names=[OUTPUT],
-            dynamic_shapes=found.sizes,
+            dynamic_shapes=exported.sizes,
             dynamo=True,
             verbose=False,
         )
@@ -70,20 +72,20 @@ def write_onnx(found: Exported, about: About, path: Path) -> None:
         (logits,) = session.run([OUTPUT], {INPUT: raw.numpy()})
         return torch.from_numpy(logits)
 
-    _check(found, "onnx", run)
+    _check(exported, "onnx", run)
 
 
-def write_hub(found: Exported, about: About, folder: Path) -> None:
+def write_hub(exported: Exported, about: About, folder: Path) -> None:
     """Write a folder for Hugging Face's hub: a card, weights, and the whole graph."""
     folder.mkdir(exist_ok=True)
-    write_safetensors(found, about, folder / "model.safetensors")
-    write_onnx(found, about, folder / "model.onnx")
+    write_safetensors(exported, about, folder / "model.safetensors")
+    write_onnx(exported, about, folder / "model.onnx")
     _add_card(about, folder)
 
 
-def write_encoder(found: Exported, about: About, folder: Path) -> None:
+def write_encoder(exported: Exported, about: About, folder: Path) -> None:
     """Write a folder that `from_pretrained` opens, with a card."""
-    write_transformers(found, folder)
+    write_transformers(exported, folder)
     _add_card(about, folder)
 
 
@@ -104,24 +106,24 @@ WRITERS: Final[Mapping[str, Callable[[Exported, About, Path], None]]] = {
 
 
 def _check(
-    found: Exported, form: str, run: Callable[[torch.Tensor], torch.Tensor]
+    exported: Exported, form: str, run: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    """Hold a graph against the learner, on a batch of another size than its example.
+    """Compare a graph with the learner, on batches of other sizes than its example.
 
     Raises:
-        ConfigError: it gives other logits.
+        ConfigError: the graph gives other logits.
     """
-    wanted = found.logits[: len(found.raw)][:, list(found.rows)]
-    for count in (len(found.raw), 1):
-        logits = run(found.raw[:count])
-        if not torch.allclose(logits, wanted[:count], 1e-4, 1e-4):
-            expected = "another, as the graph gives other logits than the learner here"
-            raise config_error("format", form, expected)
+    expected = exported.logits[: len(exported.raw)][:, list(exported.rows)]
+    for count in (len(exported.raw), 1):
+        logits = run(exported.raw[:count])
+        if not torch.allclose(logits, expected[:count], 1e-4, 1e-4):
+            other = "another, as the graph gives other logits than the learner here"
+            raise config_error("format", form, other)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what torch says about itself: nothing that a user could mend."""
+    """Silence torch's warnings about itself, about which a user can do nothing."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

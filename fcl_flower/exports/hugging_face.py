@@ -19,26 +19,26 @@ _MODALITIES = {
     "AutoModelForSequenceClassification": True,
     "AutoModelForImageClassification": False,
 }
-"""The class that opens the folder, and whether it is for encoders of texts."""
+"""Whether the class that opens the folder is for texts; otherwise it is for images."""
 
 
-def write_transformers(found: Exported, folder: Path) -> None:
-    """Write configuration, weights, the network's code, and what prepares inputs.
+def write_transformers(exported: Exported, folder: Path) -> None:
+    """Write configuration, weights, the network's code, and the preparation of inputs.
 
     ``AutoModelForSequenceClassification.from_pretrained(folder,
-    trust_remote_code=True)`` opens it, for images ``AutoModelForImageClassification``.
-    The code is needed since no classifier of the library takes the mean over tokens.
-    Changes of low rank are added to the weights.
+    trust_remote_code=True)`` opens the folder; for images it is
+    ``AutoModelForImageClassification``. The folder has code, since no classifier of the
+    library takes the mean over tokens. Changes of low rank are added to the weights.
 
     Raises:
-        ConfigError: the model is no encoder with a linear head, or does not give the
-            learner's logits in the library's form, as in bfloat16.
+        ConfigError: the model is no encoder with a linear head, or the library's form
+            gives other logits than the learner, as with bfloat16.
     """
     with require_extra("transformers", "format transformers"):
         from transformers import PreTrainedModel
 
         from fcl_flower.exports import mean_pooled
-    run, network = found.model.run, found.network
+    run, network = exported.model.run, exported.network
     mask = network if isinstance(network, Masked) else None
     network = network if mask is None else mask.network
     params = run.model_params
@@ -57,16 +57,16 @@ def write_transformers(found: Exported, folder: Path) -> None:
         )
         raise config_error("model.name", run.config.model.name, expected)
     encoder = body.encoder.config.to_dict()
-    # Where it was loaded from is nobody else's business. The stages that a backbone for
-    # other tasks may return are those from before blocks were left out.
+    # The path of the encoder is private. The stages that a backbone may return are
+    # those from before blocks were left out.
     for key in ("_name_or_path", "stage_names", "out_features", "out_indices"):
         encoder.pop(key, None)
         encoder.pop(f"_{key}", None)
     config = mean_pooled.MeanPooledConfig(
         encoder,
         body.pooling,
-        id2label=dict(enumerate(found.names)),
-        label2id={name: label for label, name in enumerate(found.names)},
+        id2label=dict(enumerate(exported.names)),
+        label2id={name: label for label, name in enumerate(exported.names)},
     )
     code = Path(mean_pooled.__file__)
     config.auto_map = {"AutoConfig": f"{code.stem}.MeanPooledConfig"} | {
@@ -77,15 +77,15 @@ def write_transformers(found: Exported, folder: Path) -> None:
     opened = mean_pooled.MeanPooledClassifier(config)
     opened.train(False)
     opened.encoder.load_state_dict(body.encoder_state())
-    rows = list(found.rows)
+    rows = list(exported.rows)
     weight, bias = head.weight[rows].clone(), head.bias[rows].clone()
-    for shut in (head.closed, None if mask is None else mask.closed):
-        if shut is not None:  # no class that is not asked about, nor one to come
-            weight[shut[rows]], bias[shut[rows]] = 0.0, CLOSED
+    for closed in (head.closed, None if mask is None else mask.closed):
+        if closed is not None:  # classes of other tasks, or of tasks to come
+            weight[closed[rows]], bias[closed[rows]] = 0.0, CLOSED
     opened.classifier.load_state_dict({"weight": weight, "bias": bias})
     with torch.no_grad():
-        logits = opened(**body.encoder_inputs(found.inputs)).logits
-    if not torch.allclose(logits, found.logits[:, rows], _TOLERANCE, _TOLERANCE):
+        logits = opened(**body.encoder_inputs(exported.inputs)).logits
+    if not torch.allclose(logits, exported.logits[:, rows], _TOLERANCE, _TOLERANCE):
         expected = "float32, as the library's own form gives other logits"
         raise config_error("model.dtype", params.dtype, expected)
     opened.save_pretrained(folder)
@@ -95,7 +95,7 @@ def write_transformers(found: Exported, folder: Path) -> None:
         tokenizer.model_max_length = params.max_tokens
         tokenizer.save_pretrained(folder)
     else:
-        shape = found.inputs.shape[1:]
+        shape = exported.inputs.shape[1:]
         about = json.dumps(_image_processor(shape, run.normalisation), indent=2)
         (folder / "preprocessor_config.json").write_text(f"{about}\n")
 
@@ -103,7 +103,7 @@ def write_transformers(found: Exported, folder: Path) -> None:
 def _image_processor(
     shape: tuple[int, ...], normalisation: Normalisation
 ) -> dict[str, object]:
-    # How images are brought to (C, H, W), as `to_tensor` does.
+    # The same preparation as that of `to_tensor`.
     channels, height, width = shape
     mean, deviation = (
         [*values] * (channels if len(values) == 1 else 1) for values in normalisation

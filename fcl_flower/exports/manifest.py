@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from jinja2 import Environment
 
 from fcl_flower import __version__
 from fcl_flower.data.texts import EMPTY, WORD
@@ -18,18 +19,28 @@ from fcl_flower.models.pretrained import EncoderParams
 FORMAT: Final = 1
 """The format of the manifest."""
 INPUT, OUTPUT = "input", "logits"
-_PACKAGES = ("numpy", "torch", "onnx", "onnxscript", "safetensors", "transformers")
+_PACKAGES = ("numpy", "onnx", "onnxscript", "safetensors", "transformers")
+_NOTHING = "nothing is done to the numbers"
 
 
-def manifest(found: Exported) -> dict[str, Any]:
-    """Collect what somebody who has the files alone must know, as JSON has it."""
-    model, about = found.model, found.model.about
-    config = model.run.config
-    task = None
-    if found.task is not None and about.tasks:
-        task = {"number": found.task, "name": about.tasks[found.task].name}
-    elif found.task is not None:
-        task = {"number": found.task, "name": f"concept {found.task}"}
+def manifest(exported: Exported) -> dict[str, Any]:
+    """Collect all facts that the files alone do not tell, as JSON has them."""
+    model, about = exported.model, exported.model.about
+    config, task = model.run.config, None
+    if (number := exported.task) is not None:
+        name = about.tasks[number].name if about.tasks else f"concept {number}"
+        task = {"number": number, "name": name}
+    accuracy = None
+    if exported.accuracy is not None:
+        on = f"{exported.tested} test samples of the task"
+        accuracy = {"value": round(exported.accuracy, 6), "on": on}
+    elif about.accuracy is not None:
+        on = "validation samples, a mean over tasks"
+        accuracy = {"value": round(about.accuracy, 6), "on": on}
+    privacy = None
+    if config.privacy.unit != "none":
+        keys = {"unit", "delta", "noise_multiplier"}
+        privacy = config.privacy.model_dump(include=keys) | {"epsilon": about.epsilon}
     return {
         "format": FORMAT,
         "run": {
@@ -44,67 +55,64 @@ def manifest(found: Exported) -> dict[str, Any]:
         },
         "task": task,
         "tasks": list(model.tasks),
-        "classes": list(found.names),
-        "rows": list(found.rows),
+        "classes": list(exported.names),
+        "rows": list(exported.rows),
         "model": config.model.name,
-        "input": _input(found),
+        "input": _input(exported),
         "output": {
             "name": OUTPUT,
             "dtype": "float32",
-            "shape": ["N", len(found.names)],
+            "shape": ["N", len(exported.names)],
             "meaning": "a logit for each of classes; softmax gives probabilities",
         },
-        "accuracy": _accuracy(found),
-        "privacy": _privacy(found),
+        "accuracy": accuracy,
+        "privacy": privacy,
         "software": _software(),
     }
 
 
-def _input(found: Exported) -> dict[str, Any]:
-    run = found.model.run
-    shape = ["N", *found.raw.shape[1:]]
+def _input(exported: Exported) -> dict[str, Any]:
+    run, raw = exported.model.run, exported.raw
     about: dict[str, Any] = {
         "name": INPUT,
         "kind": run.spec.modality,
-        "dtype": str(found.raw.dtype).removeprefix("torch."),
-        "shape": shape,
+        "dtype": str(raw.dtype).removeprefix("torch."),
+        "shape": ["N", *raw.shape[1:]],
+        "inside": _NOTHING,
     }
-    if run.spec.modality == "images":
-        grey = found.raw.shape[3] == 1
-        about["colour"] = "grey" if grey else "RGB"
-        about["resize"] = "bilinear"
-        mean, deviation = (
-            values[0] if len(values) == 1 else list(values)
-            for values in run.normalisation
-        )
-        about["mean"], about["deviation"] = mean, deviation
-        about["inside"] = (
-            f"pixels / 255, less {mean}, divided by {deviation}; channels first"
-        )
-    elif run.spec.modality == "tabular":
-        tasks = found.model.about.tasks
-        about["columns"] = list(tasks[found.task or 0].columns) if tasks else []
-        about["inside"] = "nothing is done to the numbers"
-    elif run.spec.modality == "time-series":
-        about["inside"] = "nothing is done to the numbers"
-    else:
-        about["shape"] = ["N", "tokens"]
-        about["inside"] = "nothing is done to the numbers; 0 is padding, at the end"
-        about["tokens"] = _tokens(found)
+    match run.spec.modality:
+        case "images":
+            about["colour"] = "grey" if raw.shape[3] == 1 else "RGB"
+            about["resize"] = "bilinear"
+            mean, deviation = (
+                values[0] if len(values) == 1 else list(values)
+                for values in run.normalisation
+            )
+            about["mean"], about["deviation"] = mean, deviation
+            about["inside"] = (
+                f"pixels / 255, less {mean}, divided by {deviation}; channels first"
+            )
+        case "tabular":
+            tasks = exported.model.about.tasks
+            columns = list(tasks[exported.task or 0].columns) if tasks else []
+            about["columns"] = columns
+        case "text":
+            about["shape"] = ["N", "tokens"]
+            about["inside"] = f"{_NOTHING}; 0 is padding, at the end"
+            about["tokens"] = _tokens(exported)
     return about
 
 
-def _tokens(found: Exported) -> dict[str, Any]:
-    run = found.model.run
-    if isinstance(run.model_params, EncoderParams):
+def _tokens(exported: Exported) -> dict[str, Any]:
+    params, words = exported.model.run.model_params, exported.model.words
+    if isinstance(params, EncoderParams):
         return {
             "kind": "tokenizer",
             "offset": 1,
-            "most": run.model_params.max_tokens,
+            "most": params.max_tokens,
             "meaning": "numbers of the encoder's own tokenizer, one more each; it lies "
             "in the folder of the format transformers",
         }
-    words = found.model.words
     return {
         "kind": "words",
         "pattern": WORD.pattern,
@@ -116,129 +124,104 @@ def _tokens(found: Exported) -> dict[str, Any]:
     }
 
 
-def _accuracy(found: Exported) -> dict[str, Any] | None:
-    if found.accuracy is not None:
-        on = f"{found.tested} test samples of the task"
-        return {"value": round(found.accuracy, 6), "on": on}
-    if (known := found.model.about.accuracy) is not None:
-        return {"value": round(known, 6), "on": "validation samples, a mean over tasks"}
-    return None
-
-
-def _privacy(found: Exported) -> dict[str, Any] | None:
-    section = found.model.run.config.privacy
-    if section.unit == "none":
-        return None
-    return {
-        "unit": section.unit,
-        "epsilon": found.model.about.epsilon,
-        "delta": section.delta,
-        "noise_multiplier": section.noise_multiplier,
-    }
-
-
 def _software() -> dict[str, str]:
-    known = {"fcl-flower": __version__, "python": platform.python_version()}
+    versions = {
+        "fcl-flower": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     for name in _PACKAGES:
         try:
-            known[name] = torch.__version__ if name == "torch" else version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return known
+    return versions
 
 
 def write_manifest(about: Mapping[str, Any], path: Path, files: Iterable[Path]) -> None:
-    """Write a manifest as JSON, with the SHA-256 of each file beside it."""
-    listed = {
-        str(file.relative_to(path.parent)): {
-            "sha256": _digest(file),
-            "bytes": file.stat().st_size,
-        }
-        for file in files
-    }
+    """Write a manifest as JSON, with size and SHA-256 of each file beside it."""
+    listed = {}
+    for file in files:
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        name = str(file.relative_to(path.parent))
+        listed[name] = {"sha256": digest, "bytes": file.stat().st_size}
     text = json.dumps({**about, "files": listed}, indent=1, ensure_ascii=False)
     path.write_text(f"{text}\n", encoding="utf-8")
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # ---- the card
+
+KINDS = {"images": "image", "text": "text", "tabular": "tabular"}
+"""The kind of classification by modality; any other is of time series."""
+
+CARD = """\
+{% set whose = "the server" if run.client is none else "client %s" % run.client %}
+---
+library_name: fcl-flower
+tags:
+- federated-learning
+- continual-learning
+- {{ kinds[input.kind] or "time-series" }}-classification
+---
+# {{ run.title|plain }}: {{ ("task " ~ task.name if task else "all tasks")|plain }} of \
+{{ whose }}
+
+A classifier that {{ whose }} of a federation has learned with `{{ run.strategy }}` \
+([fcl-flower](https://pypi.org/project/fcl-flower/) {{ software["fcl-flower"] }}), \
+as it was after round {{ run.round }}.
+
+| | |
+| --- | --- |
+| network | `{{ model }}` |
+| run | {{ (run.id or run.title)|plain }}, seed {{ run.seed }} |
+| version | {{ run.version }} {{ run.written }} |
+| tasks learned | {{ tasks|join(", ")|plain or "not known here" }} |
+| classes | {{ classes|join(", ")|plain }} |
+| accuracy | {{ accuracy.value|digits(".3f") ~ " on " ~ accuracy.on if accuracy else \
+"not measured" }} |
+| privacy | \
+{% if privacy %}
+epsilon {{ "counted at the server" if privacy.epsilon is none else \
+privacy.epsilon|digits(".3g") }} at delta {{ privacy.delta|digits("g") }}, for each \
+{{ privacy.unit }}{% else %}no differential privacy{% endif %} |
+
+## Input
+
+`{{ input.name }}`: {{ input.kind }}, {{ input.dtype }} of shape \
+({{ input.shape|join(", ") }}). Inside of the network: {{ input.inside }}.
+{% if input.columns %}
+The columns are, in this order: {{ columns|join(", ") }}.
+{% endif %}
+{% if input.colour %}
+An image is made {{ input.colour }} and resized bilinearly.
+{% endif %}
+{% if input.tokens %}
+Tokens are {{ input.tokens.meaning }}.
+{% endif %}
+
+## Output
+
+`{{ output.name }}`: {{ output.meaning }}.
+
+## Software
+
+{% for name, version in software.items() %}{{ name }} {{ version }}\
+{{ ", " if not loop.last }}{% endfor %}
+
+"""
 
 
 def card(about: Mapping[str, Any]) -> str:
     """Write the same facts as the README.md of a folder for Hugging Face."""
-    run, given = about["run"], about["input"]
-    whose = "the server" if run["client"] is None else f"client {run['client']}"
-    task = about["task"]
-    what = "all tasks" if task is None else f"task {task['name']}"
-    kind = {"images": "image", "text": "text", "tabular": "tabular"}
-    tag = f"{kind.get(given['kind'], 'time-series')}-classification"
-    head = ["---", "library_name: fcl-flower", "tags:", "- federated-learning"]
-    head += ["- continual-learning", f"- {tag}", "---"]
-    lines = [
-        *head,
-        f"# {_plain(run['title'])}: {_plain(what)} of {whose}",
-        "",
-        f"A classifier that {whose} of a federation has learned with "
-        f"`{run['strategy']}` ([fcl-flower](https://pypi.org/project/fcl-flower/) "
-        f"{about['software']['fcl-flower']}), as it was after round {run['round']}.",
-        "",
-        "| | |",
-        "| --- | --- |",
-        f"| network | `{about['model']}` |",
-        f"| run | {_plain(run['id'] or run['title'])}, seed {run['seed']} |",
-        f"| version | {run['version']} {run['written']} |",
-        f"| tasks learned | {_plain(', '.join(about['tasks'])) or 'not known here'} |",
-        f"| classes | {_plain(', '.join(about['classes']))} |",
-        f"| accuracy | {_measured(about['accuracy'])} |",
-        f"| privacy | {_spent(about['privacy'])} |",
-        "",
-        "## Input",
-        "",
-        f"`{given['name']}`: {given['kind']}, {given['dtype']} of shape "
-        f"({', '.join(map(str, given['shape']))}). Inside of the network: "
-        f"{given['inside']}.",
-    ]
-    if given.get("columns"):
-        columns = ", ".join(f"`{_plain(name)}`" for name in given["columns"])
-        lines.append(f"The columns are, in this order: {columns}.")
-    if "colour" in given:
-        lines.append(f"An image is made {given['colour']} and resized bilinearly.")
-    if "tokens" in given:
-        lines.append(f"Tokens are {given['tokens']['meaning']}.")
-    lines += [
-        "",
-        "## Output",
-        "",
-        f"`{about['output']['name']}`: {about['output']['meaning']}.",
-        "",
-        "## Software",
-        "",
-        ", ".join(f"{name} {value}" for name, value in about["software"].items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _measured(accuracy: Mapping[str, Any] | None) -> str:
-    if accuracy is None:
-        return "not measured"
-    return f"{accuracy['value']:.3f} on {accuracy['on']}"
-
-
-def _spent(privacy: Mapping[str, Any] | None) -> str:
-    if privacy is None:
-        return "no differential privacy"
-    spent = privacy["epsilon"]
-    epsilon = "counted at the server" if spent is None else f"{spent:.3g}"
-    return (
-        f"epsilon {epsilon} at delta {privacy['delta']:g}, for each {privacy['unit']}"
-    )
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"plain": _plain, "digits": format}
+    columns = [f"`{_plain(name)}`" for name in about["input"].get("columns", ())]
+    template = environment.from_string(CARD)
+    return template.render(**about, kinds=KINDS, columns=columns)
 
 
 def _plain(text: str) -> str:
-    """Keep a name from being markup: anybody may have given it."""
+    """Keep a name, which anybody may have given, from being markup."""
     marked = "".join(f"\\{c}" if c in r"\`*_{}[]<>#|" else c for c in text)
     return " ".join(marked.split())

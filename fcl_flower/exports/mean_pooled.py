@@ -14,7 +14,7 @@ from typing_extensions import override
 
 
 class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """Configuration of an encoder, and what the library keeps of any classifier."""
+    """Configuration of an encoder, and the library's own of any classifier."""
 
     model_type = "mean-pooled"
 
@@ -26,8 +26,8 @@ class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     ) -> None:
         """Take the encoder's configuration as a dictionary; None for a default one.
 
-        ``pooling`` is ``mean`` over tokens, ``class`` for the first token, or ``both``:
-        the first one and the mean of the others.
+        ``pooling`` is ``mean`` over tokens, ``class`` for the first token, or ``both``
+        for the first token and the mean of the others.
         """
         super().__init__(**others)
         self.pooling = pooling
@@ -36,9 +36,9 @@ class MeanPooledConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """An encoder of texts or images without a pooler, a mean over tokens, a head.
+    """An encoder of texts or images without a pooler, a mean over tokens, and a head.
 
-    Of some the first token takes the place of the mean, or stands beside it.
+    With another pooling the first token replaces the mean, or stands beside it.
     """
 
     config_class = MeanPooledConfig
@@ -70,7 +70,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         Args:
             input_ids: texts as the tokenizer numbers them, shape (batch, tokens).
             attention_mask: 1 for a token, 0 for padding; None for no padding.
-            token_type_ids: of some tokenizers; the encoder was trained without.
+            token_type_ids: ignored, as the encoder was trained without.
             pixel_values: images instead of texts, shape (batch, C, H, W).
             labels: the classes, shape (batch,), for the cross entropy.
         """
@@ -82,8 +82,8 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         else:
             if attention_mask is None:
                 attention_mask = torch.ones_like(input_ids)
-            found = self.encoder(input_ids, attention_mask=attention_mask)
-            hidden = found.last_hidden_state
+            encoded = self.encoder(input_ids, attention_mask=attention_mask)
+            hidden = encoded.last_hidden_state
             weights = attention_mask.to(hidden.dtype)
         pooling = self.config.pooling
         parts = [] if pooling == "mean" else [hidden[:, 0]]

@@ -21,17 +21,17 @@ from fcl_flower.rounds.place import place_of
 
 _TOLERANCE: Final = 1e-4
 _TRIED = 8
-"""Random samples with which a module is held against the learner."""
+"""The number of random samples on which a module is compared with the learner."""
 _WORDS = 12
-"""Tokens of the longest of them."""
+"""The number of tokens of the longest random text."""
 
 
 class RawNetwork(nn.Module):
-    """A network with what comes before it and behind it.
+    """A network that takes raw samples and returns the logits of the named classes.
 
-    Takes images as uint8, shape (N, H, W, C) with C of 1 or 3; series and rows of a
-    table as float32; texts as token numbers, int64, shape (N, tokens), padded with 0.
-    Returns a logit for each named class, shape (N, classes).
+    Images are uint8, shape (N, H, W, C) with C of 1 or 3. Series and rows of a table
+    are float32. Texts are token numbers, int64, shape (N, tokens), padded with 0. The
+    logits have shape (N, classes).
     """
 
     def __init__(
@@ -41,13 +41,9 @@ class RawNetwork(nn.Module):
         rows: Sequence[int],
         normalisation: Normalisation,
     ) -> None:
-        """Take a module from prepared inputs to logits.
+        """Keep a module from prepared inputs to logits, without a copy.
 
-        Args:
-            network: it and its tensors are not copied.
-            input_shape: of what it takes.
-            rows: which of its logits are the named classes, in their order.
-            normalisation: of the pixels of images.
+        ``rows`` are the positions of the named classes among the logits.
         """
         super().__init__()
         self.network = network
@@ -66,10 +62,10 @@ class RawNetwork(nn.Module):
 
 
 class Masked(nn.Module):
-    """A network whose logits of all but some classes are `CLOSED`."""
+    """A network of which some logits are `CLOSED`."""
 
     def __init__(self, network: nn.Module, closed: Tensor) -> None:
-        """Take which of the logits are closed, bool, shape (classes,)."""
+        """Close the logits at which ``closed``, bool of shape (classes,), is true."""
         super().__init__()
         self.network = network
         self.register_buffer("closed", closed)
@@ -83,19 +79,19 @@ class Masked(nn.Module):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """A model's answer to one task, apart from the method that has learned it.
+    """A network that predicts one task without the method that has learned it.
 
     Attributes:
-        model: that it is of.
-        task: from 0; None where a single head answers for all.
-        network: from prepared inputs to all logits of a head.
-        names: of the classes that have a logit.
-        rows: which of the network's logits these are, in the same order.
-        inputs: prepared samples on which the network was held against the learner.
-        logits: the learner's, of these.
-        raw: the same samples as `whole` takes them, or fewer.
+        model: the model to which it belongs.
+        task: task from 0; None where a single head answers for all tasks.
+        network: module from prepared inputs to all logits of a head.
+        names: names of the classes that have a logit.
+        rows: positions of these classes among the logits, in the same order.
+        inputs: prepared samples on which the network was compared with the learner.
+        logits: the learner's logits of these samples.
+        raw: the first of these samples as `whole` takes them.
         accuracy: fraction of right answers on the task's test samples, where known.
-        tested: how many there are.
+        tested: number of these test samples.
     """
 
     model: Model
@@ -111,7 +107,7 @@ class Exported:
 
     @property
     def whole(self) -> RawNetwork:
-        """The network with preprocessing before it and names behind it."""
+        """The network from raw samples to the logits of the named classes."""
         run = self.model.run
         return RawNetwork(
             self.network, run.spec.input_shape, self.rows, run.normalisation
@@ -119,7 +115,7 @@ class Exported:
 
     @property
     def sizes(self) -> tuple[dict[int, Any]]:
-        """The open sizes of the input: of the batch, and of a text's tokens."""
+        """The sizes of the input that are free: of the batch, and of a text."""
         free = {0: torch.export.Dim("batch")}
         if self.model.run.spec.modality == "text":
             params = self.model.run.model_params
@@ -129,22 +125,24 @@ class Exported:
 
 
 def exported(model: Model, task: int | str | None) -> Exported:
-    """Make a module of what a model predicts a task with.
+    """Make a module that predicts a task as a model does.
 
-    ``task`` is a number from 0 or a name; None where a single head answers for all.
-    Where concepts are hidden it is the number of one, whose model is chosen by the
-    samples that the client holds out of it.
+    Args:
+        model: the model.
+        task: number from 0 or name; None where a single head answers for all tasks.
+            With hidden concepts it is the number of a concept, whose validation
+            samples choose the model.
 
     Raises:
-        ConfigError: there is no such task; or nothing but the learner itself computes
-            its logits.
+        ConfigError: there is no such task, or only the learner itself can compute its
+            logits.
     """
     run, about = model.run, model.about
     number, recent = _asked(model, task)
     raw = _random(model)
     inputs, test = _prepared(model, raw), _test(model, number)
     if test is not None and len(test.y):
-        inputs = _padded(inputs, test.x)
+        inputs = _joined(inputs, test.x)
     logits, weights = _prediction(model, inputs, number, recent)
     learner, received = model.learner, model.received
     if recent is not None:
@@ -156,7 +154,7 @@ def exported(model: Model, task: int | str | None) -> Exported:
         closed = torch.ones(logits.shape[1], dtype=torch.bool)
         closed[list(about.tasks[number].labels)] = False
         network = Masked(network, closed)
-    if network is None or not _same(network, inputs, logits):
+    if network is None or not _agrees(network, inputs, logits):
         expected = "one whose learner makes a module of its own (`predictor`), as it "
         expected += "does not predict with its network as a whole"
         raise config_error("strategy", run.config.title, expected)
@@ -181,7 +179,7 @@ def exported(model: Model, task: int | str | None) -> Exported:
 
 
 def _asked(model: Model, task: int | str | None) -> tuple[int, Examples | None]:
-    """Find the number of a task; of a hidden concept with samples that show it."""
+    """Find the number of a task, and of a hidden concept also samples of it."""
     run = model.run
     if not run.spec.hidden_tasks:
         return model.number(task), None
@@ -193,7 +191,7 @@ def _asked(model: Model, task: int | str | None) -> tuple[int, Examples | None]:
 
 
 def _test(model: Model, number: int) -> Examples | None:
-    """Find the task's test samples, where they are known here."""
+    """Find the task's test samples; None where only the client has them."""
     run, client = model.run, model.about.client
     if run.spec.local_data or client is None:
         return None
@@ -202,6 +200,7 @@ def _test(model: Model, number: int) -> Examples | None:
 
 
 def _random(model: Model) -> Tensor:
+    """Draw raw samples for the comparison with the learner."""
     run = model.run
     shape = run.spec.input_shape
     rng = np.random.default_rng(derive(run.config.run.seed, "export"))
@@ -212,20 +211,15 @@ def _random(model: Model) -> Tensor:
     if run.spec.modality != "text":
         drawn = rng.standard_normal((_TRIED, *shape))
         return torch.from_numpy(drawn.astype(np.float32))
-    longest = _WORDS
+    body: Any = model.learner.model.body
     if isinstance(run.model_params, EncoderParams):
-        longest = min(longest, run.model_params.max_tokens)
-    tokens = rng.integers(1, vocabulary_size(model) + 1, (_TRIED, longest))
+        longest = min(_WORDS, run.model_params.max_tokens)
+        vocabulary = int(body.encoder.config.vocab_size)
+    else:
+        longest, vocabulary = _WORDS, len(body.table) - 1
+    tokens = rng.integers(1, vocabulary + 1, (_TRIED, longest))
     lengths = rng.integers(1, longest + 1, (_TRIED, 1))
     return torch.from_numpy(np.where(np.arange(longest) < lengths, tokens, 0))
-
-
-def vocabulary_size(model: Model) -> int:
-    """Count the token numbers above 0 that the network of a model of texts knows."""
-    body: Any = model.learner.model.body
-    if isinstance(model.run.model_params, EncoderParams):
-        return int(body.encoder.config.vocab_size)
-    return len(body.table) - 1
 
 
 def _prepared(model: Model, raw: Tensor) -> Tensor:
@@ -237,13 +231,15 @@ def _prepared(model: Model, raw: Tensor) -> Tensor:
     )
 
 
-def _padded(one: Tensor, other: Tensor) -> Tensor:
-    if one.ndim == 2 and not one.is_floating_point():
-        width = max(one.shape[1], other.shape[1])
-        one, other = (
-            nn.functional.pad(part, (0, width - part.shape[1])) for part in (one, other)
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    """Concatenate inputs; texts of different lengths are padded."""
+    if first.ndim == 2 and not first.is_floating_point():
+        width = max(first.shape[1], second.shape[1])
+        first, second = (
+            nn.functional.pad(part, (0, width - part.shape[1]))
+            for part in (first, second)
         )
-    return torch.cat([one, other])
+    return torch.cat([first, second])
 
 
 def _prediction(
@@ -251,8 +247,8 @@ def _prediction(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Predict, and note the weights with which the learner called its network.
 
-    They are taken in the moment of the call: some learners compose weights that are
-    nowhere else. Empty where the network was not called as a whole.
+    They are copied during the call, since some learners compose weights for the call
+    alone. There are none if the network was not called as a whole.
     """
     weights: dict[str, Tensor] = {}
 
@@ -283,9 +279,9 @@ def _network(
 
 
 @torch.no_grad()
-def _same(network: nn.Module, inputs: Tensor, expected: Tensor) -> bool:
-    # A learner may have brought its samples through the frozen part of an encoder apart
-    # from the rest, and some processors then round the last bit otherwise.
+def _agrees(network: nn.Module, inputs: Tensor, expected: Tensor) -> bool:
+    # A learner may compute the frozen part of an encoder by itself, and some processors
+    # then round the last bit otherwise.
     logits = network.eval()(inputs)
     return logits.shape == expected.shape and torch.allclose(
         logits, expected, _TOLERANCE, _TOLERANCE

@@ -1,21 +1,22 @@
-"""Finished runs as sheets for other programs: runs, rounds, and methods compared.
+"""Finished runs as sheets for other programs: accuracies, rounds, runs and methods.
 
 A method's row has mean and deviation over seeds, and a paired test of its accuracy
-against a reference: does it differ by more than chance does?
+against a reference.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fcl_flower.core.errors import config_error, require_extra, unknown_name
+from fcl_flower.core.errors import require_extra, unknown_name
 from fcl_flower.results import tables
+from fcl_flower.results.events import Round
 from fcl_flower.results.measures import Paired, mean_measured, paired
-from fcl_flower.results.record import runs_in
-from fcl_flower.results.result import Result
+from fcl_flower.results.record import Record, runs_in
+from fcl_flower.results.report.comparison import require_comparable
 from fcl_flower.results.tables import COSTS
 
 Row: TypeAlias = Mapping[str, Any]
@@ -53,13 +54,14 @@ METHOD_COLUMNS = (
 )
 
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
-"""The unit that is measured once with each method: a seed, or a seed's client."""
+"""The unit that each method measures once: a seed, or a client of a seed."""
 
 
 class Sheet(NamedTuple):
     """A table, with the name of its file.
 
-    What a row lacks, or has as None, is unknown; what is of no column is left out.
+    A value that a row lacks, or that is None, is unknown. A value without a column is
+    left out.
     """
 
     name: str
@@ -67,38 +69,33 @@ class Sheet(NamedTuple):
     rows: Sequence[Row]
 
 
-def finished_runs(folders: Sequence[Path]) -> list[Result]:
-    """Load the runs in folders, each of a run or of a study, in their order.
+def finished_runs(folders: Sequence[Path]) -> list[Record]:
+    """Read the runs in folders, each of a run or of a study, grouped by label.
 
-    One that has not finished is refused: numbers of its middle would pass for those of
-    its end.
+    Raises:
+        ConfigError: see `require_comparable`, since a method is a mean over its runs.
     """
-    found: list[Result] = []
-    for folder in folders:
-        inside = runs_in(folder)
-        if not inside:
-            expected = "one of a finished run, or of a study with such"
-            raise config_error("folder", str(folder), expected)
-        for run in inside:
-            if not (run / "summary.json").is_file():
-                expected = "a finished run; fcl report shows one so far"
-                raise config_error("folder", str(run), expected)
-            found.append(Result.load(run))
-    return found
+    paths = [run for folder in folders for run in runs_in(folder) or [folder]]
+    return [run for group in require_comparable(paths) for run in group.runs]
 
 
-def run_sheets(results: Sequence[Result]) -> list[Sheet]:
-    """List what was measured: each accuracy, each round, each run.
+def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
+    """Make the sheets of accuracies, rounds and runs.
 
-    Each class, too, where clients have counted by class.
+    There is a sheet of classes, too, if clients have counted by class.
     """
     rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
-    for result in results:
-        whose = {key: result.summary[key] for key in ("label", "seed")}
-        rows["accuracy"] += (whose | dict(row) for row in result.table())
-        rows["rounds"] += (whose | row for row in _rounds(result))
-        rows["runs"].append(result.summary)
-        rows["classes"] += (whose | row for row in result.summary.get("per_class", ()))
+    for run in runs:
+        summary = run.summary.content()
+        name = {key: summary[key] for key in ("label", "seed")}
+        rows["accuracy"] += (
+            name | {"client": c, "after_task": t, "task": i, "accuracy": float(value)}
+            for (c, t, i), value in np.ndenumerate(run.accuracy)
+            if not np.isnan(value)
+        )
+        rows["rounds"] += (name | _round(line) for line in run.rounds)
+        rows["runs"].append(summary)
+        rows["classes"] += (name | row for row in summary.get("per_class", ()))
     return [
         Sheet(name, columns, rows[name])
         for name, columns in COLUMNS.items()
@@ -106,17 +103,17 @@ def run_sheets(results: Sequence[Result]) -> list[Sheet]:
     ]
 
 
-def _rounds(result: Result) -> Iterator[dict[str, Any]]:
-    for line in result.rounds:
-        people = {key: len(line[key]) for key in ("clients", "failed")}
-        sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
-        yield line | people | sizes
+def _round(line: Round) -> dict[str, Any]:
+    content = line.model_dump()
+    counts = {key: len(content[key]) for key in ("clients", "failed")}
+    sizes = {key: sum(content[key].values()) for key in ("bytes_up", "bytes_down")}
+    return content | counts | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:
-    """Write a sheet with its columns in the first line; what is unknown is empty.
+    """Write a sheet with its columns in the first line; an unknown value is empty.
 
-    Numbers stand as Python prints them, so that they are read as they were.
+    Numbers stand as Python prints them, so they are read back unchanged.
     """
     path = folder / f"{sheet.name}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -127,7 +124,7 @@ def write_csv(sheet: Sheet, folder: Path) -> Path:
 
 
 def write_parquet(sheet: Sheet, folder: Path) -> Path:
-    """Write a sheet as Parquet; what is unknown is null."""
+    """Write a sheet as Parquet; an unknown value is null."""
     with require_extra("frames", "format parquet"):
         import pyarrow as pa
         from pyarrow import parquet
@@ -141,36 +138,38 @@ def write_parquet(sheet: Sheet, folder: Path) -> Path:
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p-values for how many there are, in the same order.
+    """Adjust p-values for their number, in the same order.
 
     Holm (Scandinavian Journal of Statistics 1979): of m values the k-th smallest, from
-    0, is multiplied by m - k, and none is smaller than the one before; at most 1. To
-    call those below 0.05 different errs in one of twenty tables, not of twenty rows.
-    None, of a test that says nothing, does not count.
+    0, is multiplied by m - k. The result is at most 1, and at least the one before.
+    Differences with a value below 0.05 are then wrong in one of twenty tables, not in
+    one of twenty rows. A test without a value (None) does not count.
     """
-    known = sorted((p, place) for place, p in enumerate(values) if p is not None)
-    found: list[float | None] = [None] * len(values)
+    ordered = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    results: list[float | None] = [None] * len(values)
     least = 0.0
-    for rank, (p, place) in enumerate(known):
-        least = max(least, min(1.0, (len(known) - rank) * p))
-        found[place] = least
-    return found
+    for rank, (p, place) in enumerate(ordered):
+        least = max(least, min(1.0, (len(ordered) - rank) * p))
+        results[place] = least
+    return results
 
 
 # ---- methods compared
 
 
-def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sheet:
+def methods_sheet(runs: Sequence[Record], reference: str | None = None) -> Sheet:
     """Compare methods, a row for each in the order in which they first occur.
 
     The test is over the seeds, whose runs are independent. ``client_margin`` is that of
-    a mean over all clients of all seeds, which is narrower than the truth as far as
-    clients of a run gain or lose together.
+    the mean over all clients of all seeds. It is too narrow if the clients of a run
+    gain or lose together.
 
-    ``reference`` is the label of the method against whose accuracy the others are
-    tested; None for the one with the highest mean. There is at least one result.
+    Args:
+        runs: finished runs, at least one.
+        reference: label of the method against whose accuracy the others are tested;
+            None for the method with the highest mean.
     """
-    rows = tables.rows([result.summary for result in results])
+    rows = tables.rows([run.summary.content() for run in runs])
     labels = [row["label"] for row in rows]
     if reference is not None and reference not in labels:
         raise unknown_name("reference", reference, labels)
@@ -178,11 +177,11 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     against = reference or best["label"]
     by_seed: dict[str, dict[int, float]] = {label: {} for label in labels}
     by_client: dict[str, dict[tuple[int, int], float]] = {label: {} for label in labels}
-    for one in results:
-        label, seed = one.summary["label"], one.summary["seed"]
-        if one.summary["average_accuracy"] is not None:
-            by_seed[label][seed] = one.summary["average_accuracy"]
-        for client, value in enumerate(mean_measured(one.accuracy[:, -1], axis=1)):
+    for run in runs:
+        label, seed, final = run.about.label, run.about.seed, run.accuracy[:, -1]
+        if run.summary.average_accuracy is not None:
+            by_seed[label][seed] = run.summary.average_accuracy
+        for client, value in enumerate(mean_measured(final, axis=1)):
             if not np.isnan(value):
                 by_client[label][seed, client] = float(value)
     tests, clients = _tests(by_seed, against), _tests(by_client, against)
@@ -190,7 +189,7 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
     lines = []
     for row, test, p, of_clients in zip(rows, tests, corrected, clients, strict=True):
         line = {
-            f"{key}_{what}": (row.get(key) or {}).get(what)
+            f"{key}_{what}": (row[key] or {}).get(what)
             for key in SPREAD
             for what in ("mean", "deviation")
         }
@@ -218,13 +217,13 @@ def methods_sheet(results: Sequence[Result], reference: str | None = None) -> Sh
 def _tests(
     values: Mapping[str, Mapping[Unit, float]], against: str
 ) -> list[Paired | None]:
-    """Test each method over the units that both have; None where there are none."""
-    other, found = values[against], list[Paired | None]()
+    """Test each method over the units that both have measured; None without any."""
+    other, tests = values[against], list[Paired | None]()
     for label, own in values.items():
         units = sorted(own.keys() & other.keys()) if label != against else ()
         differences = [own[unit] - other[unit] for unit in units]
-        found.append(paired(differences) if differences else None)
-    return found
+        tests.append(paired(differences) if differences else None)
+    return tests
 
 
 # ---- the sheet of methods as a table for a paper
@@ -237,7 +236,7 @@ LATEX_MEASURES = {
     "forward_transfer": "forward transfer",
     "transfer_gain": "transfer gain",
 }
-"""Columns with mean and deviation, and their heads; those that nobody knows are out."""
+"""The heads of columns with mean and deviation, each there if a value is known."""
 
 _NOTE = (
     r"% For booktabs. Mean $\pm$ standard deviation over seeds; bold: highest accuracy."
@@ -259,7 +258,7 @@ _ESCAPED = str.maketrans(
 
 
 def write_latex(methods: Sheet, folder: Path) -> Path:
-    """Write the sheet of `methods_sheet` as a file that a paper may input."""
+    """Write the sheet of `methods_sheet` as a file that a paper includes."""
     path = folder / f"{methods.name}.tex"
     path.write_text(latex(methods), encoding="utf-8")
     return path

@@ -1,1 +1,4 @@
-"""The use of a model after training: raw inputs in, names of classes out."""
+"""Prediction with the models of a finished or a running federation.
+
+It imports rounds, setup and the rooms below them.
+"""

@@ -1,4 +1,4 @@
-"""A trained model: the questions that it takes, and its answers."""
+"""A trained model, which predicts the classes of raw samples."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.local.formats import RawSamples
-from fcl_flower.data.texts import Tokenizer
+from fcl_flower.data.texts import Tokenizer, words
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
 from fcl_flower.models.heads import mask_logits
-from fcl_flower.prediction.inputs import InputReader, unknown_words
+from fcl_flower.prediction.inputs import InputReader
 from fcl_flower.prediction.places import client_models, is_run, run_models
 from fcl_flower.prediction.simulated import end_of_run, finished_run
 from fcl_flower.rounds import versions
@@ -26,7 +26,7 @@ from fcl_flower.setup.build import Built
 from fcl_flower.training.loop import most_confident
 
 AUTO: Final = "auto"
-"""The value of a task that lets the most confident head answer each sample."""
+"""The task for which the most confident head answers each sample."""
 BATCH = 512
 """The number of samples in one pass, as in an evaluation."""
 
@@ -37,9 +37,8 @@ class Prediction(NamedTuple):
     Attributes:
         name: name of the likeliest class.
         probability: its softmax probability, from 0 to 1.
-        task: the task whose head has answered, from 0; None where all tasks have one
-            head.
-        probabilities: the probability of each class by name, the likeliest first.
+        task: task whose head has answered, from 0; None where all tasks have one head.
+        probabilities: probability of each class by name, the likeliest first.
     """
 
     name: str
@@ -49,15 +48,15 @@ class Prediction(NamedTuple):
 
 
 class Model:
-    """The model by which a client, or a server, predicts.
+    """The model with which a client, or a server, predicts.
 
     `load` makes it. Tasks are counted from 0, or called by their names.
 
     Attributes:
-        run: the objects of its run.
-        state: the client's private state.
-        received: the groups that the server has sent for prediction.
-        about: the version's description, with the tasks and classes that it knows.
+        run: objects of its run.
+        state: private state of the client.
+        received: groups that the server has sent for prediction.
+        about: description of the version, with its tasks and classes.
         versions: names of all versions in its folder.
     """
 
@@ -67,23 +66,19 @@ class Model:
         about: About,
         state: Payload,
         received: Payload,
-        names: Sequence[str],
-        words: WordVectors | None = None,
+        versions: Sequence[str],
+        vectors: WordVectors | None = None,
     ) -> None:
         """Keep the parts that `load` has read.
 
-        ``names`` are those of all versions, and ``words`` the vectors of a client's own
-        words.
+        ``vectors`` are those of a client's own words.
         """
         self.run, self.about = run, about
         self.state, self.received = state, received
-        self.versions = tuple(names)
-        self._words = words or run.word_vectors
+        self.versions = tuple(versions)
+        self._words = vectors or run.word_vectors
         self._learner: ClientLearner[Any] | None = None
-        spec = run.spec
-        self.reader = InputReader(
-            spec.modality, spec.input_shape, spec.local_data, run.normalisation
-        )
+        self.reader = InputReader(run)
 
     @property
     def learner(self) -> ClientLearner[Any]:
@@ -95,7 +90,7 @@ class Model:
 
     @property
     def words(self) -> WordVectors | None:
-        """The words that the model knows, each with its vector; None without texts."""
+        """The words of the model, each with its vector; None without texts."""
         return self._words
 
     @property
@@ -123,29 +118,28 @@ class Model:
                 shape (N, channels, steps); rows of a table, shape (N, columns), in the
                 order of the task's columns; or texts. A path names a file with such
                 samples, or a folder of images.
-            task: number from 0, name, or ``auto``. None where all tasks have one head,
+            task: number from 0, name, or ``auto``; None where all tasks have one head,
                 or the model has one task.
-            recent: a few samples of the present, and the names of their classes. It is
-                needed where concepts are hidden.
+            recent: a few samples of the present, and the names of their classes; with
+                hidden concepts only.
 
         Raises:
-            ConfigError: the samples do not fit; or the task or recent samples are
-                needed and missing.
+            ConfigError: the samples do not fit, or a task or recent samples are needed
+                and missing.
         """
         if isinstance(x, Path):
             samples = self.read(x, task).x
         else:
             samples = self.reader.samples(x)
-        shown = None
+        examples = None
         if recent is not None:
-            shown = self.examples(self.reader.samples(recent[0]), recent[1])
-        return self.answer(samples, task, shown)
+            examples = self.examples(self.reader.samples(recent[0]), recent[1])
+        return self.answer(samples, task, examples)
 
     def read(self, path: Path, task: int | str | None, form: str = "") -> RawSamples:
         """Read a user's file of samples; see `InputReader.read`.
 
-        A table must have the columns of the task. Without a task it must have those of
-        all tasks.
+        A table must have the columns of the task, or of all tasks if none is named.
         """
         tasks = self.about.tasks
         if task not in (None, AUTO):
@@ -160,7 +154,7 @@ class Model:
         """Turn raw samples and the names of their classes into a learner's examples.
 
         Raises:
-            ConfigError: the model has no class of this name, or some samples have no
+            ConfigError: the model has no class of such a name, or some samples have no
                 name.
         """
         names = self._names(0)
@@ -187,8 +181,10 @@ class Model:
             return self._by_confidence(inputs)
         number = self.number(task)
         by_sample = self.probabilities(inputs, number, recent).tolist()
-        names = self._names(number)
-        return [_prediction(row, names, self._answering(number)) for row in by_sample]
+        names, answering = self._names(number), None
+        if self._by_task and self.tasks:
+            answering = number
+        return [_prediction(row, names, answering) for row in by_sample]
 
     def _by_confidence(self, inputs: Tensor) -> list[Prediction]:
         tasks = range(len(self.about.tasks))
@@ -199,12 +195,14 @@ class Model:
         ]
 
     def _inputs(self, samples: Any) -> Tensor:  # noqa: ANN401
-        words = self._words
-        if words is not None and (new := [*unknown_words(samples, words)]):
-            file = self.run.config.data.word_vectors
-            path = find_vectors(file, self.run.data_root) if file else None
-            self._words = with_words(words, new, path, self.run.config.run.seed)
-            self._learner = None  # its network has the old table
+        vectors = self._words
+        if vectors is not None:
+            texts = {word for text in samples for word in words(text)}
+            if new := sorted(texts - vectors.numbers.keys()):
+                file = self.run.config.data.word_vectors
+                path = find_vectors(file, self.run.data_root) if file else None
+                self._words = with_words(vectors, new, path, self.run.config.run.seed)
+                self._learner = None  # its network has the old table
         tokenizer: Tokenizer | None = self.run.tokenizer or self._words
         return self.reader.to_inputs(samples, tokenizer)
 
@@ -214,18 +212,16 @@ class Model:
         """Find the number of a task, from 0; see `predict`.
 
         Raises:
-            ConfigError: there is no such task; or none was named, and the model needs
-                one.
+            ConfigError: there is no such task, or the model needs a task and none was
+                named.
         """
         names = self.tasks
         last = len(names) - 1
         if task is None or task == AUTO:
             if self._by_task and last > 0:
                 choices = ", ".join(f"{n} ({name})" for n, name in enumerate(names))
-                expected = (
-                    f"{AUTO} or one of {choices}, as {self.run.config.title} has "
-                )
-                expected += "a model for each task"
+                reason = f"{self.run.config.title} has a model for each task"
+                expected = f"{AUTO} or one of {choices}, as {reason}"
                 raise config_error("task", task, expected)
             return max(last, 0)
         if isinstance(task, str):
@@ -246,11 +242,11 @@ class Model:
 
         Args:
             inputs: shape (N, *input_shape), or token ids.
-            task: from 0.
-            recent: samples of the present, where concepts are hidden.
+            task: number from 0.
+            recent: samples of the present; with hidden concepts only.
 
         Raises:
-            ConfigError: concepts are hidden, and no samples of the present were passed.
+            ConfigError: concepts are hidden, and there are no samples of the present.
         """
         learner, model = self.learner, self.run.config.model
         received, device = self.received, self.learner.context.device
@@ -267,8 +263,8 @@ class Model:
                 expected = "a few labelled samples of the present, by which "
                 expected += f"{self.run.config.title} chooses a model"
                 raise config_error("recent", None, expected)
-            shown = Examples(recent.x.to(device), recent.y.to(device))
-            received = learner.select_model(self.state, received, shown)
+            recent = Examples(recent.x.to(device), recent.y.to(device))
+            received = learner.select_model(self.state, received, recent)
             task = self.run.spec.tasks - 1
         with torch.no_grad():
             parts = [
@@ -282,12 +278,11 @@ class Model:
         self, inputs: Tensor, task: int, recent: Examples | None = None
     ) -> Tensor:
         """Compute the probabilities of the named classes, shape (N, names)."""
-        logits = self.logits(inputs, task, recent)
         # Some heads have more places than there are named classes.
         places = list(range(len(self.about.head)))
         if not self._single:
             places = list(self.about.tasks[task].labels)
-        logits = logits[:, places]
+        logits = self.logits(inputs, task, recent)[:, places]
         probabilities: Tensor = logits.double().softmax(1)
         return probabilities
 
@@ -298,9 +293,6 @@ class Model:
     @property
     def _by_task(self) -> bool:
         return not self._single or self.learner.needs_task
-
-    def _answering(self, task: int) -> int | None:
-        return task if self._by_task and self.tasks else None
 
     def _names(self, task: int) -> Sequence[str]:
         return self.about.head if self._single else self.about.tasks[task].names
@@ -324,14 +316,14 @@ def load(
     """Open a trained model.
 
     Args:
-        path: folder of a finished simulation, or of a federation's server; or the
-            folder of a client's state, as in ``fcl client --state``.
-        client: the client's number, from 0; not needed where one client alone has its
-            state.
-        run: the name of one of the runs that a client remembers; None for the one
-            written last.
-        version: the version's name, ``newest`` or ``best``; None for the one in use,
-            which is the newest where none was chosen.
+        path: folder of a finished simulation, of a federation's server, or of a
+            client's state (``fcl client --state``).
+        client: number of the client, from 0; not needed if one client alone has its
+            state there.
+        run: name of one of the runs that a client remembers; None for the run written
+            last.
+        version: name of the version, ``newest`` or ``best``; None for the version in
+            use, which is the newest unless one was chosen.
 
     Raises:
         ConfigError: there is no such model, or it is damaged; a simulation has kept no
@@ -372,13 +364,13 @@ def _of_version(models: Path, client: int | None, name: str | None) -> Model:
     about = version.about
     run = Built(about.spec.with_settings(device="cpu"))
     names = [other.about.name for other in versions.versions(models)]
-    state, received, words = _below("state/", groups), _below("received/", groups), None
+    state, received, own = _below("state/", groups), _below("received/", groups), None
     if saved := groups.get("words"):
         text = np.asarray(saved["words"]).tobytes().decode().split("\n")
         numbers = {word: number for number, word in enumerate(text, 1)}
         table, bound = np.asarray(saved["table"]), float(np.asarray(saved["bound"]))
-        words = WordVectors(MappingProxyType(numbers), table, "of the version", bound)
-    model = Model(run, about, state, received, names, words)
+        own = WordVectors(MappingProxyType(numbers), table, "of the version", bound)
+    model = Model(run, about, state, received, names, own)
     if about.client is None:
         _become_the_servers(model, client or 0)
     return model
@@ -391,7 +383,7 @@ def _below(prefix: str, groups: Payload) -> dict[str, Arrays]:
 
 
 def _become_the_servers(model: Model, client: int) -> None:
-    """Let a server's state predict, as a client without a state of its own would."""
+    """Let a server's state predict as a client without a private state would."""
     run, about = model.run, model.about
     strategy = run.strategy()
     if strategy.predicts_locally or run.config.model.head != "single":

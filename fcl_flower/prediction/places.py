@@ -1,4 +1,4 @@
-"""The places of a model's versions: at a client, or in the folder of a run."""
+"""The folders of a model's versions: in a client's state, or in a run's folder."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from fcl_flower.results.run_folder import CLIENTS
 from fcl_flower.rounds.versions import MODELS
 
 MEMORY = "memory"
-"""The folder, in a client's state, of the runs that the client remembers."""
+"""The folder within a client's state for the runs that the client remembers."""
 
 
 def is_run(folder: Path) -> bool:
@@ -32,15 +32,18 @@ def client_models(state: Path, run: str | None, client: int | None) -> Path:
 
     Args:
         state: the folder of ``fcl client --state``.
-        run: name of a run; None for the one that was written last.
-        client: number of a client, needed where several keep their states there.
+        run: name of a run; None for the run that was written last.
+        client: number of a client, needed if several keep their states there.
 
     Raises:
-        ConfigError: there are no versions; or several clients have some.
+        ConfigError: there are no versions, or several clients have some.
     """
     folders = [*(state / MEMORY).glob(f"*/client-*/{MODELS}")]
     if not folders:
-        raise _none(state)
+        expected = (
+            "the folder of a run, or the --state folder of fcl client, after its "
+        )
+        raise config_error("folder", str(state), f"{expected}first round")
     runs = sorted({path.parents[1].name for path in folders})
     if run is not None and run not in runs:
         raise unknown_name("run", run, runs)
@@ -59,8 +62,8 @@ def models_in(folder: Path, run: str | None, client: int | None) -> Path:
     """Find the versions in a folder of either kind.
 
     Raises:
-        ConfigError: there are none, as in a simulation's folder, which has only its
-            end.
+        ConfigError: there are none, as in a simulation's folder, which has its end
+            only.
     """
     if not is_run(folder):
         return client_models(folder, run, client)
@@ -68,8 +71,3 @@ def models_in(folder: Path, run: str | None, client: int | None) -> Path:
         return models
     expected = "that of a client's state or of a server: a simulation has one version, "
     raise config_error("folder", str(folder), expected + "its end")
-
-
-def _none(state: Path) -> Exception:
-    expected = "the folder of a run, or the --state folder of fcl client, after its "
-    return config_error("folder", str(state), expected + "first round")

@@ -1,4 +1,4 @@
-"""The parts by which a client of a finished simulation predicts, from its folder."""
+"""The parts with which a client of a finished simulation predicts."""
 
 import json
 from pathlib import Path
@@ -41,11 +41,10 @@ def finished_run(folder: Path) -> Built:
 
 
 def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, Payload]:
-    """Find what a client has at the end: its version, its state and what it receives.
+    """Find a client's version, its state and its received groups at the end of a run.
 
     Raises:
-        ConfigError: there is no such client; or its data are its own, so that only the
-            client knows its classes.
+        ConfigError: there is no such client, or only the client knows its classes.
     """
     count = run.config.scenario.clients
     if not 0 <= client < count:
@@ -72,16 +71,16 @@ def end_of_run(run: Built, folder: Path, client: int) -> tuple[About, Payload, P
 
 
 def _spent(folder: Path, client: int) -> float | None:
-    """Look up what privacy has cost a client, in epsilon; None where it costs none."""
+    """Look up a client's privacy cost, in epsilon; None without privacy."""
     summary = json.loads((folder / "summary.json").read_text())
     by_client: dict[str, float] = summary.get("privacy", {}).get("by_client", {})
     return by_client.get(str(client))
 
 
 def received(run: Built, folder: Path, client: int) -> Payload:
-    """Receive what a server sends for an evaluation after the last round of a run.
+    """Receive the groups of an evaluation after the last round of a run.
 
-    The groups are read as they come on the wire, where numbers may have been rounded.
+    They pass the wire's form, in which numbers may be rounded.
     """
     strategy = run.strategy()
     saved = FolderStateStore(folder / CHECKPOINT).load()

@@ -1,1 +1,4 @@
-"""Results of a run: metrics, records, tables, reports."""
+"""Results of a run: measures, record, tables, reports and trackers.
+
+They import data, models, privacy, configuration and core.
+"""

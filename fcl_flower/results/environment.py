@@ -1,4 +1,4 @@
-"""The versions, the time and the machine of a run, and the memory that it took."""
+"""The versions, the time and the machine of a run, and its peak memory."""
 
 import os
 import platform
@@ -14,15 +14,14 @@ import fcl_flower
 from fcl_flower.results.events import Environment
 
 _RESET = "5"
-"""The text that makes Linux forget a peak, written to ``clear_refs`` (man 5 proc)."""
+"""The text that resets the peak, written to Linux's ``clear_refs`` (man 5 proc)."""
 
 
 def current_environment() -> Environment:
-    """Note versions by name, commit and machine, and the time now (UTC, ISO 8601).
+    """Collect versions, commit, machine, and the time now (UTC, ISO 8601).
 
-    A version is None where the package's metadata is not installed, the commit where
-    the program is no clone of its repository. The machine is its kind and its cores,
-    not its name.
+    A version is None if the package's metadata is not installed, and the commit if the
+    program is no clone of its repository. The machine is named by kind and cores only.
     """
     return Environment(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -54,29 +53,29 @@ def commit_of(root: Path) -> str | None:
         done = subprocess.run(
             [*command, "--exclude=*"], capture_output=True, text=True, check=True
         )
-    except (OSError, subprocess.CalledProcessError):  # no git, or another's clone
+    except (OSError, subprocess.CalledProcessError):  # no git, or a foreign clone
         return None
     return done.stdout.strip()
 
 
 class PeakMemory:
-    """Resident memory since this object was made, as Linux knows it.
+    """The peak of resident memory since this object was made, on Linux.
 
-    A process may do one run after another, so that its peak of before is forgotten;
-    where that is not allowed, as on other systems, nothing is known.
+    The earlier peak is reset, since a process may do one run after another. Where the
+    system does not allow that, the peak is unknown.
     """
 
     def __init__(self) -> None:
-        """Begin to look, at the processes of now and at later ones."""
+        """Reset the peaks of this process and of the processes below it."""
         self._known = _forget(os.getpid())
         for process in psutil.Process().children(recursive=True):
             _forget(process.pid)
 
     def bytes(self) -> int | None:
-        """Add up the peaks of this process and of those below it that run.
+        """Add up the peaks of this process and of the running processes below it.
 
-        They need not have been at one time, and what processes share counts in each:
-        it was no more. None if it is not known.
+        The sum is an upper bound: peaks may differ in time, and shared memory counts in
+        each process. It is None if it is unknown.
         """
         if not self._known:
             return None
@@ -87,7 +86,7 @@ class PeakMemory:
 def _forget(pid: int) -> bool:
     try:
         Path(f"/proc/{pid}/clear_refs").write_text(_RESET)
-    except OSError:  # no Linux, not allowed, or the process is gone
+    except OSError:  # another system, not allowed, or the process is gone
         return False
     return True
 
@@ -97,5 +96,5 @@ def _peak(pid: int) -> int:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    found = (line.split() for line in lines if line.startswith("VmHWM:"))
-    return sum(int(kilobytes) * 1024 for _, kilobytes, _ in found)
+    peaks = (line.split() for line in lines if line.startswith("VmHWM:"))
+    return sum(int(kilobytes) * 1024 for _, kilobytes, _ in peaks)

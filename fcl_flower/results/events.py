@@ -1,4 +1,4 @@
-"""Events of a run, and the contents of its documented files."""
+"""The types of a run's record: its events, and the contents of its documented files."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -15,32 +15,31 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BytesOfKind: TypeAlias = dict[str, Count]
 Scalars: TypeAlias = dict[str, float]
 ClassHolders: TypeAlias = Mapping[str, Collection[int]]
-"""The clients that have named each class of a single head."""
+"""The clients that have named each class of a single head, by the class's name."""
 
 EPSILON = "epsilon"
-"""Metric of an update: what the client's examples have cost so far, where they are the
-privacy unit."""
+"""Metric: the privacy cost of the client's examples so far, where they are the unit."""
 LABEL_EPSILON = "label_epsilon"
-"""Metric: what statistics of the client's labels that it noised have cost so far."""
+"""Metric: the privacy cost so far of noised statistics of the client's labels."""
 MULTIPLY_ADDS = "multiply_adds"
-"""Metric: what the client has computed in the round's training, where it counts."""
+"""Metric: the multiply-adds of a client's training in a round, if counted."""
 
 
 class _Noted(BaseModel):
-    """A line, a file or an event; keys of other versions may be there too."""
+    """A line, a file or an event; keys of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-# ---- what a run is
+# ---- the description of a run
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of the messages of a round, or of several, by kind of payload group.
+    """Bytes of the messages of one or several rounds, by kind of payload group.
 
-    Nominal bytes are those that the papers count: 4 for each non-zero parameter;
-    indices, masks and headers are free (FedWeIT, table 2).
+    Nominal bytes are the papers' count: 4 for each non-zero parameter, none for
+    indices, masks and headers (FedWeIT, table 2).
     """
 
     up: Counter[str] = field(default_factory=Counter)
@@ -49,7 +48,7 @@ class Traffic:
     nominal_down: int = 0
 
     def add(self, other: "Traffic") -> None:
-        """Count the bytes of ``other`` too."""
+        """Add the bytes of ``other``."""
         self.up.update(other.up)
         self.down.update(other.down)
         self.nominal_up += other.nominal_up
@@ -57,7 +56,7 @@ class Traffic:
 
 
 class TaskInfo(_Noted):
-    """A task, or hidden concept, of a client; of local data only its name is known."""
+    """A task, or hidden concept, of a client; local data have only its name."""
 
     name: str
     dataset: str = ""
@@ -69,7 +68,7 @@ class TaskInfo(_Noted):
 
 
 class ScenarioInfo(_Noted):
-    """``scenario.json``: the tasks of every client in their order."""
+    """The content of ``scenario.json``: the tasks of every client in their order."""
 
     name: str
     seed: int
@@ -79,7 +78,7 @@ class ScenarioInfo(_Noted):
 
     @property
     def concepts(self) -> list[str]:
-        """Names of hidden concepts, of which every client has all."""
+        """The names of the hidden concepts; every client has all of them."""
         return [task.name for task in self.clients[0]]
 
 
@@ -100,21 +99,23 @@ class Environment(_Noted):
     machine: str | None = None
 
     def describe(self) -> str:
-        """Say what is known in one line; empty if nothing is."""
-        versions = [f"{name} {v}" for name, v in self.versions.items() if v]
+        """List what is known in one line, which is empty if nothing is."""
+        versions = [
+            f"{name} {number}" for name, number in self.versions.items() if number
+        ]
         commit = self.commit and f"commit {self.commit}"
-        known = [self.date, *versions, commit, self.machine]
-        return ", ".join(" ".join(one.split()) for one in known if one)
+        parts = [self.date, *versions, commit, self.machine]
+        return ", ".join(" ".join(part.split()) for part in parts if part)
 
 
 class About(_Noted):
-    """A run as it is known before its first round, or before it was extended.
+    """The description of a run before its first round, or after it was extended.
 
     Attributes:
-        rounds: of each task that ``rounds_by_task`` does not list.
-        rounds_by_task: of the first tasks, where they differ.
-        sat_out: by client the tasks that are none of its own: those before it joined,
-            and those for which it had no data.
+        rounds: number of rounds of each task that ``rounds_by_task`` does not list.
+        rounds_by_task: numbers of rounds of the first tasks, where they differ.
+        sat_out: by client the tasks that are not its own: tasks before it joined, and
+            tasks for which it had no data.
     """
 
     label: str
@@ -145,16 +146,19 @@ class About(_Noted):
         return self.scenario == "class-incremental"
 
     def own_tasks(self, client: int) -> list[int]:
-        """List the tasks that a client counts."""
+        """List a client's own tasks."""
         out = self.sat_out.get(client, ())
         return [task for task in range(self.tasks) if task not in out]
 
 
-# ---- what came out of it
+# ---- its results
 
 
 class Measures(_Noted):
-    """Measures of all evaluations of one kind (`results.measures`); None: unknown."""
+    """The measures of all evaluations of one kind; None is unknown.
+
+    See `results.measures`.
+    """
 
     average_accuracy: float | None
     forgetting: float | None
@@ -167,14 +171,17 @@ class Measures(_Noted):
 
 
 class BytesByKind(_Noted):
-    """Bytes of the whole run by kind of payload group, both directions."""
+    """The bytes of a whole run in both directions, by kind of payload group."""
 
     up: BytesOfKind
     down: BytesOfKind
 
 
 class ClassResult(_Noted):
-    """Scores of a class over all clients; a precision of None: never answered."""
+    """The scores of a class over all clients.
+
+    The precision is None if no answer named the class.
+    """
 
     name: str
     tested: Annotated[int, Field(ge=1)]
@@ -186,9 +193,13 @@ class ClassResult(_Noted):
 class Discovery(_Noted):
     """The server's separation of hidden concepts (Jiang et al., 2025).
 
-    Of the adjusted Rand index against the concepts the mean over rounds, the least, and
-    the fraction of rounds in which it is 1; the fraction of the updates that went into
-    the model which their client had started from; how many models were ever updated.
+    Attributes:
+        ari: adjusted Rand index against the concepts, mean over rounds.
+        ari_least: the smallest such index.
+        perfect_rounds: fraction of the rounds in which the index is 1.
+        effectiveness: fraction of the updates that went into the model from which
+            their client had started.
+        models: number of models that were ever updated.
     """
 
     ari: Index | None = None
@@ -199,7 +210,7 @@ class Discovery(_Noted):
 
 
 class Privacy(_Noted):
-    """The unit that differential privacy hides, and the cost so far."""
+    """The unit that differential privacy hides, and its cost so far."""
 
     unit: str
     noise_multiplier: Annotated[float, Field(ge=0)]
@@ -217,7 +228,7 @@ class Privacy(_Noted):
 
 
 class Summary(About, Measures):
-    """``summary.json``: what the run was and what came out; None: not measured."""
+    """The content of ``summary.json``: a run and its results; None is not measured."""
 
     clock: float | None = None
     honest_accuracy: float | None = None
@@ -244,12 +255,12 @@ class Summary(About, Measures):
     seconds: float
 
     def content(self) -> dict[str, Any]:
-        """Give what the file holds: all that the run has something for."""
+        """Return the content of the file: every key that was set."""
         return self.model_dump(exclude_unset=True)
 
 
 class Round(_Noted):
-    """A line of ``rounds.jsonl``; means are over the clients that have a value."""
+    """A line of ``rounds.jsonl``; a mean is over the clients that have a value."""
 
     round: Annotated[int, Field(ge=1)]
     task: Count
@@ -271,7 +282,12 @@ class Round(_Noted):
 
 
 class Progress(_Noted):
-    """``progress.json``: how far a run is; ``at`` which time (seconds since 1970)."""
+    """The content of ``progress.json``, with the time at which it was written.
+
+    Attributes:
+        left: seconds until the end, as far as they can be foretold.
+        at: seconds since 1970.
+    """
 
     round: Count
     rounds: Annotated[int, Field(ge=1)]
@@ -289,11 +305,16 @@ class Progress(_Noted):
 
 
 class Begun(_Noted):
-    """The beginning of a run, with what its measures have to know.
+    """The beginning of a run, with all that its measures depend on.
 
-    How many of the last clients are hostile; whether every round trains on all tasks;
-    remarks by topic; whether clients count their answers by class; the classes of a
-    single head; and the clients that have named each, where they do.
+    Attributes:
+        about: description of the run.
+        attackers: number of hostile clients, which are the last ones.
+        joint: whether every round trains on all tasks.
+        remarks: remarks for the reader, by topic.
+        counts_classes: whether clients count their answers by class.
+        class_names: classes of a single head.
+        class_holders: clients that have named each class, if clients name them.
     """
 
     about: About
@@ -306,7 +327,7 @@ class Begun(_Noted):
 
 
 class Extended(_Noted):
-    """More tasks, clients or classes, after a round: ``begun`` holds from then on."""
+    """More tasks, clients or classes after a round; ``begun`` holds from then on."""
 
     round: int
     begun: Begun
@@ -316,17 +337,18 @@ class Trained(_Noted):
     """A finished round; an asynchronous update counts as a round.
 
     Attributes:
-        replies: scalars by client whose update was aggregated.
-        failed: reason by client whose update, or whose evaluation, was not used.
-        traffic: of the round, including an evaluation after it.
-        diagnostics: what the strategy reports; numbers are finite.
-        stages: where these clients stood, each in its own count of rounds.
+        replies: scalars of each client whose update was aggregated.
+        failed: reason for each client whose update, or evaluation, was not used.
+        traffic: bytes of the round, and of an evaluation after it.
+        diagnostics: the strategy's reports; numbers are finite.
+        stages: stage of each client whose update was aggregated, in its own count of
+            rounds.
         timing: ``clock`` (simulated time), and ``staleness`` and ``weight`` of an
             asynchronous update.
-        late: clients whose reply was not waited for, with the simulated time at which
-            they are ready for another round, 0 without any.
-        state_lost: clients that told the loss of their private state, before any
-            update of theirs that was aggregated.
+        late: clients whose reply was late, with the simulated time at which each is
+            ready for another round; 0 without simulated time.
+        state_lost: clients that reported the loss of their private state, before any
+            aggregated update.
     """
 
     round: int
@@ -351,7 +373,7 @@ class Trained(_Noted):
         }
 
     def line(self) -> Round:
-        """Sum up the round as ``rounds.jsonl`` has it."""
+        """Sum up the round as a line of ``rounds.jsonl``."""
         numbers = {k: v for k, v in self.diagnostics.items() if isinstance(v, float)}
         return Round(
             round=self.round,
@@ -372,7 +394,7 @@ class Trained(_Noted):
         )
 
     def _mean(self, name: str) -> float | None:
-        values = [one[name] for one in self.replies.values() if name in one]
+        values = [reply[name] for reply in self.replies.values() if name in reply]
         return sum(values) / len(values) if values else None
 
 
@@ -387,7 +409,7 @@ class Evaluated(_Evaluated):
 
 
 class EvaluatedBefore(_Evaluated):
-    """An evaluation of what each client has trained itself, before the aggregation."""
+    """An evaluation, before the aggregation, of the model that each client trained."""
 
 
 class Finished(_Noted):
@@ -397,26 +419,3 @@ class Finished(_Noted):
 
 
 Event: TypeAlias = Begun | Extended | Trained | Evaluated | EvaluatedBefore | Finished
-
-EVENTS: dict[str, type[Event]] = {
-    "begun": Begun,
-    "extended": Extended,
-    "trained": Trained,
-    "evaluated": Evaluated,
-    "evaluated before aggregation": EvaluatedBefore,
-    "finished": Finished,
-}
-"""The events by their names in the journal."""
-
-_NAMES = {kind: name for name, kind in EVENTS.items()}
-
-
-def to_entry(event: Event) -> tuple[str, int, dict[str, Any]]:
-    """Take an event apart: its name, its round (0 where it has none) and the rest."""
-    content = event.model_dump(exclude_unset=isinstance(event, Finished))
-    return _NAMES[type(event)], content.pop("round", 0), content
-
-
-def from_entry(name: str, number: int, content: Mapping[str, Any]) -> Event:
-    """Put an event together again; a `ValueError` if it is none."""
-    return EVENTS[name].model_validate({"round": number, **content})

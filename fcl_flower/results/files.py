@@ -1,4 +1,4 @@
-"""Files of a run folder, checked by a schema; what is wrong names file and key."""
+"""The JSON files of a run's folder, read by a schema and replaced as a whole."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,11 @@ T = TypeVar("T")
 
 
 def read_as(schema: type[T], path: Path, parse: Callable[[Path], object]) -> T:
-    """Read a file by its schema; what is not as it asks for is a `ConfigError`."""
+    """Read a file by its schema.
+
+    Raises:
+        ConfigError: the content is another; the message names file and key.
+    """
     try:
         return TypeAdapter(schema).validate_python(parse(path))
     except ValidationError as error:

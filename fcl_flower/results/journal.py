@@ -10,17 +10,35 @@ from typing import Any, Final
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.files import opener, replace_file
 from fcl_flower.core.formats import KEY, check_format
-from fcl_flower.results.events import Begun, Event, Trained, from_entry, to_entry
+from fcl_flower.results.events import (
+    Begun,
+    Evaluated,
+    EvaluatedBefore,
+    Event,
+    Extended,
+    Finished,
+    Trained,
+)
 
 FILE = "journal.jsonl"
 FORMAT: Final = 2
 """The first line has this number."""
 
+EVENTS: dict[str, type[Event]] = {
+    "begun": Begun,
+    "extended": Extended,
+    "trained": Trained,
+    "evaluated": Evaluated,
+    "evaluated before aggregation": EvaluatedBefore,
+    "finished": Finished,
+}
+"""The types of events by their names in the file."""
+
 
 class Journal:
     """A file that only its owner can read.
 
-    Each line is JSON whose first entry is the CRC-32 of all that follows it. The first
+    Each line is JSON. Its first entry is the CRC-32 of the rest of the line. The first
     line is the beginning of the run.
     """
 
@@ -29,11 +47,11 @@ class Journal:
         self._path = path
 
     def clear(self) -> None:
-        """Forget all events."""
+        """Remove the file."""
         self._path.unlink(missing_ok=True)
 
     def begin(self, event: Begun) -> None:
-        """Begin with an event."""
+        """Write a new file with the run's beginning."""
         self._replace(_line(event))
 
     def add(self, event: Event) -> None:
@@ -44,29 +62,27 @@ class Journal:
             os.fsync(file.fileno())
 
     def resume(self, last: int) -> list[Event]:
-        """Give the events up to the end of round ``last``; remove the later ones.
+        """Return the events up to the end of round ``last``; remove the later ones.
 
-        The first is the beginning. What was recorded after the round, before the next
-        one, was recorded after the checkpoint, too, and happens again.
+        The first event is the beginning. Events between that round and the next one
+        came after the checkpoint, so the resumed run repeats them.
 
         Raises:
             FormatError: the file is of another format.
             WireError: the file is damaged or ends earlier.
         """
-        events, kept, rounds = list[Event](), list[bytes](), 0
+        events, rounds = list[Event](), 0
         try:
-            *lines, unfinished = self._path.read_bytes().split(b"\n")
-            # A process that ended while it wrote left no whole line: here the end of
-            # the line is what is wrong.
-            if _is_whole(unfinished[:-1]):
-                raise ValueError(f"line {len(lines) + 1} without its end")
-            for number, line in enumerate(lines, start=1):
-                event = _event(self._path, number, line)
+            lines = self._path.read_bytes().split(b"\n")
+            # A process that ended while it wrote left a part of a line. A whole line
+            # without a line break was damaged.
+            if _is_whole(lines[-1][:-1]):
+                raise ValueError(f"line {len(lines)} without its end")
+            for event in replay(self._path):
                 if events and rounds == last:
                     break
                 events.append(event)
                 rounds += isinstance(event, Trained)
-                kept.append(line + b"\n")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WireError(
                 f"{self._path}: got {error!r}, expected the events of a run"
@@ -76,7 +92,7 @@ class Journal:
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
                 "checkpoint has"
             )
-        self._replace(b"".join(kept))
+        self._replace(b"".join(line + b"\n" for line in lines[: len(events)]))
         return events
 
     def _replace(self, content: bytes) -> None:
@@ -93,35 +109,34 @@ def is_journal(path: Path) -> bool:
 
 
 def replay(path: Path) -> Iterator[Event]:
-    """Yield the events so far of a journal that somebody may be writing to.
+    """Yield the events so far of a journal to which a process may still write.
 
-    A whole line that is no event is a `ValueError`. A file of another format is a
-    `FormatError`.
+    Raises:
+        FormatError: the file is of another format.
+        ValueError: a whole line is no event.
     """
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
-        yield _event(path, number, line)
-
-
-def _event(path: Path, number: int, line: bytes) -> Event:
-    if not _is_whole(line):
-        raise ValueError(f"line {number} with a wrong checksum")
-    found: dict[str, Any] = json.loads(line)
-    if number == 1:
-        check_format(path, found.get(KEY), FORMAT)
-    return from_entry(found["what"], found["round"], found["told"])
+        if not _is_whole(line):
+            raise ValueError(f"line {number} with a wrong checksum")
+        entry: dict[str, Any] = json.loads(line)
+        if number == 1:
+            check_format(path, entry.get(KEY), FORMAT)
+        content = {"round": entry["round"], **entry["told"]}
+        yield EVENTS[entry["what"]].model_validate(content)
 
 
 def _line(event: Event) -> bytes:
-    name, number, content = to_entry(event)
-    found = {"what": name, "round": number, "told": content}
+    content = event.model_dump(exclude_unset=isinstance(event, Finished))
+    name = next(name for name, kind in EVENTS.items() if type(event) is kind)
+    entry = {"what": name, "round": content.pop("round", 0), "told": content}
     if isinstance(event, Begun):
-        found[KEY] = FORMAT
-    return _with_checksum(json.dumps(found).encode()[1:]) + b"\n"
+        entry[KEY] = FORMAT
+    return _with_checksum(json.dumps(entry).encode()[1:]) + b"\n"
 
 
 def _with_checksum(rest: bytes) -> bytes:
-    """Begin a line whose entries but the first are ``rest``, without its brace."""
+    """Begin a line with the checksum of the rest, which lacks the opening brace."""
     return b'{"crc": "%08x", %s' % (zlib.crc32(rest), rest)
 
 

@@ -1,7 +1,7 @@
 """The runs that a server has begun, and how each ended, as files beside its state.
 
-A run's process holds a lock for as long as it lasts. So it is known of a run that was
-killed that it does not go on, though nobody wrote that down.
+A run's process holds a lock on its file. So a run that was killed is known to have
+stopped, though no process could write that.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Standing(StrEnum):
     FAILED = "failed"
     """It ended by an error."""
     STOPPED = "stopped"
-    """Somebody ended it, or its machine did."""
+    """A person ended it, or its machine did."""
 
 
 class KnownRun(NamedTuple):
@@ -37,7 +37,7 @@ class KnownRun(NamedTuple):
     name: str
     folder: Path
     began: float
-    """Seconds since 1970; of a resumed run, when it was resumed."""
+    """The seconds since 1970 at which it began, or was resumed."""
     standing: Standing
 
 
@@ -47,10 +47,10 @@ def noted(runs: Path, name: str, folder: Path) -> Iterator[None]:
     make_private_folder(runs)
     path = runs / f"{quote(name, safe='')}.json"  # anybody may name a run a/b
     with open(path, "a", opener=opener) as file:
-        # A look at it may have it for a moment; two runs never have one name.
+        # A reader may hold the lock for a moment. Two runs never have one name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        told = {"folder": str(folder), "began": time.time()}
-        _write(file, told)
+        begun = {"folder": str(folder), "began": time.time()}
+        _write(file, begun)
         ended = Standing.FINISHED
         try:
             yield
@@ -61,7 +61,7 @@ def noted(runs: Path, name: str, folder: Path) -> Iterator[None]:
             ended = Standing.STOPPED
             raise
         finally:
-            _write(file, {**told, "ended": ended})
+            _write(file, {**begun, "ended": ended})
 
 
 def _write(file: IO[str], content: dict[str, object]) -> None:
@@ -72,20 +72,19 @@ def _write(file: IO[str], content: dict[str, object]) -> None:
 
 def known_runs(runs: Path) -> list[KnownRun]:
     """List the runs in a folder by the time at which they began."""
-    found = (_read(path) for path in runs.glob("*.json"))
-    return sorted(filter(None, found), key=lambda run: run.began)
+    known = (_read(path) for path in runs.glob("*.json"))
+    return sorted(filter(None, known), key=lambda run: run.began)
 
 
 def _read(path: Path) -> KnownRun | None:
     """Read one run; None while its first line is not whole, or where it is damaged."""
     try:
-        with path.open("r+") as file:  # over NFS, who locks has to write
-            told = json.load(file)
-            standing = Standing(told.get("ended", Standing.STOPPED))
-            if "ended" not in told and not take(file.fileno()):
+        with path.open("r+") as file:  # over NFS a lock needs a writable file
+            content = json.load(file)
+            standing = Standing(content.get("ended", Standing.STOPPED))
+            if "ended" not in content and not take(file.fileno()):
                 standing = Standing.GOES_ON
-            return KnownRun(
-                unquote(path.stem), Path(told["folder"]), told["began"], standing
-            )
+            folder = Path(content["folder"])
+            return KnownRun(unquote(path.stem), folder, content["began"], standing)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -1,14 +1,14 @@
-"""Measures of continual learning: pure functions over accuracies, the same for all.
+"""Measures of continual learning: pure functions over accuracies.
 
 Every function reads ``a[c, t, i]``: the accuracy, a fraction in [0, 1], of client c on
 the test data of its task i after learning task t, with the model that the client
 would use then. It has shape (clients, tasks, tasks) and is NaN where ``i > t`` and
-where nothing was measured. T below is the last task, so the last row is always the
-last round's, never the best round's. What is no such array is a `ValueError`.
+where nothing was measured. T below is the last task, so the last row is that of the
+last round, not of the best one. Any other array is a `ValueError`.
 
-What was not measured is left out: first each client's mean is taken over its measured
-tasks, then the mean over the clients that have one. A client that vanished before the
-end thus counts neither as zero nor at all. Where nothing is left the result is NaN.
+The mean goes over a client's measured tasks first, and then over the clients that have
+such a mean. A client that vanished before the end does not count. Without any value
+the result is NaN.
 
 >>> nan = np.nan
 >>> a = np.array([[[0.8, nan], [0.6, 0.9]]])
@@ -27,13 +27,13 @@ import numpy.typing as npt
 
 Accuracy: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
-"""Samples answered rightly, tested and given as an answer, by class: shape (3, ...)."""
+"""Right answers, samples, and answers that name the class, by class: shape (3, ...)."""
 
 
 def average_accuracy(accuracy: Accuracy) -> float:
     """Compute ``A_T = mean_i a[T, i]``, the mean over clients, in [0, 1].
 
-    The final accuracy of FedWeIT (Yoon et al., ICML 2021, appendix, measure 1).
+    It is the final accuracy of FedWeIT (Yoon et al., ICML 2021, appendix, measure 1).
     """
     return mean_over_clients(_checked(accuracy)[:, -1])
 
@@ -41,10 +41,17 @@ def average_accuracy(accuracy: Accuracy) -> float:
 def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accuracy:
     """Compute the accuracy over all test samples of the tasks so far, by task learned.
 
-    ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over what was measured after task t,
-    with ``n`` of shape (clients, tasks): in class-incremental learning the accuracy
-    over all classes seen (Rebuffi et al., CVPR 2017, section 4), where clients test
-    different samples. Shape (tasks,), in [0, 1]; NaN where no sample was tested.
+    It is ``sum_ci n[c, i] a[c, t, i] / sum_ci n[c, i]`` over the values that were
+    measured after task t. In class-incremental learning, where clients test different
+    samples, it is the accuracy over all classes seen (Rebuffi et al., CVPR 2017,
+    section 4).
+
+    Args:
+        accuracy: ``a``.
+        counts: ``n``, the numbers of test samples, shape (clients, tasks).
+
+    Returns:
+        shape (tasks,), in [0, 1]; NaN where no sample was tested.
     """
     checked = _checked(accuracy)
     if counts.shape != checked.shape[:2]:
@@ -59,10 +66,9 @@ def sample_accuracy(accuracy: Accuracy, counts: npt.NDArray[np.int64]) -> Accura
 def average_incremental_accuracy(seen: Accuracy) -> float:
     """Compute ``mean_t s[t]`` of a `sample_accuracy` s, shape (tasks,), in [0, 1].
 
-    The average incremental accuracy of iCaRL (Rebuffi et al., CVPR 2017, section 4):
-    after each task the accuracy over all classes so far, each test sample once, and the
-    mean of these. With tasks of unequal size it is no mean of accuracies on tasks. NaN
-    where one is unknown.
+    It is the average incremental accuracy of iCaRL (Rebuffi et al., CVPR 2017, section
+    4). With tasks of unequal size it is no mean of accuracies on tasks. It is NaN if an
+    ``s[t]`` is unknown.
     """
     return float(np.mean(seen))
 
@@ -70,7 +76,7 @@ def average_incremental_accuracy(seen: Accuracy) -> float:
 def learning_accuracy(accuracy: Accuracy) -> float:
     """Compute ``mean_i a[i, i]``, the mean over clients, in [0, 1].
 
-    How well each task was known before anything could be forgotten.
+    It measures the tasks before anything could be forgotten.
     """
     return mean_over_clients(when_learned(accuracy))
 
@@ -83,9 +89,9 @@ def when_learned(accuracy: Accuracy) -> Accuracy:
 def forgetting(accuracy: Accuracy) -> float:
     """Compute ``F = mean_{i<T} max_{t<T} (a[t, i] - a[T, i])``, the mean over clients.
 
-    Catastrophic forgetting (Chaudhry et al., ECCV 2018, equation 3). In [-1, 1]; above
-    zero accuracy was lost, below zero the old tasks became better than they ever were;
-    0.0 with a single task.
+    It is catastrophic forgetting (Chaudhry et al., ECCV 2018, equation 3), in [-1, 1].
+    Above zero, accuracy was lost. Below zero, the old tasks became better than ever. It
+    is 0.0 with a single task.
     """
     per_task = forgetting_per_task(accuracy)
     return mean_over_clients(per_task) if per_task.shape[1] else 0.0
@@ -103,8 +109,8 @@ def forgetting_per_task(accuracy: Accuracy) -> Accuracy:
 def backward_transfer(accuracy: Accuracy) -> float:
     """Compute ``BWT = mean_{i<T} (a[T, i] - a[i, i])``, the mean over clients.
 
-    Lopez-Paz & Ranzato, NeurIPS 2017, equation 3. In [-1, 1]; positive when later
-    tasks helped earlier ones; 0.0 with a single task.
+    See Lopez-Paz & Ranzato, NeurIPS 2017, equation 3. It is in [-1, 1], positive if
+    later tasks helped earlier ones, and 0.0 with a single task.
     """
     checked = _checked(accuracy)
     if checked.shape[1] == 1:
@@ -115,9 +121,9 @@ def backward_transfer(accuracy: Accuracy) -> float:
 def forgetting_of_concepts(accuracy: Accuracy) -> float:
     """Compute ``mean_i max_{e<E} (a[e, i] - a[E, i])`` over evaluations, in [-1, 1].
 
-    For concepts whose data come again and again, so that none is learned at a known
-    time: how much of each was lost since its best evaluation before the last, E. The
-    best of many is above their mean by chance. 0.0 after a single evaluation.
+    The data of hidden concepts return, so no concept is learned at a known time. This
+    is the loss of each since its best evaluation before the last one, E. By chance the
+    best of many is above their mean. After a single evaluation the result is 0.0.
     ``accuracy`` has shape (evaluations, concepts), mean over clients.
     """
     if len(accuracy) == 1:
@@ -126,20 +132,20 @@ def forgetting_of_concepts(accuracy: Accuracy) -> float:
     return float(mean_measured(best - accuracy[-1], axis=0))
 
 
-# ---- runs held against each other
+# ---- runs compared with each other
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """One method held against another, pair by pair: of clients, or of seeds.
+    """The comparison of two methods over pairs: of clients, or of seeds.
 
     Attributes:
-        difference: mean over the pairs.
-        deviation: standard deviation of the differences (n - 1); None of one.
-        pairs: how many there are.
-        p: two-sided p-value of the paired t-test; None where it says nothing: below two
-            pairs, or where all differences are the same.
-        margin: from ``difference`` to the ends of its 95 % interval; None below two.
+        difference: mean difference over the pairs.
+        deviation: standard deviation of the differences (n - 1); None for one pair.
+        pairs: number of pairs.
+        p: two-sided p-value of the paired t-test; None for one pair, and if all
+            differences are the same.
+        margin: half of the 95 % interval around ``difference``; None for one pair.
     """
 
     difference: float
@@ -152,9 +158,9 @@ class Paired:
 def paired(differences: Sequence[float]) -> Paired:
     """Do Student's paired t-test of differences, at least one (Biometrika 1908).
 
-    ``t = mean(d) sqrt(n) / s(d)`` with n - 1 degrees of freedom. It takes them as
-    drawn, each by itself, from one normal distribution; of three only a large
-    difference is told from none.
+    ``t = mean(d) sqrt(n) / s(d)`` has n - 1 degrees of freedom. The test assumes
+    independent differences of one normal distribution. With three of them only a large
+    difference is significant.
     """
     mean, count = statistics.fmean(differences), len(differences)
     if count < 2:
@@ -162,7 +168,7 @@ def paired(differences: Sequence[float]) -> Paired:
     deviation = statistics.stdev(differences)
     if deviation == 0:
         return Paired(mean, 0.0, count, None, 0.0)
-    # Imported here since it takes a while, and only what is shown to people asks.
+    # Imported here since it takes a while, and only tables and pages need it.
     from scipy.special import stdtr, stdtrit
 
     error = deviation / math.sqrt(count)
@@ -174,10 +180,9 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> Accuracy:
     """Compute the final accuracy with federation minus that without, pair by pair.
 
     ``g[u, i] = a_federated[u, T, i] - a_local_only[u, T, i]`` for unit u and task i,
-    both of shape (units, tasks, tasks). A unit is a client of one run, or a seed, for
-    which the clients' mean is given. What was not measured in both runs is NaN. Pairing
-    matters: the clients differ from each other far more than the two runs of one
-    client.
+    both of shape (units, tasks, tasks). A unit is a client of one run, or the clients'
+    mean of a seed. A value that one run lacks is NaN. Pairs are needed, since clients
+    differ far more from each other than the two runs of a client do.
     """
     _same_shape(federated=federated, local_only=local_only)
     return np.asarray(_checked(federated)[:, -1] - _checked(local_only)[:, -1])
@@ -186,9 +191,9 @@ def transfer_gain(federated: Accuracy, local_only: Accuracy) -> Accuracy:
 def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
     """Compute ``FWT = mean_{i>0} (a[i, i] - b[i, i])``, the mean over clients.
 
-    How much better a task was known just after it was learned than by ``b``, a fresh
-    model for each task (Wang et al., TPAMI 2024, https://arxiv.org/abs/2302.00487,
-    where it is FWT). In [-1, 1]; NaN with a single task, as nothing came before it.
+    It compares each task, just after it was learned, with ``b``, a fresh model for each
+    task (FWT of Wang et al., TPAMI 2024, https://arxiv.org/abs/2302.00487). It is in
+    [-1, 1], and NaN with a single task.
     """
     _same_shape(accuracy=accuracy, single_task=single_task)
     learned, alone = map(when_learned, (accuracy, single_task))
@@ -199,32 +204,35 @@ def forward_transfer(accuracy: Accuracy, single_task: Accuracy) -> float:
 
 
 def recall(counts: Counts) -> Accuracy:
-    """Fraction of a class's samples that were answered rightly; NaN without samples."""
+    """Compute the fraction of a class's samples with right answers; NaN without any."""
     right, tested, _ = counts
     return _ratio(right, tested)
 
 
 def precision(counts: Counts) -> Accuracy:
-    """Fraction of the answers of a class that were right; NaN if it was none."""
+    """Compute the fraction of right answers among those that name a class.
+
+    It is NaN if no answer names the class.
+    """
     right, _, answered = counts
     return _ratio(right, answered)
 
 
 def f1(counts: Counts) -> Accuracy:
-    """Compute ``2 right / (tested + answered)``: the harmonic mean of the two.
+    """Compute ``2 right / (tested + answered)``: the harmonic mean of both.
 
-    0 for a class that has samples and was never answered, NaN for one without samples:
-    it is not among those that a mean over classes is taken of.
+    It is 0 for a class with samples that no answer names. It is NaN for a class without
+    samples, which so counts in no mean over classes.
     """
     right, tested, answered = counts
     return _ratio(2 * right, np.where(tested > 0, tested + answered, 0))
 
 
-# ---- what is measured of an array
+# ---- means over measured values
 
 
 def mean_measured(values: Accuracy, axis: int) -> Accuracy:
-    """Average over ``axis`` what is not NaN; NaN where nothing is."""
+    """Average the values that are not NaN over ``axis``; NaN if there are none."""
     measured = ~np.isnan(values)
     count = np.asarray(measured.sum(axis))
     return _ratio(np.asarray(np.where(measured, values, 0.0).sum(axis)), count)
@@ -247,20 +255,20 @@ def mean_over_clients(values: Accuracy) -> float:
 
 
 def trim_unlearned(accuracy: Accuracy) -> Accuracy:
-    """Cut ``a``, which is not NaN everywhere, after the last task that was learned."""
+    """Cut ``a``, which is not NaN everywhere, after the last learned task."""
     learned = ~np.isnan(accuracy).all(axis=(0, 2))
     stop = int(np.flatnonzero(learned)[-1]) + 1
     return accuracy[:, :stop, :stop]
 
 
 def _ratio(part: npt.NDArray[np.number], whole: npt.NDArray[np.number]) -> Accuracy:
-    found = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=found, where=whole > 0)
-    return found
+    ratio = np.full(whole.shape, np.nan)
+    np.divide(part, whole, out=ratio, where=whole > 0)
+    return ratio
 
 
 def _checked(accuracy: Accuracy) -> Accuracy:
-    """Refuse what is no array as this module's docstring says."""
+    """Refuse any other array than this file's docstring describes."""
     shape = accuracy.shape
     if len(shape) != 3 or shape[1] != shape[2] or 0 in shape:
         raise ValueError(

@@ -16,14 +16,21 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 HOST: Final = "127.0.0.1"
-"""Whoever is let in here is on the machine already."""
+"""The address of metrics, which only this machine reaches."""
+GAUGES: Final = {
+    "rounds_planned": "Rounds of the whole run; updates where it is asynchronous.",
+    "clients_connected": "Clients that were connected when the server last looked.",
+    "last_round_timestamp_seconds": "When the last round ended.",
+    "loss": "Training loss of the last round, mean over clients.",
+    "accuracy": "Accuracy of the last test, mean over clients.",
+}
 
 
 class Exporter:
-    """Metrics of one run, which a scrape reads at any time.
+    """The metrics of one run, which a scrape reads at any time.
 
-    Label values are fixed before the first round: none comes from a client. What is not
-    known yet is NaN.
+    Label values are fixed before the first round, so none comes from a client. A value
+    that is not known yet is NaN.
     """
 
     def __init__(
@@ -33,81 +40,68 @@ class Exporter:
     ) -> None:
         """Create the metrics of a run without rounds.
 
-        ``connected`` counts the clients; it is called in the thread of a scrape.
-        ``clock`` tells when a round has ended, in seconds since 1970.
+        Args:
+            connected: counts the clients, in the thread of a scrape.
+            clock: returns the time at which a round has ended, in seconds since 1970.
         """
         with require_extra("deploy", "run.metrics_port"):
             import prometheus_client as metrics
 
         self.registry, self._clock = metrics.CollectorRegistry(), clock
-        gauge = partial(metrics.Gauge, registry=self.registry)
-        counter = partial(metrics.Counter, registry=self.registry)
-        self._planned = gauge(
-            "fcl_rounds_planned",
-            "Rounds of the whole run; updates where it is asynchronous.",
+        self._gauges = {
+            name: metrics.Gauge(f"fcl_{name}", meaning, registry=self.registry)
+            for name, meaning in GAUGES.items()
+        }
+        self._gauges["clients_connected"].set_function(connected)
+        for unknown in ("last_round_timestamp_seconds", "loss", "accuracy"):
+            self._gauges[unknown].set(math.nan)
+        self._seconds = metrics.Summary(
+            "fcl_round_seconds", "Durations of rounds.", registry=self.registry
         )
+        counter = partial(metrics.Counter, registry=self.registry)
         self._rounds = counter(
             "fcl_rounds", "Rounds that are finished, those before a resumption too."
         )
-        self._seconds = metrics.Summary(
-            "fcl_round_seconds", "What rounds took.", registry=self.registry
-        )
-        gauge(
-            "fcl_clients_connected",
-            "Clients that were connected when the server last looked.",
-        ).set_function(connected)
-        self._traffic = counter(
-            "fcl_bytes",
-            "Bytes of finished rounds, up from clients and down to them.",
-            ["direction"],
-        )
-        self._last = gauge(
-            "fcl_last_round_timestamp_seconds", "When the last round ended."
-        )
-        self._loss = gauge(
-            "fcl_loss", "Training loss of the last round, mean over clients."
-        )
-        self._accuracy = gauge(
-            "fcl_accuracy", "Accuracy of the last test, mean over clients."
-        )
-        for unknown in (self._last, self._loss, self._accuracy):
-            unknown.set(math.nan)
-        self._left_out = counter(
-            "fcl_left_out",
-            "Updates and evaluations that were not used, by class of reason.",
-            ["cause"],
-        )
+        what = "Bytes of finished rounds, up from clients and down to them."
+        self._traffic = counter("fcl_bytes", what, ["direction"])
+        what = "Updates and evaluations that were not used, by class of reason."
+        self._left_out = counter("fcl_left_out", what, ["cause"])
         for way in ("up", "down"):
             self._traffic.labels(way)
         for failure in Failure:
             self._left_out.labels(failure)
 
     def add(self, event: Event) -> None:
-        """Hear what has happened; of a resumed run all from its beginning again."""
+        """Count an event; a resumed run passes all its events again."""
         if isinstance(event, Begun | Extended):
             begun = event.begun if isinstance(event, Extended) else event
-            self._planned.set(begun.about.total_rounds)
+            self._gauges["rounds_planned"].set(begun.about.total_rounds)
         elif isinstance(event, Trained):
             self._rounds.inc()
             self._seconds.observe(event.seconds)
             self._traffic.labels("up").inc(event.traffic.up.total())
             self._traffic.labels("down").inc(event.traffic.down.total())
             loss = event.line().loss
-            self._loss.set(math.nan if loss is None else loss)
-            self._last.set(self._clock())
+            self._gauges["loss"].set(math.nan if loss is None else loss)
+            self._gauges["last_round_timestamp_seconds"].set(self._clock())
             for reason in event.failed.values():
                 self._left_out.labels(Failure.of(reason)).inc()
         elif isinstance(event, Evaluated):
-            found = accuracy_scalars(event.scores)
-            self._accuracy.set(found.get("accuracy", math.nan))
+            scalars = accuracy_scalars(event.scores)
+            self._gauges["accuracy"].set(scalars.get("accuracy", math.nan))
 
 
 @contextmanager
 def exporting(key: str, port: int, registry: "CollectorRegistry") -> Iterator[None]:
-    """Serve metrics at a port of `HOST`, which a setting names, until the context ends.
+    """Serve metrics at a port of `HOST` until the context ends.
+
+    Args:
+        key: setting that names the port, for the error's message.
+        port: the port.
+        registry: metrics to serve.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port is not free.
     """
     from prometheus_client import start_http_server
 

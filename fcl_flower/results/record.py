@@ -1,4 +1,4 @@
-"""One run as its events add up: what is written, resumed and read alike."""
+"""One run as the sum of its events, the same while it goes on and when it is read."""
 
 import math
 from collections import Counter
@@ -57,9 +57,11 @@ MEASURES = {
 class Lateness:
     """The lateness of a client since its last update that was used.
 
-    In which round it was last, how many times in a row (rounds in which it was not
-    asked do not count), and at which simulated time it is ready for another, 0 without
-    any.
+    Attributes:
+        round: round in which the client was late most recently.
+        times: times in a row, without rounds in which the client was not asked.
+        busy_until: simulated time at which the client is ready for another round; 0
+            without simulated time.
     """
 
     round: int
@@ -73,8 +75,8 @@ class Accuracies:
 
     Attributes:
         matrix: ``a`` of `measures`, shape (clients, tasks, tasks).
-        evaluations: mean over clients of the row of ``a`` that each evaluation wrote,
-            shape (tasks,).
+        evaluations: for each evaluation the mean over clients of the row of ``a`` that
+            it wrote, shape (tasks,).
     """
 
     matrix: Accuracy
@@ -82,72 +84,70 @@ class Accuracies:
 
     def add(self, row: int, scores: Mapping[int, Evaluation], about: About) -> None:
         """Write every client's scores into row ``row`` of its matrix."""
-        for client, found in scores.items():
-            columns = about.own_tasks(client)[: len(found.accuracy)]
-            self.matrix[client, row, columns] = found.accuracy
+        _fill(self.matrix[:, row], scores, about)
         self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
 
     def grow(self, clients: int, tasks: int) -> None:
         """Make room for more clients and tasks, of which nothing is measured."""
-        more = [
-            (0, size - have)
-            for size, have in zip(
-                (clients, tasks, tasks), self.matrix.shape, strict=True
-            )
-        ]
+        sizes = zip((clients, tasks, tasks), self.matrix.shape, strict=True)
+        more = [(0, size - present) for size, present in sizes]
         self.matrix = np.pad(self.matrix, more, constant_values=np.nan)
 
 
+def _fill(rows: Accuracy, scores: Mapping[int, Evaluation], about: About) -> None:
+    """Write scores into an array (clients, tasks), each client's at its own tasks."""
+    for client, evaluation in scores.items():
+        tasks = about.own_tasks(client)[: len(evaluation.accuracy)]
+        rows[client, tasks] = evaluation.accuracy
+
+
+@dataclass(slots=True, eq=False)
 class Record:
     """The sum of all events of a run so far.
 
     Attributes:
-        rounds: the finished ones, as ``rounds.jsonl`` has them.
-        tests: the evaluations, as ``accuracy.csv`` has them.
-        outcome: None before the end.
-        tested: with the models that clients would use.
-        tested_before: with what each client has trained itself, before its update was
-            aggregated.
-        failures: the last reason by client why an update or an evaluation was not used.
-        clock: simulated time at the end of the last round; 0 without any.
+        rounds: finished rounds, as lines of ``rounds.jsonl``.
+        tests: evaluations, as ``accuracy.csv`` has them.
+        outcome: summary of a finished run.
+        failures: last reason for each client whose update or evaluation was not used.
+        clock: simulated time at the end of the last round; 0 without simulated time.
+        reported: largest epsilon that each client has reported, by its metric.
+        multiply_adds: multiply-adds behind all updates that were used.
         trained: client and task of every update that was used.
-        model_bytes: what each client has to keep, by its last evaluation.
-        inferred: what each client with heads by task has told last as
-            `Evaluation.inferred`.
-        class_counts: of each client's last evaluation, with its row in ``a``.
-        balanced: likewise `Evaluation.balanced`, where clients tell it.
-        unbalanced: a client has said that a test set of its is `Evaluation.unbalanced`.
-        reported: the largest epsilon that each client has reported, by its metric.
-        multiply_adds: of all updates that were used.
+        tested: evaluations of the models that clients would use.
+        tested_before: evaluations, before the aggregation, of the models that clients
+            trained.
     """
 
-    def __init__(self, scenario: ScenarioInfo, begun: Begun) -> None:
-        """Begin without a round."""
-        self.folder, self.scenario, self.begun = Path(), scenario, begun
-        self.rounds: list[Round] = []
-        self.tests: list[Evaluated] = []
-        self.diagnostics: Diagnostics = {}
-        self.progress: Progress | None = None
-        self.outcome: Summary | None = None
-        about = begun.about
-        blank = np.full((about.clients, about.tasks, about.tasks), np.nan)
-        self.tested, self.tested_before = Accuracies(blank), Accuracies(blank.copy())
-        self.traffic = Traffic()
-        self.failures: dict[int, str] = {}
-        self.lateness: dict[int, Lateness] = {}
-        self.clock = 0.0
-        self.reported: dict[str, dict[int, float]] = {EPSILON: {}, LABEL_EPSILON: {}}
-        self.multiply_adds = 0.0
-        self.trained: set[tuple[int, int]] = set()
-        self.late_replies: Counter[int] = Counter()
-        self.model_bytes: dict[int, int] = {}
-        self.inferred: dict[int, Sequence[float]] = {}
-        self.class_counts: dict[int, tuple[int, measures.Counts]] = {}
-        self.balanced: dict[int, tuple[int, Sequence[float]]] = {}
-        self.unbalanced = False
+    scenario: ScenarioInfo
+    begun: Begun
+    folder: Path = Path()
+    rounds: list[Round] = field(default_factory=list)
+    tests: list[Evaluated] = field(default_factory=list)
+    diagnostics: Diagnostics = field(default_factory=dict)
+    progress: Progress | None = None
+    outcome: Summary | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    failures: dict[int, str] = field(default_factory=dict)
+    lateness: dict[int, Lateness] = field(default_factory=dict)
+    late_replies: Counter[int] = field(default_factory=Counter)
+    clock: float = 0.0
+    reported: dict[str, dict[int, float]] = field(
+        default_factory=lambda: {EPSILON: {}, LABEL_EPSILON: {}}
+    )
+    multiply_adds: float = 0.0
+    trained: set[tuple[int, int]] = field(default_factory=set)
+    tested: Accuracies = field(init=False)
+    tested_before: Accuracies = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without a measured accuracy."""
+        shape = self.about.clients, self.about.tasks, self.about.tasks
+        self.tested = Accuracies(np.full(shape, np.nan))
+        self.tested_before = Accuracies(np.full(shape, np.nan))
 
     def add(self, event: Event) -> None:
-        """Add what has happened."""
+        """Add an event."""
         match event:
             case Trained():
                 self._add_round(event)
@@ -155,15 +155,16 @@ class Record:
                 row = self._row(event.task)
                 self.tested_before.add(row, event.scores, self.about)
             case Evaluated():
-                self._add_test(event)
+                self.tested.add(self._row(event.task), event.scores, self.about)
+                self.tests.append(event)
             case Finished():
                 self.outcome = event.summary
             case Begun():
                 self.begun = event
             case Extended():
                 self.begun = event.begun
-                for found in (self.tested, self.tested_before):
-                    found.grow(self.about.clients, self.about.tasks)
+                for accuracies in (self.tested, self.tested_before):
+                    accuracies.grow(self.about.clients, self.about.tasks)
 
     @property
     def about(self) -> About:
@@ -172,13 +173,22 @@ class Record:
 
     @property
     def summary(self) -> Summary:
-        """Outcome of a finished run, or what has come out so far."""
+        """The summary of a finished run, or of the run so far."""
         return self.outcome or summarize(self, so_far=True)
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has finished."""
         return self.outcome is not None
+
+    @property
+    def unbalanced(self) -> bool:
+        """Whether a client has reported an unbalanced test set."""
+        return any(
+            evaluation.unbalanced
+            for test in self.tests
+            for evaluation in test.scores.values()
+        )
 
     @property
     def accuracy(self) -> Accuracy:
@@ -201,20 +211,27 @@ class Record:
         return measures.average_accuracy(measures.trim_unlearned(self.accuracy))
 
     def evaluations(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
-        """Collect every evaluation, in place of a matrix where concepts are hidden.
+        """Collect every evaluation, which hidden concepts have in place of a matrix.
 
-        Rounds, ascending, and accuracies of shape (evaluations, clients, tasks), NaN
-        where nothing was measured.
+        Returns:
+            the rounds, ascending, and accuracies of shape (evaluations, clients,
+            tasks), NaN where nothing was measured.
         """
         rounds = sorted({test.round for test in self.tests})
-        shape = (len(rounds), self.about.clients, self.about.tasks)
+        shape = len(rounds), self.about.clients, self.about.tasks
         accuracy = np.full(shape, np.nan)
         for test in self.tests:
-            place = rounds.index(test.round)
-            for client, found in test.scores.items():
-                columns = self.about.own_tasks(client)[: len(found.accuracy)]
-                accuracy[place, client, columns] = found.accuracy
+            _fill(accuracy[rounds.index(test.round)], test.scores, self.about)
         return np.array(rounds, np.int64), accuracy
+
+    def last_evaluations(self, *, at_end: bool = False) -> dict[int, Evaluation]:
+        """Find each client's last evaluation; ``at_end``: only after the last task."""
+        last = {client: test for test in self.tests for client in test.scores}
+        return {
+            client: test.scores[client]
+            for client, test in last.items()
+            if not at_end or self._row(test.task) == self.about.tasks - 1
+        }
 
     def _add_round(self, event: Trained) -> None:
         self.rounds.append(event.line())
@@ -231,33 +248,19 @@ class Record:
         self.late_replies.update(event.late.keys())
         for client, metrics in event.replies.items():
             self.multiply_adds += metrics.get(MULTIPLY_ADDS, 0.0)
-            for name, most in self.reported.items():
-                # A client that has lost its state begins to count anew.
+            for name, largest in self.reported.items():
+                # A client that has lost its state counts from 0 again.
                 if name in metrics:
-                    most[client] = max(most.get(client, 0.0), metrics[name])
-        for name, found in event.diagnostics.items():
-            if not isinstance(found, float):
-                self.diagnostics[name] = merged(self.diagnostics.get(name), found)
-
-    def _add_test(self, event: Evaluated) -> None:
-        row, scores = self._row(event.task), event.scores
-        self.tested.add(row, scores, self.about)
-        self.model_bytes.update((c, found.model_bytes) for c, found in scores.items())
-        told = ((c, found.inferred) for c, found in scores.items() if found.inferred)
-        self.inferred.update(told)
-        self.balanced.update({c: (row, one.balanced) for c, one in scores.items()})
-        self.unbalanced |= any(one.unbalanced for one in scores.values())
-        self.tests.append(event)
-        if self.begun.counts_classes:
-            for client, found in scores.items():
-                counts = np.array(found.by_class, np.int64)  # (tasks, 3, classes)
-                self.class_counts[client] = row, counts.swapaxes(0, 1)
+                    largest[client] = max(largest.get(client, 0.0), metrics[name])
+        for name, report in event.diagnostics.items():
+            if not isinstance(report, float):
+                self.diagnostics[name] = merged(self.diagnostics.get(name), report)
 
     def _row(self, task: int) -> int:
         """Choose the row of the matrices for an evaluation after a task.
 
-        Where concepts are hidden there is no order of learning: each evaluation takes
-        the place of the one before, in the last row.
+        Hidden concepts have no order of learning. There each evaluation replaces the
+        one before, in the last row.
         """
         return task if self.about.hidden is None else self.about.tasks - 1
 
@@ -268,32 +271,36 @@ class Record:
 def summarize(record: Record, *, so_far: bool = False) -> Summary:
     """Sum up a run: a pure function of its events; the same seed gives the same.
 
-    The recorder adds what is not here: duration, memory, privacy, further remarks and
-    the environment at the end. Of a run that goes on (``so_far``) only measures that
-    ask for no end are known.
+    The recorder adds the rest: duration, memory, privacy, further remarks and the
+    environment at the end. With ``so_far`` the run goes on, and only measures that need
+    no end are known.
     """
     begun, traffic = record.begun, record.traffic
-    sizes = record.model_bytes.values()
-    used = {client for client, _ in record.trained}
-    honest = None
+    content: dict[str, Any] = dict(begun.about)
+    content |= _measures(record, record.tested, so_far)
+    content["honest_accuracy"] = None
     if begun.attackers and not so_far:
-        clients = record.accuracy[: -begun.attackers]
-        honest = _or_none(measures.average_accuracy(clients))
-    found: dict[str, Any] = dict(begun.about)
-    found |= _measures(record, record.tested, so_far)
-    found |= {
+        honest = record.accuracy[: -begun.attackers]
+        content["honest_accuracy"] = _or_none(measures.average_accuracy(honest))
+    sizes = [last.model_bytes for last in record.last_evaluations().values()]
+    used = {client for client, _ in record.trained}
+    clusterings = [
+        frame
+        for report in record.diagnostics.values()
+        if isinstance(report, Points)
+        for frame in report.frames
+    ]
+    before = _measures(record, record.tested_before, so_far)
+    content |= {
         "clock": record.clock or None,
-        "honest_accuracy": honest,
         "untrained_client_tasks": None if so_far else _untrained(record),
         "late_replies": dict(sorted(record.late_replies.items())),
         "left_out": {
-            client: why
-            for client, why in sorted(record.failures.items())
+            client: reason
+            for client, reason in sorted(record.failures.items())
             if client not in used
         },
-        "before_aggregation": Measures(
-            **_measures(record, record.tested_before, so_far)
-        ),
+        "before_aggregation": Measures(**before),
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),
         "nominal_bytes_up": traffic.nominal_up,
@@ -303,50 +310,37 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
             down=dict(sorted(traffic.down.items())),
         ),
         "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
-        "concepts": discovery(
-            [
-                frame
-                for found in record.diagnostics.values()
-                if isinstance(found, Points)
-                for frame in found.frames
-            ]
-        ),
+        "concepts": discovery(clusterings),
         "remarks": begun.remarks,
-        "seconds": sum(one.seconds for one in record.rounds),
+        "seconds": sum(line.seconds for line in record.rounds),
     }
-    # A run that goes on with more tasks, or a client that left, has figures of fewer.
-    known = [
-        sum(told) / len(told)
-        for client, told in record.inferred.items()
-        if len(told) == len(begun.about.own_tasks(client))
-    ]
-    if known:
-        found["inferred_task_accuracy"] = sum(known) / len(known)
+    if (inferred := _inferred(record)) is not None:
+        content["inferred_task_accuracy"] = inferred
     if begun.counts_classes and not so_far:
-        found |= _by_class(record)
+        content |= _by_class(record)
     elif record.unbalanced and not so_far:
-        found["balanced_accuracy"] = _balanced_accuracy(record)
-    if record.reported[LABEL_EPSILON]:
-        found["label_epsilon"] = dict(sorted(record.reported[LABEL_EPSILON].items()))
-    return Summary(**found)
+        content["balanced_accuracy"] = _balanced_accuracy(record)
+    if of_labels := record.reported[LABEL_EPSILON]:
+        content["label_epsilon"] = dict(sorted(of_labels.items()))
+    return Summary(**content)
 
 
 def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any]:
-    """Compute the measures that the scenario allows; None where not known.
+    """Compute the measures that the scenario allows; the others are None.
 
-    Hidden concepts have no moment at which they were learned: only the accuracy at the
-    end and what was lost since the best evaluation.
+    Hidden concepts have no moment at which they were learned. Their measures are the
+    accuracy at the end and the loss since the best evaluation.
     """
     accuracy = tested.matrix
     by_samples: Array = np.full(record.about.tasks, np.nan)
-    if record.scenario.datasets:  # else only the clients know how many samples
+    if record.scenario.datasets:  # otherwise only the clients know their sample counts
         counts = [[task.test for task in tasks] for tasks in record.scenario.clients]
         by_samples = measures.sample_accuracy(accuracy, np.array(counts))
-    # Elsewhere a sample may be tested by several clients, or a head knows its task.
+    # In other scenarios several clients test the same sample, or a head knows its task.
     average = math.nan
     if record.about.incremental and not so_far:
         average = measures.average_incremental_accuracy(by_samples)
-    known = {
+    values = {
         **dict.fromkeys(MEASURES),
         "average_incremental_accuracy": _or_none(average),
         "sample_accuracy": _nested(by_samples),
@@ -354,7 +348,7 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         "client_accuracy": _nested(accuracy),
     }
     if np.isnan(accuracy).all():
-        return known
+        return values
     hidden = record.about.hidden is not None
     names: Collection[str] = MEASURES
     if so_far:
@@ -362,18 +356,17 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
         names = ("average_accuracy", "learning_accuracy")
     if hidden:
         names = ("average_accuracy",)
-    known |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
+    values |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
     if hidden and not so_far:
         lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
-        known["forgetting"] = _or_none(lost)
-    return known
+        values["forgetting"] = _or_none(lost)
+    return values
 
 
 def _untrained(record: Record) -> int | None:
-    """Count the tasks of clients on which no update that was used was trained.
+    """Count the tested tasks of clients on which no used update was trained.
 
-    They are tested all the same. None where concepts are hidden, which clients meet by
-    chance.
+    None with hidden concepts, which clients meet by chance.
     """
     about = record.about
     if about.hidden is not None:
@@ -385,8 +378,27 @@ def _untrained(record: Record) -> int | None:
     return every - len(record.trained)
 
 
+def _inferred(record: Record) -> float | None:
+    """Average each client's accuracy without a given task, as reported at its end.
+
+    A client that left, or that gets more tasks, has reported on fewer tasks.
+    """
+    reports = {
+        client: evaluation.inferred
+        for test in record.tests
+        for client, evaluation in test.scores.items()
+        if evaluation.inferred
+    }
+    means = [
+        sum(report) / len(report)
+        for client, report in reports.items()
+        if len(report) == len(record.about.own_tasks(client))
+    ]
+    return sum(means) / len(means) if means else None
+
+
 def discovery(frames: Sequence[Clustering]) -> Discovery:
-    """Sum up how clusterings go together with the hidden concepts; empty without."""
+    """Sum up how clusterings agree with the hidden concepts; empty without concepts."""
     judged = [frame for frame in frames if frame.ari is not None]
     if not judged:
         return Discovery()
@@ -404,30 +416,30 @@ def discovery(frames: Sequence[Clustering]) -> Discovery:
 
 
 def _by_class(record: Record) -> dict[str, Any]:
-    """Compute what is known of classes by the evaluation after the last task.
+    """Compute the measures of classes from the evaluations after the last task.
 
-    ``balanced_accuracy`` is the mean of `measures.recall` over the classes of a task,
-    ``macro_f1`` that of `measures.f1`; both the mean over tasks, and over clients.
+    ``balanced_accuracy`` averages `measures.recall`, and ``macro_f1`` `measures.f1`,
+    over the classes of a task, then over tasks and over clients.
     """
-    last = record.about.tasks - 1
-    known = {
-        c: counts for c, (row, counts) in record.class_counts.items() if row == last
+    content: dict[str, Any] = {"balanced_accuracy": None, "macro_f1": None}
+    final = {  # each of shape (3, tasks, classes)
+        client: np.array(evaluation.by_class, np.int64).swapaxes(0, 1)
+        for client, evaluation in record.last_evaluations(at_end=True).items()
     }
-    found: dict[str, Any] = {"balanced_accuracy": None, "macro_f1": None}
     for key, measure in (
         ("balanced_accuracy", measures.recall),
         ("macro_f1", measures.f1),
     ):
-        if known:
-            by_class = np.array([measure(one) for one in known.values()])
+        if final:
+            by_class = np.array([measure(counts) for counts in final.values()])
             by_task = measures.mean_measured(by_class, axis=2)
-            found[key] = _or_none(measures.mean_over_clients(by_task))
+            content[key] = _or_none(measures.mean_over_clients(by_task))
     total: dict[str, measures.Counts] = {}
-    for client, counts in sorted(known.items()):
+    for client, counts in sorted(final.items()):
         for task, label in np.argwhere(counts.any(0)).tolist():
             name = _class_name(record, client, task, label)
             total[name] = total.get(name, 0) + counts[:, task, label]
-    found["per_class"] = [
+    content["per_class"] = [
         ClassResult(
             name=name,
             tested=int(counts[1]),
@@ -438,33 +450,33 @@ def _by_class(record: Record) -> dict[str, Any]:
         for name, counts in total.items()
         if counts[1]
     ]
-    return found
+    return content
 
 
 def _balanced_accuracy(record: Record) -> float | None:
-    """Average what clients have told after the last task: over tasks, then clients."""
-    last = record.about.tasks - 1
-    told = [values for row, values in record.balanced.values() if row == last]
-    means = [sum(values) / len(values) for values in told if values]
+    """Average the clients' reports after the last task: over tasks, then clients."""
+    final = record.last_evaluations(at_end=True).values()
+    reports = [evaluation.balanced for evaluation in final if evaluation.balanced]
+    means = [sum(report) / len(report) for report in reports]
     return sum(means) / len(means) if means else None
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:
-    """Name what a logit stands for; by its number where only clients know."""
+    """Name the class of a logit; by its number where only clients know the name."""
     if label < len(record.begun.class_names):
         return record.begun.class_names[label]
-    known = record.scenario.clients[client][task]
-    if label >= len(known.class_names):
+    info = record.scenario.clients[client][task]
+    if label >= len(info.class_names):
         return f"task {task}, class {label}"
-    source = f"{known.dataset}/" if len(record.scenario.datasets) > 1 else ""
-    return source + known.class_names[label]
+    source = f"{info.dataset}/" if len(record.scenario.datasets) > 1 else ""
+    return source + info.class_names[label]
 
 
 def _nested(values: Array) -> list[Any]:
     """List numbers as JSON knows them: None for NaN."""
-    found = values.astype(object)
-    found[np.isnan(values)] = None
-    nested: list[Any] = found.tolist()
+    entries = values.astype(object)
+    entries[np.isnan(values)] = None
+    nested: list[Any] = entries.tolist()
     return nested
 
 
@@ -481,16 +493,17 @@ def is_run(folder: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """List the folders of runs, finished or not: this one, or those in a study's."""
+    """List the folders of runs, finished or not: this one, or those of a study."""
     return [folder] if is_run(folder) else sorted(filter(is_run, folder.glob("*")))
 
 
 def read(folder: Path) -> Record:
-    """Read a run that has finished, or what there is of one that is under way.
+    """Read a finished run, or the beginning of a run under way.
 
-    Nothing here waits for who writes the files: the last line of one counts when it is
-    whole. A file that is missing, of another format, or not what it should be is a
-    `ConfigError`.
+    Another process may write the files meanwhile: a last line counts once it is whole.
+
+    Raises:
+        ConfigError: a file is missing, damaged, or of another format.
     """
     if not is_run(folder):
         raise config_error("folder", str(folder), "that of a run")
@@ -500,21 +513,16 @@ def read(folder: Path) -> Record:
         begun = next(events)
         assert isinstance(begun, Begun)
         scenario = read_as(ScenarioInfo, folder / "scenario.json", json_value)
-        record = Record(scenario, begun)
-        record.folder = folder
+        record = Record(scenario, begun, folder)
         for event in events:
             record.add(event)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path}: got {error!r:.200}, expected the events of a run"
         ) from error
-    if record.outcome is None:
-        record.progress = _progress(folder / "progress.json")
+    progress = folder / "progress.json"
+    if record.outcome is None and progress.exists():
+        content = read_as(Progress, progress, json_value)
+        at = progress.stat().st_mtime
+        record.progress = content.model_copy(update={"at": at})
     return record
-
-
-def _progress(path: Path) -> Progress | None:
-    if not path.exists():
-        return None
-    found = read_as(Progress, path, json_value)
-    return found.model_copy(update={"at": path.stat().st_mtime})

@@ -1,10 +1,9 @@
-"""Writes the files of a run folder while the run goes on."""
+"""The writer of a run's folder while the run goes on."""
 
 import csv
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +42,23 @@ COLUMNS = ("round", "task_learned", "client", "task", "task_name", "accuracy")
 PROGRESS_SECONDS = 0.2
 """Seconds between two writings of ``progress.json`` within a round."""
 RECENT = 10
-"""Rounds whose mean duration foretells that of the others."""
+"""Number of the last rounds whose mean duration foretells the others."""
 
 HARDWARE = ("training.device", "training.threads")
 """Keys of the configuration that say where training runs, not what it does."""
 OF_OTHER_SECTIONS = ("federation.client_fraction", "model.head")
-"""Keys of the configuration that a summary has under ``training`` all the same."""
+"""Keys of other sections that a summary still has under ``training``."""
 
 
 class Recorder:
-    """Records what happens in one run; used by the server.
+    """The record of one run, which the server keeps.
 
-    Every event is a line of ``journal.jsonl`` first. Then it is added to the record,
-    and what it changes is written: ``rounds.jsonl``, ``accuracy.csv``, at the end
-    ``diagnostics.json`` and ``summary.json``. All of them follow from the journal, so
-    that an interrupted run can be resumed. ``config.toml`` runs it again,
-    ``scenario.json`` has the tasks of every client, and ``progress.json`` says how far
-    it is.
+    Each event first becomes a line of ``journal.jsonl``, then a part of the record and
+    of the files that depend on it: ``rounds.jsonl``, ``accuracy.csv``, and at the end
+    ``diagnostics.json`` and ``summary.json``. They all follow from the journal, so an
+    interrupted run can be resumed. ``config.toml`` runs the same again,
+    ``scenario.json`` has the tasks of every client, and ``progress.json`` tells how far
+    the run is.
     """
 
     def __init__(
@@ -79,20 +78,21 @@ class Recorder:
     ) -> None:
         """Create a record without rounds; call `begin` or `restore` next.
 
-        No file of the folder changes before: a run may be refused yet.
+        Before that no file of the folder changes, since the run may still be refused.
 
         Args:
-            folder: may exist, but must be writable.
-            config: of the run.
-            scenario: the tasks of every client.
-            remarks: what else a reader should know, by topic; for the summary.
+            folder: folder of the run, new or old, which must be writable.
+            config: configuration of the run.
+            scenario: tasks of every client.
+            remarks: remarks for the reader of the summary, by topic.
             counterpart: title of the same run without communication, if any.
-            single_task: each task is learned alone, by a fresh model.
-            ledger: what clients' data have cost, if the server counts that.
-            listeners: called with each event, those before a resumption too.
-            classes: by how many classes clients count their answers; 0: not at all.
-            class_names: of a single head; empty where each task has one.
-            simulated: noise of privacy follows from the run's seed.
+            single_task: whether a fresh model learns each task alone.
+            ledger: the privacy costs of clients' data, if the server counts them.
+            listeners: called with each event, and with those before a resumption.
+            classes: number of classes by which clients count their answers; 0 if they
+                do not.
+            class_names: classes of a single head; empty where each task has a head.
+            simulated: whether the noise of privacy follows from the run's seed.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._simulated = folder, simulated
@@ -114,7 +114,7 @@ class Recorder:
         self._journal = journal.Journal(folder / journal.FILE)
 
     def begin(self) -> None:
-        """Write the files of a run without rounds, and forget an earlier one's."""
+        """Write the files of a run without rounds in place of an earlier run's."""
         self._journal.clear()
         self._write_files()
         self._journal.begin(self._begun)
@@ -122,21 +122,21 @@ class Recorder:
         self.progress(0, 0, 0, "starting")
 
     def restore(self, last: int) -> list[Trained]:
-        """Continue an earlier record up to the end of round ``last``; give its rounds.
+        """Continue an earlier record after round ``last``; return its rounds.
 
-        Where the run has more tasks, clients or rounds now, that is an event.
+        Where the run has more tasks, clients or rounds now, that becomes an event.
 
         Raises:
             FormatError: the journal in the folder is of another format.
-            WireError: it is damaged or too short.
+            WireError: the journal is damaged or too short.
         """
         events = self._journal.resume(last)
         first = events[0]
         assert isinstance(first, Begun)  # so a journal begins
-        known = [first, *(e.begun for e in events if isinstance(e, Extended))]
-        told = {"class_holders": known[-1].class_holders}
-        self._begun = self._begun.model_copy(update=told)
-        if _size(known[-1]) != _size(self._begun):
+        begun = [first, *(e.begun for e in events if isinstance(e, Extended))]
+        holders = {"class_holders": begun[-1].class_holders}
+        self._begun = self._begun.model_copy(update=holders)
+        if _size(begun[-1]) != _size(self._begun):
             events.append(Extended(round=last, begun=self._begun))
             self._journal.add(events[-1])
         self._write_files()
@@ -149,37 +149,42 @@ class Recorder:
         return rounds
 
     def replan(self, last: int, rounds_by_task: Sequence[int]) -> None:
-        """Record after a round that the first tasks have other numbers of rounds."""
+        """Record new numbers of rounds of the first tasks, after round ``last``."""
         config = self._config.replace(rounds_by_task=",".join(map(str, rounds_by_task)))
-        plan = _plan(config)
-        told = {"rounds_by_task": [*rounds_by_task], "total_rounds": plan.num_rounds}
-        about = self._begun.about.model_copy(update=told)
+        rounds = {
+            "rounds_by_task": [*rounds_by_task],
+            "total_rounds": _plan(config).num_rounds,
+        }
+        about = self._begun.about.model_copy(update=rounds)
         self._extend(last, config, about=about)
 
     def name_classes(self, names: Sequence[str], holders: ClassHolders) -> None:
-        """Record the classes of a single head from now on, and who has which."""
+        """Record the classes of a single head from now on, and their clients."""
         config = self._config.replace(class_names=",".join(names))
-        held = {name: sorted(clients) for name, clients in holders.items()}
-        told = {"class_names": list(names), "class_holders": held}
-        self._extend(len(self.record.rounds), config, **told)
+        sorted_holders = {name: sorted(clients) for name, clients in holders.items()}
+        self._extend(
+            len(self.record.rounds),
+            config,
+            class_names=list(names),
+            class_holders=sorted_holders,
+        )
 
-    def _extend(self, last: int, config: RunConfig, **told: object) -> None:
-        self._config, self._begun = config, self._begun.model_copy(update=told)
+    def _extend(self, last: int, config: RunConfig, **changes: object) -> None:
+        self._config, self._begun = config, self._begun.model_copy(update=changes)
         self._write_config()
         self.add(Extended(round=last, begun=self._begun))
 
     def _write_config(self) -> None:
         settings = self._config.replace(resume=False).to_file()
-        made = f"# Run: {self._begun.about.environment.describe()}\n"
+        comment = f"# Run: {self._begun.about.environment.describe()}\n"
         # In one step: a service that is killed here reads it when it starts again.
-        replace_file(self.folder / "config.toml", made + settings)
+        replace_file(self.folder / "config.toml", comment + settings)
 
     def _write_files(self) -> None:
         self._write_config()
-        folder = self.folder
-        self._scenario.save(folder / "scenario.json")
-        (folder / "rounds.jsonl").write_text("")
-        with (folder / "accuracy.csv").open("w", newline="") as file:
+        self._scenario.save(self.folder / "scenario.json")
+        (self.folder / "rounds.jsonl").write_text("")
+        with (self.folder / "accuracy.csv").open("w", newline="") as file:
             csv.writer(file).writerow(COLUMNS)
 
     def add(self, event: Event) -> None:
@@ -187,22 +192,22 @@ class Recorder:
         if isinstance(event, Trained):
             now = time.monotonic()
             seconds, self._round_started = now - self._round_started, now
-            found = dict(event.diagnostics)
-            for name, one in found.items():
-                if isinstance(one, Points) and self._scenario.stream is not None:
-                    frames = [with_truth(f, self._scenario.stream) for f in one.frames]
-                    found[name] = one.model_copy(update={"frames": frames})
-            added = {"seconds": seconds, "diagnostics": found}
-            event = event.model_copy(update=added)
+            diagnostics, stream = dict(event.diagnostics), self._scenario.stream
+            for name, report in diagnostics.items():
+                if isinstance(report, Points) and stream is not None:
+                    frames = [with_truth(frame, stream) for frame in report.frames]
+                    diagnostics[name] = report.model_copy(update={"frames": frames})
+            changes = {"seconds": seconds, "diagnostics": diagnostics}
+            event = event.model_copy(update=changes)
         self._journal.add(event)
         self._apply(event)
 
     def note_failures(self, reasons: Mapping[int, str]) -> None:
-        """Note why clients failed since the last round, for the summary."""
+        """Note for the summary why clients failed since the last round."""
         self.record.failures.update(reasons)
 
     def _apply(self, event: Event) -> None:
-        """Add an event to the record, and what it changes to the files."""
+        """Add an event to the record, to the files, and tell the listeners."""
         self.record.add(event)
         if isinstance(event, Trained):
             line = self.record.rounds[-1].model_dump(exclude_unset=True)
@@ -211,10 +216,10 @@ class Recorder:
         elif isinstance(event, Evaluated):
             with (self.folder / "accuracy.csv").open("a", newline="") as file:
                 lines = csv.writer(file)
-                for client, found in event.scores.items():
+                for client, evaluation in event.scores.items():
                     tasks = self._scenario.clients[client]
                     own = self.record.about.own_tasks(client)
-                    for i, value in zip(own, found.accuracy, strict=False):
+                    for i, value in zip(own, evaluation.accuracy, strict=False):
                         place = [event.round, event.task, client, i, tasks[i].name]
                         lines.writerow([*place, value])
         self._tell(event)
@@ -231,26 +236,28 @@ class Recorder:
         state: str = "training",
         working: Collection[int] = (),
     ) -> None:
-        """Write ``progress.json``, but not for every client that answers in a round.
+        """Write ``progress.json``, but at most every `PROGRESS_SECONDS` in a round.
 
-        Of a thousand, most are done before anybody could have read of the one before.
-        The round is 0 before the first; the state is starting, training or finished;
-        who works has been asked and has not answered.
+        Args:
+            server_round: the round, from 1; 0 before the first.
+            done: number of clients that have answered.
+            expected: number of clients that were asked.
+            state: ``starting``, ``training`` or ``finished``.
+            working: clients that were asked and have not answered.
         """
         now, record = time.monotonic(), self.record
         if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
             return
         self._progress_written = now
-        about = record.about
-        tasks = about.tasks if about.hidden is None else 1
+        rounds = record.about.total_rounds
         write_json(
             self.folder / "progress.json",
             {
                 "state": state,
                 "round": server_round,
-                "rounds": about.total_rounds,
-                "task": _task_of(about, server_round),
-                "tasks": tasks,
+                "rounds": rounds,
+                "task": self._task(server_round),
+                "tasks": 1 if record.about.hidden else record.about.tasks,
                 "clients_done": done,
                 "clients": expected,
                 "working": sorted(working),
@@ -259,58 +266,55 @@ class Recorder:
                 "bytes_down": record.traffic.down.total(),
                 "seconds": now - self._started,
                 "left": time_left(
-                    [one.seconds for one in record.rounds],
-                    about.total_rounds,
+                    [line.seconds for line in record.rounds],
+                    rounds,
                     now - self._round_started,
                 ),
             },
         )
 
+    def _task(self, number: int) -> int:
+        """Find the task of a round; of an asynchronous update by its share of all."""
+        about = self.record.about
+        if about.hidden is not None:
+            return 0
+        if about.mode == "asynchronous":
+            return max(0, number - 1) * about.tasks // about.total_rounds
+        return _plan(self._config).task(max(1, number))
+
     def finish(self, traffic: Traffic | None = None, advice: str = "") -> Summary:
         """Write ``diagnostics.json`` and the summary, and return the summary.
 
-        The same seed gives the same, but for ``seconds``, ``peak_memory`` and
-        ``environment``. ``traffic`` is that after the last round, as of the last tests
-        of an asynchronous run; ``advice`` is the strategy's for the next run.
+        The same seed gives the same, except ``seconds``, ``peak_memory`` and
+        ``environment``.
+
+        Args:
+            traffic: bytes after the last round, such as those of the last tests of an
+                asynchronous run.
+            advice: the strategy's advice for the next run.
         """
         record, section = self.record, self._config.privacy
         if traffic is not None:
             record.traffic.add(traffic)
-        of_labels = record.reported[LABEL_EPSILON]
-        remarks = _privacy_remarks(
-            section, self._ledger, of_labels, simulated=self._simulated
-        )
-        if early := _ended_early(self._config):
-            remarks["early stop"] = early
-        diverged = [str(c) for c, why in record.failures.items() if DIVERGED in why]
-        if diverged:
-            rate = self._config.training.learning_rate
-            remarks["divergence"] = (
-                f"the training of client {', '.join(sorted(diverged))} has diverged in "
-                f"at least one round; training.learning_rate was {rate:g}"
-            )
-        if advice:
-            remarks["advice"] = advice
-        found: dict[str, Any] = {
-            "remarks": self._begun.remarks | remarks,
+        content: dict[str, Any] = {
+            "remarks": {**self._begun.remarks, **self._remarks(advice)},
             "peak_memory": self._memory.bytes(),
             "seconds": time.monotonic() - self._started,
             "environment": current_environment(),
         }
         if self._config.training.count_multiply_adds:
-            found["multiply_adds"] = int(record.multiply_adds)
+            content["multiply_adds"] = int(record.multiply_adds)
         if section.unit != "none":
             reported = record.reported[EPSILON]
-            privacy = _privacy_costs(
+            content["privacy"] = _privacy(
                 section, self._ledger, reported, simulated=self._simulated
             )
-            found["privacy"] = privacy
-        summary = summarize(record).model_copy(update=found)
+        summary = summarize(record).model_copy(update=content)
         self._journal.add(Finished(summary=summary))
         record.outcome = summary
         if record.diagnostics:
-            content = {n: d.model_dump() for n, d in record.diagnostics.items()}
-            write_json(self.folder / "diagnostics.json", content)
+            reports = {n: d.model_dump() for n, d in record.diagnostics.items()}
+            write_json(self.folder / "diagnostics.json", reports)
         write_json(self.folder / "summary.json", summary.content())
         return summary
 
@@ -318,12 +322,56 @@ class Recorder:
         """Tell all listeners that the run is over, once its page is there, too."""
         self._tell(Finished(summary=summary))
 
+    def _remarks(self, advice: str) -> dict[str, str]:
+        """Collect the remarks for a reader of the whole run, by topic."""
+        record, config, privacy = self.record, self._config, self._config.privacy
+        remarks = {}
+        if of_labels := record.reported[LABEL_EPSILON]:
+            largest = max(of_labels.values())
+            remarks["privacy of labels"] = (
+                f"noised statistics, at most epsilon {largest:.3g} at delta "
+                f"{privacy.delta:g} for a client"
+            )
+        if privacy.unit != "none":
+            if self._simulated:
+                remarks["privacy noise"] = "from the run's seed, as in every simulation"
+            if privacy.scores:
+                remarks["privacy of scores"] = (
+                    "none: accuracies on clients' test data are exact, and no epsilon "
+                    "covers them (privacy.scores)"
+                )
+            if self._ledger is not None and self._ledger.stopped:
+                remarks["privacy budget"] = self._ledger.stopped
+        most = config.federation.rounds_per_task
+        ended_early = [
+            f"task {task} after {rounds} rounds"
+            for task, rounds in enumerate(config.federation.listed_rounds)
+            if config.federation.patience and rounds < most
+        ]
+        if ended_early:
+            remarks["early stop"] = (
+                f"{'; '.join(ended_early)} of at most {most}, by federation.patience"
+            )
+        diverged = [str(c) for c, why in record.failures.items() if DIVERGED in why]
+        if diverged:
+            remarks["divergence"] = (
+                f"the training of client {', '.join(sorted(diverged))} has diverged in "
+                "at least one round; training.learning_rate was "
+                f"{config.training.learning_rate:g}"
+            )
+        return remarks | ({"advice": advice} if advice else {})
+
 
 def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float | None:
-    """Foretell the seconds that are left of a run by the mean of its last rounds.
+    """Foretell the seconds that are left of a run from the mean of its last rounds.
 
-    Of ``total`` rounds some ``took`` seconds each, and one is ``running``. The first
-    one does not count if there are others: it loads what they find loaded.
+    The first round does not count if there are others, since it also loads what they
+    use.
+
+    Args:
+        took: seconds of the finished rounds.
+        total: number of all rounds.
+        running: seconds since the present round began.
 
     >>> time_left([9.0, 1.0, 2.0], 10, running=0.5)
     10.0
@@ -335,17 +383,16 @@ def time_left(took: Sequence[float], total: int, running: float = 0.0) -> float 
     return max(0.0, (total - len(took)) * mean - min(running, mean))
 
 
-def _privacy_costs(
+def _privacy(
     section: PrivacySection,
     ledger: Ledger | None,
     reported: Mapping[int, float],
     *,
     simulated: bool,
 ) -> Privacy:
-    """Sum up what differential privacy has cost each client, in epsilon.
+    """Sum up the cost of differential privacy for each client, in epsilon.
 
-    Without a ledger of the server clients account for themselves: what they
-    ``reported``. In a simulation noise follows from the run's seed.
+    Without a ledger of the server the clients account for themselves and report.
     """
     by_observer = {
         "server": reported if ledger is None else ledger.epsilons("server"),
@@ -364,68 +411,8 @@ def _privacy_costs(
     )
 
 
-def _privacy_remarks(
-    section: PrivacySection,
-    ledger: Ledger | None,
-    of_labels: Mapping[int, float],
-    *,
-    simulated: bool,
-) -> dict[str, str]:
-    """Say what a reader must know of the privacy of a run, by topic."""
-    found = {}
-    if of_labels:
-        most = f"epsilon {max(of_labels.values()):.3g} at delta {section.delta:g}"
-        said = f"noised statistics, at most {most} for a client"
-        found["privacy of labels"] = said
-    if section.unit == "none":
-        return found
-    if simulated:
-        found["privacy noise"] = "from the run's seed, as in every simulation"
-    if section.scores:
-        found["privacy of scores"] = (
-            "none: accuracies on clients' test data are exact, and no epsilon "
-            "covers them (privacy.scores)"
-        )
-    if ledger is not None and ledger.stopped:
-        found["privacy budget"] = ledger.stopped
-    return found
-
-
-def _size(begun: Begun) -> tuple[object, ...]:
-    """Take what of a run may become more."""
-    about = begun.about
-    shape = about.clients, about.tasks, about.rounds, about.rounds_by_task
-    return *shape, about.sat_out, begun.class_names
-
-
-def _ended_early(config: RunConfig) -> str:
-    section = config.federation
-    found = [
-        f"task {task} after {rounds} rounds"
-        for task, rounds in enumerate(section.listed_rounds)
-        if section.patience and rounds < section.rounds_per_task
-    ]
-    most = f" of at most {section.rounds_per_task}, by federation.patience"
-    return "; ".join(found) + most if found else ""
-
-
-def _not_own(plan: Schedule, client: int) -> list[int]:
-    return sorted({*range(plan.tasks)}.difference(plan.own_tasks(client)))
-
-
-def _task_of(about: About, number: int) -> int:
-    """Find the task of a round; of an update, how far the run would be by its share."""
-    if about.hidden is not None:
-        return 0
-    if about.mode == "asynchronous":
-        return max(0, number - 1) * about.tasks // about.total_rounds
-    plan = Schedule(about.clients, about.tasks, about.rounds, 1.0, 0)
-    listed = tuple(about.rounds_by_task)
-    return replace(plan, rounds_by_task=listed).task(max(1, number))
-
-
 def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
-    """Hold the clusters of a round against the hidden concepts of its clients.
+    """Judge the clusters of a round by the hidden concepts of its clients.
 
     The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
     Where a client has all concepts at once there is nothing to separate.
@@ -448,6 +435,16 @@ def with_truth(frame: Clustering, stream: ConceptStream) -> Clustering:
     )
 
 
+# ---- the description of a run
+
+
+def _size(begun: Begun) -> tuple[object, ...]:
+    """Take the parts of a run that may grow."""
+    about = begun.about
+    shape = about.clients, about.tasks, about.rounds, about.rounds_by_task
+    return *shape, about.sat_out, begun.class_names
+
+
 def _plan(config: RunConfig, *, hidden: bool = False) -> Schedule:
     return Schedule(
         config.scenario.clients,
@@ -465,12 +462,15 @@ def _plan(config: RunConfig, *, hidden: bool = False) -> Schedule:
 def _about(
     config: RunConfig, scenario: Scenario, counterpart: str | None, single_task: bool
 ) -> About:
-    stream, flat = scenario.stream, config.flat()
-    reveal = bool(config.scenario.params.get("reveal_ids"))
-    # Every setting of training, so that none is forgotten that comes later.
-    told = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
-    plan = _plan(config, hidden=stream is not None)
-    clients = range(plan.clients)
+    stream, flat, hidden = scenario.stream, config.flat(), None
+    if stream is not None:
+        reveal = bool(config.scenario.params.get("reveal_ids"))
+        hidden = Hidden(**stream.to_dict(), reveal_ids=reveal)
+    # Every setting of training, so that a new one is not forgotten.
+    keys = [key for key in flat if key.startswith("training.") and key not in HARDWARE]
+    plan = _plan(config, hidden=hidden is not None)
+    clients, tasks = range(plan.clients), {*range(plan.tasks)}
+    sat_out = {c: sorted(tasks.difference(plan.own_tasks(c))) for c in clients}
     asynchronous = config.asynchronous.enabled
     own = [plan.num_rounds - plan.rounds_before(client) for client in clients]
     return About(
@@ -478,7 +478,7 @@ def _about(
         strategy=config.strategy.name,
         local_only=config.strategy.local_only,
         params=dict(config.strategy.params),
-        training={k.partition(".")[2]: flat[k] for k in (*told, *OF_OTHER_SECTIONS)},
+        training={k.partition(".")[2]: flat[k] for k in (*keys, *OF_OTHER_SECTIONS)},
         scenario=config.scenario.name,
         dataset=config.data.datasets,
         model=config.model.name,
@@ -488,11 +488,9 @@ def _about(
         rounds=plan.rounds_per_task,
         total_rounds=sum(own) if asynchronous else plan.num_rounds,
         rounds_by_task=list(plan.rounds_by_task),
-        sat_out={c: out for c in clients if (out := _not_own(plan, c))},
+        sat_out={client: out for client, out in sat_out.items() if out},
         mode="asynchronous" if asynchronous else "synchronous",
-        hidden=None
-        if stream is None
-        else Hidden(**stream.to_dict(), reveal_ids=reveal),
+        hidden=hidden,
         command="fcl simulate --config config.toml",
         counterpart=counterpart,
         single_task=single_task,

@@ -3,7 +3,7 @@
 import html
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ PAGE_HEIGHT = 700
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows by column; prints as a table and shows as one in a notebook."""
+    """Rows by column, which a terminal and a notebook show as a table."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
         """Make a table of rows with the same columns; ``text`` is its Markdown."""
@@ -44,20 +44,22 @@ class Result:
     """A finished run, as its folder has it.
 
     Attributes:
-        folder: of the run; where no output was named, a temporary one that is removed
-            with this object.
-        config: with every default decided.
-        summary: the content of ``summary.json``.
+        folder: folder of the run. Without a named output it is a temporary folder,
+            which is removed with this object.
+        config: configuration with every default decided.
+        summary: content of ``summary.json``.
     """
 
     folder: Path
     config: RunConfig
     summary: Mapping[str, Any]
-    _keeps: object = field(default=None)
+    _keeps: object = None
 
     @classmethod
     def load(cls, folder: Path | str, keeps: object = None) -> "Result":
-        """Load a finished run; ``keeps`` lives at least as long as the result.
+        """Load a finished run.
+
+        The object ``keeps`` lives at least as long as the result.
 
         Raises:
             ConfigError: the folder holds no finished run, or a file of it is damaged.
@@ -71,7 +73,7 @@ class Result:
 
     @property
     def accuracy(self) -> Array:
-        """Test accuracy, shape (clients, tasks, tasks); NaN where not measured.
+        """The test accuracy, shape (clients, tasks, tasks); NaN where not measured.
 
         ``accuracy[c, t, i]`` is that of client c on its task i after task t.
         """
@@ -79,45 +81,45 @@ class Result:
 
     @property
     def average_accuracy(self) -> float:
-        """Test accuracy at the end, mean over clients and tasks; NaN if unknown."""
+        """The test accuracy at the end, mean over clients and tasks; NaN if unknown."""
         return self._number("average_accuracy")
 
     @property
     def average_incremental_accuracy(self) -> float:
-        """Mean over task ends of the accuracy over all classes so far, or NaN.
+        """The mean over task ends of the accuracy over all classes so far.
 
-        Known in the scenario class-incremental alone.
+        NaN in any scenario but class-incremental.
         """
         return self._number("average_incremental_accuracy")
 
     @property
     def honest_accuracy(self) -> float:
-        """`average_accuracy` without hostile clients; NaN where there are none."""
+        """The `average_accuracy` without hostile clients; NaN if there are none."""
         return self._number("honest_accuracy")
 
     @property
     def forgetting(self) -> float:
-        """Mean loss of accuracy since a task's best; NaN if unknown."""
+        """The mean loss of accuracy since a task's best; NaN if unknown."""
         return self._number("forgetting")
 
     @property
     def backward_transfer(self) -> float:
-        """Mean change of accuracy since a task was learned; NaN if unknown."""
+        """The mean change of accuracy since a task was learned; NaN if unknown."""
         return self._number("backward_transfer")
 
     @property
     def bytes_up(self) -> int:
-        """Bytes of all messages of clients to the server."""
+        """The bytes of all messages of clients to the server."""
         return int(self.summary["bytes_up"])
 
     @property
     def bytes_down(self) -> int:
-        """Bytes of all messages of the server to clients."""
+        """The bytes of all messages of the server to clients."""
         return int(self.summary["bytes_down"])
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """Record of each round in order, with its loss and its bytes."""
+        """The record of each round in order, with its loss and its bytes."""
         lines = json_lines(self.folder / "rounds.jsonl")
         return cast(list[dict[str, Any]], lines)
 
@@ -138,7 +140,7 @@ class Result:
         return self.folder / "report.html"
 
     def save(self, folder: Path | str) -> "Result":
-        """Copy the run to a new folder, which must not exist; return it from there."""
+        """Copy the run to a folder that does not exist yet; return the copy."""
         if Path(folder).exists():
             raise config_error("folder", str(folder), "one that does not exist yet")
         shutil.copytree(self.folder, folder)
@@ -164,13 +166,13 @@ class Comparison:
     """Finished runs of several algorithms on identical scenarios.
 
     Attributes:
-        folder: with a folder for each run; temporary as that of `Result`.
-        results: by seed, then in the order of the rows of the table.
+        folder: folder with one folder for each run; temporary as that of `Result`.
+        results: runs by seed, then in the order of the rows of the table.
     """
 
     folder: Path
     results: tuple[Result, ...]
-    _keeps: object = field(default=None)
+    _keeps: object = None
 
     def table(self) -> Rows:
         """Make a row for each algorithm: mean and standard deviation over seeds."""
@@ -179,15 +181,15 @@ class Comparison:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Make a data frame with a row for each run; needs pandas."""
-        found = [result.summary for result in self.results]
-        known = [
+        summaries = [result.summary for result in self.results]
+        special = [
             key
             for key in ("balanced_accuracy", "average_incremental_accuracy")
-            if any(one.get(key) is not None for one in found)
+            if any(summary.get(key) is not None for summary in summaries)
         ]
-        measures = "average_accuracy", *known, "forgetting", "backward_transfer"
+        measures = "average_accuracy", *special, "forgetting", "backward_transfer"
         keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
-        return _data_frame([{key: one.get(key) for key in keys} for one in found])
+        return _data_frame([{key: s.get(key) for key in keys} for s in summaries])
 
     def report(self) -> Path:
         """Find the comparison's page: one HTML file that loads nothing."""
@@ -221,7 +223,7 @@ def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
 
 
 def _framed(page: Path) -> str:
-    """Show a page as part of another, which its style must not touch."""
+    """Show a page within another one, which its style does not touch."""
     content = html.escape(page.read_text(), quote=True)
     return (
         f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT}" '

@@ -1,4 +1,4 @@
-"""The folder of a run: its default path, and whether the run can be resumed."""
+"""The folder of a run: its name, its preparation, and its end."""
 
 import contextlib
 import json
@@ -19,12 +19,13 @@ SUMMARY = "summary.json"
 CHECKPOINT = "checkpoint"
 """The server's state after the last finished round."""
 WORK = ".flower"
-"""The states of clients, by which a simulation runs and is resumed."""
+"""The folder of a simulation's own files."""
 CLIENTS = f"{WORK}/clients"
+"""The states of a simulation's clients, from which it is resumed."""
 SMALL_STATES = 256 * 10**6
-"""Bytes that the states of all clients may take together to be kept unasked."""
+"""The bytes up to which the states of all clients are kept without a setting."""
 LOCAL_DATA = "local-data.json"
-"""The checksum of each client's local data: of others it would be another run."""
+"""The checksum of each client's local data, with which alone a run goes on."""
 
 
 def resumable(folder: Path) -> bool:
@@ -34,13 +35,13 @@ def resumable(folder: Path) -> bool:
 
 def lost_first_round(folder: Path) -> bool:
     """Tell whether a run has begun in a folder and has not finished a round."""
-    left = (folder / SUMMARY, folder / CHECKPOINT)
     begun = journal.is_journal(folder / journal.FILE)
-    return begun and not any(path.exists() for path in left)
+    files = (folder / SUMMARY, folder / CHECKPOINT)
+    return begun and not any(path.exists() for path in files)
 
 
 def free_folder(config: RunConfig) -> Path:
-    """Name a folder below ``runs/`` by the run; one that does not exist yet."""
+    """Choose a folder for a run below ``runs/`` that does not exist yet."""
     sets = config.data.datasets.replace(",", "+").replace("/", "_").replace(":", "_")
     title = config.title.replace(" ", "-").replace("/", "_")
     parts = [title, config.scenario.name, sets, f"seed{config.run.seed}"]
@@ -56,15 +57,20 @@ def free_folder(config: RunConfig) -> Path:
 def prepared_folder(
     config: RunConfig, folder: Path, data_root: Path, local_data: Sequence[Path] = ()
 ) -> Iterator[RunConfig]:
-    """Remove what an earlier run left; yield the configuration with absolute paths.
+    """Remove an earlier run's files; yield the configuration with absolute paths.
 
-    The processes of a run need not run where the command was typed. No other command
-    works on the folder before the context ends. With ``resume``, the clients' states
-    stay; ``local_data`` are the folders of each client.
+    The processes of a run may have another working directory. No other command works on
+    the folder before the context ends. With ``run.resume`` the clients' states stay.
+
+    Args:
+        config: configuration of the run.
+        folder: existing folder of the run.
+        data_root: folder of the data sets.
+        local_data: folder of each client's local data.
 
     Raises:
-        ConfigError: another run or command works on the folder, or a run that is to go
-            on has learned from other local data.
+        ConfigError: another run or command works on the folder, or the run has learned
+            from other local data.
     """
     with lock_folder(folder, "output", COMMAND_LOCK):
         with lock_folder(folder, "output"):  # a server may outlive the command before
@@ -78,8 +84,8 @@ def prepared_folder(
             for name in names:
                 (folder / name).unlink(missing_ok=True)
             if local_data:
-                known = [_learned(path, config.scenario.tasks) for path in local_data]
-                write_json(folder / LOCAL_DATA, known)
+                learned = [_learned(path, config.scenario.tasks) for path in local_data]
+                write_json(folder / LOCAL_DATA, learned)
         yield config.replace(
             output=str(folder.absolute()),
             client_state=str((folder / CLIENTS).absolute()),
@@ -88,7 +94,7 @@ def prepared_folder(
 
 
 def check_local_data(folder: Path, local_data: Sequence[Path]) -> None:
-    """Refuse local data that are not those of the run in a folder.
+    """Refuse other local data than those of the run in a folder.
 
     Raises:
         ConfigError: a client's data differ, or cannot be read.
@@ -106,24 +112,24 @@ def check_local_data(folder: Path, local_data: Sequence[Path]) -> None:
 
 
 def _learned(data: Path, most: int) -> dict[str, str | int]:
-    """Note the first tasks of a client: how many there are, and their checksum."""
+    """Compute the number and the checksum of a client's tasks."""
     tasks = len(find_tasks(data, most))
     return {"tasks": tasks, "checksum": checksum(data, tasks)}
 
 
 def clients_bytes(folder: Path) -> int:
-    """Count the bytes that the clients' states in a folder take; 0 for none."""
-    found = (folder / CLIENTS).rglob("*")
-    return sum(path.stat().st_size for path in found if path.is_file())
+    """Count the bytes of the clients' states in a folder."""
+    paths = (folder / CLIENTS).rglob("*")
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def close_folder(folder: Path, *, keep_clients: str) -> dict[str, Any]:
-    """Remove what only a running run needs; return its summary.
+    """Remove the files that only a running run needs; return the summary.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         keep_clients: ``true``, ``false``, or ``auto`` to keep the clients' states if
-            they take at most `SMALL_STATES`.
+            they take at most `SMALL_STATES` bytes.
 
     Raises:
         RoundError: there is no summary.
@@ -136,5 +142,5 @@ def close_folder(folder: Path, *, keep_clients: str) -> dict[str, Any]:
     small = keep_clients == "auto" and clients_bytes(folder) <= SMALL_STATES
     if keep_clients != "true" and not small:
         shutil.rmtree(folder / WORK, ignore_errors=True)
-    found: dict[str, Any] = json.loads(summary.read_text())
-    return found
+    content: dict[str, Any] = json.loads(summary.read_text())
+    return content

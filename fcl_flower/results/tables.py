@@ -1,7 +1,7 @@
-"""Tables over several runs: one row a title, mean and deviation over its seeds.
+"""Tables over several runs: a row for each title, mean and deviation over its seeds.
 
-Works on summaries alone (``summary.json``). A federated run is paired with the
-local-only run of the same seed that its summary names as its counterpart; the
+They are made of summaries (``summary.json``) alone. A federated run is paired with the
+local-only run of the same seed that its summary names as its counterpart. The
 difference of their accuracies is the transfer gain.
 """
 
@@ -15,33 +15,10 @@ from fcl_flower.results import measures
 
 Summary: TypeAlias = Mapping[str, Any]
 MeanAndStd: TypeAlias = Mapping[str, float | None]
-"""``mean`` and ``deviation`` over seeds; no deviation of a single seed."""
+"""``mean`` and ``deviation`` over seeds; a single seed has no deviation."""
 
 ALIKE = ("seed", "scenario", "dataset", "model", "clients", "tasks")
 """Keys of a summary that two runs must have in common for forward transfer."""
-
-MEANS: Mapping[str, str] = {
-    **{
-        key: key
-        for key in (
-            *("average_accuracy", "forgetting", "backward_transfer"),
-            *("honest_accuracy", "balanced_accuracy", "macro_f1"),
-            "inferred_task_accuracy",
-        )
-    },
-    "before_aggregation": "before_aggregation.average_accuracy",
-    **{
-        key: f"concepts.{key}"
-        for key in ("ari", "ari_least", "perfect_rounds", "effectiveness")
-    },
-}
-"""The measures with mean and deviation: their place in a summary, by the row's key."""
-
-COSTS = (
-    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
-)
-"""Keys of which a row has the mean alone."""
 
 NOTE = (
     "Last round, mean over clients and tasks, ± standard deviation over the seeds. "
@@ -53,76 +30,153 @@ NOTE = (
 )
 
 
-class Column(NamedTuple):
-    """A column of a table.
+class Measure(NamedTuple):
+    """A measure of a run, for tables and pages.
 
-    One with a note is for runs that have something for it; the note explains it below.
+    Attributes:
+        key: key in a row, and in a summary unless `PLACES` has another place.
+        name: name on pages.
+        meaning: explanation, which may contain ``{noun}``: task or concept.
+        form: the way to write the value; see `SPREAD_FORMS`.
     """
 
-    head: str
     key: str
-    note: str | None = None
+    name: str
+    meaning: str
+    form: str = "fraction"
 
 
-COLUMNS = (
-    Column("method", "label"),
-    Column("seeds", "seeds"),
-    Column("accuracy", "average_accuracy"),
-    Column(
-        "balanced accuracy",
+SPREAD_FORMS = ("fraction", "gain")
+"""The forms of measures whose standard deviation over seeds is of interest."""
+
+MEASURES = (
+    Measure(
+        "average_accuracy",
+        "Average accuracy",
+        "over all {noun}s at the last test, mean over clients",
+    ),
+    Measure(
         "balanced_accuracy",
-        "Balanced accuracy: mean over a task's classes of the fraction of their "
-        "samples that were answered rightly.",
+        "Balanced accuracy",
+        "mean over a task's classes of recall, the fraction of right answers",
     ),
-    Column("forgetting", "forgetting"),
-    Column("transfer gain", "transfer_gain"),
-    Column("up", "bytes_up"),
-    Column("down", "bytes_down"),
-    Column("nominal up", "nominal_bytes_up"),
-    Column("model", "model_bytes"),
-    Column(
-        "before aggregation",
-        "before_aggregation",
-        "Before aggregation: the accuracy of what each client has trained itself in "
-        "the last round; strategies that predict with what clients keep have no other.",
+    Measure(
+        "average_incremental_accuracy",
+        "Average incremental accuracy",
+        "after each task, over all classes so far; mean over tasks",
     ),
-    Column(
-        "forward transfer",
+    Measure(
+        "final_sample_accuracy",
+        "Sample accuracy",
+        "over the test samples of all classes, after the last task",
+    ),
+    Measure(
+        "inferred_task_accuracy",
+        "Task unknown",
+        "accuracy where the most confident head answers (fcl predict --task auto)",
+    ),
+    Measure(
+        "before_aggregation", "Before aggregation", "accuracy of what clients trained"
+    ),
+    Measure("honest_accuracy", "Honest clients", "accuracy without hostile clients"),
+    Measure("learning_accuracy", "Learning accuracy", "of tasks when learned"),
+    Measure(
+        "forgetting",
+        "Catastrophic forgetting",
+        "best earlier accuracy minus the final one; less is better",
+    ),
+    Measure(
+        "backward_transfer",
+        "Backward transfer",
+        "final accuracy minus that when learned; more is better",
+        "gain",
+    ),
+    Measure("macro_f1", "Macro F1", "mean over a task's classes of F1"),
+    Measure(
+        "transfer_gain",
+        "Transfer gain",
+        "average accuracy minus that of the local-only counterpart with the same seed",
+        "gain",
+    ),
+    Measure(
         "forward_transfer",
-        "Forward transfer: accuracy on a task just after it was learned, minus that of "
-        "a fresh model that learned nothing else, with the same seed; mean over all "
-        "tasks but the first.",
+        "Forward transfer",
+        "accuracy on a task just after it was learned, minus that of a fresh model "
+        "that learned nothing else, with the same seed; over all tasks but the first",
+        "gain",
     ),
-    Column("macro F1", "macro_f1", "Macro F1: mean over a task's classes of F1."),
-    Column(
-        "honest clients",
-        "honest_accuracy",
-        "Honest clients: the accuracy without the clients that were made hostile.",
-    ),
-    Column(
-        "ARI",
+    Measure(
         "ari",
-        "Hidden concepts: adjusted Rand index of the server's clusters against the "
-        "concepts, mean and least over the rounds; fraction of the rounds in which it "
-        "is 1; fraction of the updates that went into the concept model which their "
-        "client had started from.",
+        "Clustering",
+        "adjusted Rand index of the server's clusters, mean over rounds",
     ),
-    Column("least ARI", "ari_least", ""),
-    Column("perfect rounds", "perfect_rounds", ""),
-    Column("matching effectiveness", "effectiveness", ""),
-    Column(
-        "accuracy over samples",
-        "sample_accuracy",
-        "Class-incremental: accuracy over the test samples of all classes so far, "
-        "after the last task; average incremental accuracy: its mean over the ends of "
-        "all tasks.",
+    Measure("ari_least", "Least clustering", "the smallest index of a round"),
+    Measure(
+        "effectiveness",
+        "Matching effectiveness",
+        "fraction of updates that went into the concept model they started from",
     ),
-    Column("average incremental accuracy", "average_incremental_accuracy", ""),
+    Measure(
+        "perfect_rounds",
+        "Perfect rounds",
+        "fraction of the rounds whose clusters are just the hidden concepts",
+        "share",
+    ),
+    Measure("bytes_up", "Sent up", "in messages of clients", "bytes"),
+    Measure("bytes_down", "Sent down", "in messages to clients", "bytes"),
+    Measure("model_bytes", "Model size", "what one client must keep", "bytes"),
+    Measure("peak_memory", "Peak memory", "of all processes of the server", "bytes"),
+    Measure("multiply_adds", "Multiply-adds", "of clients' training", "count"),
+    Measure("seconds", "Time", "from the first round on", "duration"),
+    Measure("clock", "Simulated time", "at the end of the run", "number"),
 )
+"""The measures in the order of tiles and of a comparison's columns."""
+
+COLUMNS = {
+    "average_accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "forgetting": "forgetting",
+    "transfer_gain": "transfer gain",
+    "bytes_up": "up",
+    "bytes_down": "down",
+    "nominal_bytes_up": "nominal up",
+    "model_bytes": "model",
+    "before_aggregation": "before aggregation",
+    "forward_transfer": "forward transfer",
+    "macro_f1": "macro F1",
+    "honest_accuracy": "honest clients",
+    "ari": "clustering",
+    "ari_least": "least clustering",
+    "perfect_rounds": "perfect rounds",
+    "effectiveness": "matching effectiveness",
+    "final_sample_accuracy": "sample accuracy",
+    "average_incremental_accuracy": "average incremental accuracy",
+}
+"""The columns of a table of text, by the keys of rows."""
+ALWAYS = (
+    *("average_accuracy", "forgetting", "transfer_gain"),
+    *("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes"),
+)
+"""The columns that `NOTE` explains; another is there where a run has a value."""
+
+PLACES = {
+    "before_aggregation": ("before_aggregation", "average_accuracy"),
+    **{
+        key: ("concepts", key)
+        for key in ("ari", "ari_least", "perfect_rounds", "effectiveness")
+    },
+}
+"""The places in a summary of values that have no key of their own there."""
+
+COSTS = (
+    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
+    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
+)
+"""Keys of a row that have the mean alone."""
 
 
 class TextTable(NamedTuple):
-    """`rows` as text: heads and cells of the columns, and a note that explains them."""
+    """A table as text: heads, cells, and a note that explains the columns."""
 
     head: Sequence[str]
     lines: Sequence[Sequence[str]]
@@ -137,30 +191,34 @@ def table(summaries: Sequence[Summary]) -> str:
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Write a Markdown table."""
-    found = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    return "\n".join([*found, *(f"| {' | '.join(line)} |" for line in lines)])
+    first = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*first, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def text_table(summaries: Sequence[Summary]) -> TextTable:
-    """Write `rows` with the columns that they have something for."""
-    found = rows(summaries)
-    shown = [
-        one for one in COLUMNS if one.note is None or any(row[one.key] for row in found)
+    """Write `rows` with those columns for which a run has a value."""
+    by_title = rows(summaries)
+    special = {
+        key
+        for key in COLUMNS
+        if key not in ALWAYS and any(row[key] for row in by_title)
+    }
+    keys = [key for key in COLUMNS if key in ALWAYS or key in special]
+    lines = [
+        [row["label"], ", ".join(map(str, row["seeds"]))]
+        + [_cell(key, row[key]) for key in keys]
+        for row in by_title
     ]
-    lines = [[_cell(row, one.key) for one in shown] for row in found]
-    note = " ".join([NOTE, *(one.note for one in shown if one.note)])
-    return TextTable([one.head for one in shown], lines, note)
+    notes = (f"{m.name}: {m.meaning}." for m in MEASURES if m.key in special)
+    head = ["method", "seeds", *(COLUMNS[key] for key in keys)]
+    return TextTable(head, lines, " ".join([NOTE, *notes]))
 
 
-def _cell(row: Mapping[str, Any], key: str) -> str:
-    if key == "label":
-        return str(row[key])
-    if key == "seeds":
-        return ", ".join(map(str, row[key]))
+def _cell(key: str, value: Any) -> str:  # noqa: ANN401 - a mean, or one with its deviation
     if key in COSTS:
-        return f"{row[key] / 1e6:.1f} MB"
-    form = "+.3f" if key in ("forward_transfer", "transfer_gain") else ".3f"
-    return format_mean_std(row.get(key), form)
+        return f"{value / 1e6:.1f} MB"
+    gain = key in ("forward_transfer", "transfer_gain")
+    return format_mean_std(value, "+.3f" if gain else ".3f")
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -172,15 +230,15 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
-    """Compute mean and standard deviation (n - 1) of what is known; None if nothing is.
+    """Compute mean and standard deviation (n - 1) of the known values, if any.
 
-    A single value has no deviation: that is None, not 0.
+    The deviation of a single value is None, not 0.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    deviation = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "deviation": deviation}
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return {"mean": statistics.fmean(numbers), "deviation": deviation}
 
 
 def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
@@ -191,77 +249,59 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
     return mean if deviation is None else f"{mean} ± {deviation:.3f}"
 
 
+def value(summary: Summary, key: str) -> float | None:
+    """Look up the value of a row's key in a summary; None where it is not known."""
+    content: Any = summary
+    for name in PLACES.get(key, (key,)):
+        content = (content or {}).get(name)
+    return None if content is None else float(content)
+
+
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
     runs = by_title[title]
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
-    for key, place in MEANS.items():
-        row[key] = mean_and_std(_at(run, place) for run in runs.values())
-    for key in COSTS:
-        known = mean_and_std(run.get(key) for run in runs.values())
-        row[key] = None if known is None else known["mean"]
-    last, average = zip(*map(_accuracy_over_classes_seen, runs.values()), strict=True)
-    row["sample_accuracy"] = mean_and_std(last)
-    row["average_incremental_accuracy"] = mean_and_std(average)
+    for key in dict.fromkeys([*(measure.key for measure in MEASURES), *COSTS]):
+        spread = mean_and_std(value(run, key) for run in runs.values())
+        row[key] = spread["mean"] if spread and key in COSTS else spread
+    of_samples = map(_final_sample_accuracy, runs.values())
+    row["final_sample_accuracy"] = mean_and_std(of_samples)
     every = [run for of_title in by_title.values() for run in of_title.values()]
     transfers = (_forward_transfer(run, every) for run in runs.values())
     row["forward_transfer"] = mean_and_std(transfers)
     counterparts = by_title.get(next(iter(runs.values()))["counterpart"] or "", {})
-    pairs = [
-        (run, counterparts[seed])
-        for seed, run in sorted(runs.items())
+    gains = [
+        _gain(run, counterparts[seed])
+        for seed, run in runs.items()
         if seed in counterparts
         and run.get("hidden") == counterparts[seed].get("hidden")
     ]
-    if pairs:
-        row["transfer_gain"] = mean_and_std(_gain(*pair) for pair in pairs)
-        row["transfer_gain_per_task"] = _gain_per_task(pairs)
+    row["transfer_gain"] = mean_and_std(gains)
     return row
 
 
-def _at(summary: Summary, place: str) -> float | None:
-    found: Any = summary
-    for name in place.split("."):
-        found = (found or {}).get(name)
-    return None if found is None else float(found)
-
-
 def _forward_transfer(run: Summary, others: Sequence[Summary]) -> float | None:
-    """Hold a run against the one of single tasks of the same seed, data and network."""
+    """Compare a run with that of single tasks of the same seed, data and network."""
     single = [
         other
         for other in others
         # Hidden concepts are learned at no known time.
         if other.get("single_task") and other.get("hidden") is None
     ]
-    alone = [one for one in single if all(one.get(k) == run.get(k) for k in ALIKE)]
-    if len(alone) != 1 or run in single:
+    alike = [s for s in single if all(s.get(key) == run.get(key) for key in ALIKE)]
+    if len(alike) != 1 or run in single:
         return None
-    accuracies = (np.array(one["client_accuracy"], float) for one in (run, *alone))
-    found = measures.forward_transfer(*accuracies)
-    return None if np.isnan(found) else found
+    accuracies = (np.array(s["client_accuracy"], float) for s in (run, *alike))
+    transfer = measures.forward_transfer(*accuracies)
+    return None if np.isnan(transfer) else transfer
 
 
-def _accuracy_over_classes_seen(summary: Summary) -> tuple[float | None, float | None]:
-    """Take that of a class-incremental run: the last, and the mean over tasks."""
-    seen = summary.get("sample_accuracy", [])
-    if summary.get("scenario") != "class-incremental" or None in seen or not seen:
-        return None, None
-    return seen[-1], measures.average_incremental_accuracy(np.array(seen))
+def _final_sample_accuracy(summary: Summary) -> float | None:
+    """Take the last sample accuracy of a class-incremental run, if all are known."""
+    seen: Sequence[float | None] = summary.get("sample_accuracy", [])
+    incremental = summary.get("scenario") == "class-incremental"
+    return seen[-1] if incremental and seen and None not in seen else None
 
 
 def _gain(federated: Summary, local_only: Summary) -> float | None:
     accuracy, baseline = (s["average_accuracy"] for s in (federated, local_only))
     return None if accuracy is None or baseline is None else accuracy - baseline
-
-
-def _gain_per_task(pairs: Sequence[tuple[Summary, Summary]]) -> list[float | None]:
-    gains = [
-        measures.transfer_gain(
-            np.array(federated["client_accuracy"], float),
-            np.array(local_only["client_accuracy"], float),
-        )
-        for federated, local_only in pairs
-    ]
-    by_task = [measures.mean_measured(gain, axis=0) for gain in gains]
-    mean = measures.mean_measured(np.array(by_task), axis=0)
-    return [None if np.isnan(value) else float(value) for value in mean]

@@ -1,8 +1,8 @@
-"""Trackers of other projects, which ``run.track`` names, get the numbers of a run.
+"""Trackers of other projects (``run.track``), which get the numbers of a run.
 
-A tracker is a function of a run's configuration and folder. It returns a context in
-which the run goes on; what the context yields is called with numbers and their round.
-Another package declares one of its own as an entry point.
+A tracker is a function of a run's configuration and folder. It returns a context, in
+which the run goes on. The context yields a function that takes numbers and their round.
+Other packages declare trackers as entry points.
 """
 
 import math
@@ -24,30 +24,31 @@ from fcl_flower.results.events import Evaluated, Event, Finished, Trained
 from fcl_flower.results.tables import markdown
 
 Log: TypeAlias = Callable[[Mapping[str, float], int | None], None]
-"""Takes finite numbers of a round, which is never below the one before.
+"""A function that takes finite numbers by name, and their round.
 
-Names are such as ``accuracy``, ``loss`` and ``client/3/accuracy``. At the end of a run
-it takes the measures of the whole run; the round is None then, and the run's folder has
-``report.html``.
+Names are such as ``accuracy``, ``loss`` and ``client/3/accuracy``. Rounds never fall.
+The last call has the measures of the whole run and None as round. By then the run's
+folder has ``report.html``.
 """
 Tracker: TypeAlias = Callable[[RunConfig, Path], AbstractContextManager[Log]]
-"""It is called at the start of a run, and again where the run is resumed: then it hears
-all from the first round. Its context ends by the error that has ended the run, if any.
+"""A tracker, called when a run starts or is resumed.
+
+A resumed run passes the numbers of all rounds again. The context ends with the error
+that has ended the run, if any.
 """
 
 PROJECT = "fcl-flower"
-"""Name of the project, or experiment, at a tracker."""
+"""The name of the project, or experiment, at a tracker."""
 BATCH = 100
-"""Parameters that MLflow takes at once."""
+"""The number of parameters that MLflow takes at once."""
 REPORT = "report.html"
 
 
 @contextmanager
 def tensorboard(config: RunConfig, folder: Path) -> Iterator[Log]:
-    """Write scalars by round; configuration and final measures as texts.
+    """Write scalars by round, and configuration and final measures as texts.
 
-    They go to event files: ``tensorboard --logdir FOLDER``. A resumed run, which tells
-    all again, begins them anew.
+    ``tensorboard --logdir FOLDER`` shows them. A resumed run writes them again.
     """
     with require_extra("tensorboard", "run.track"):
         from torch.utils.tensorboard import SummaryWriter
@@ -73,12 +74,11 @@ def tensorboard(config: RunConfig, folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def mlflow(config: RunConfig, folder: Path) -> Iterator[Log]:
-    """Send settings as parameters, scalars as metrics, the page as an artefact.
+    """Send settings as parameters, scalars as metrics, and the page as an artefact.
 
-    They are a run of the experiment ``fcl-flower``, of which no other in this process
-    hears. It goes to the server or the file that ``MLFLOW_TRACKING_URI`` names, and
-    without that to ``mlflow.db`` beside the run's folder, which the runs of a study
-    share.
+    They are a run of the experiment ``fcl-flower``, apart from the process's own MLflow
+    run. They go where ``MLFLOW_TRACKING_URI`` says, or else to ``mlflow.db`` beside the
+    run's folder, which the runs of a study share.
     """
     with require_extra("mlflow", "run.track"):
         from mlflow import MlflowClient
@@ -87,12 +87,11 @@ def mlflow(config: RunConfig, folder: Path) -> Iterator[Log]:
     beside = folder.absolute().parent
     address = os.environ.get("MLFLOW_TRACKING_URI")
     client = MlflowClient(address or f"sqlite:///{beside / 'mlflow.db'}")
-    known = client.get_experiment_by_name(PROJECT)
-    if known is None:
+    if present := client.get_experiment_by_name(PROJECT):
+        experiment = present.experiment_id
+    else:
         files = None if address else (beside / "mlartifacts").as_uri()
         experiment = client.create_experiment(PROJECT, files)
-    else:
-        experiment = known.experiment_id
     name = f"{config.title} seed {config.run.seed}"
     run = client.create_run(experiment, run_name=name).info.run_id
     params = [Param(key, str(value)) for key, value in config.flat().items()]
@@ -120,11 +119,11 @@ def mlflow(config: RunConfig, folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
-    """Send settings as configuration, scalars by round, the page as an artefact.
+    """Send settings as configuration, scalars by round, and the page as an artefact.
 
-    They are a run of the project ``fcl-flower`` in ``FOLDER/wandb``. Nothing leaves the
-    machine before ``wandb sync FOLDER/wandb/offline-run-...``, or with
-    ``WANDB_MODE=online``, the package's own setting.
+    They are a run of the project ``fcl-flower`` in ``FOLDER/wandb``. They leave the
+    machine with ``wandb sync FOLDER/wandb/offline-run-...``, or at once with the
+    package's own setting ``WANDB_MODE=online``.
     """
     with require_extra("wandb", "run.track"):
         import wandb
@@ -160,38 +159,38 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
 TRACKERS: Registry[Tracker] = Registry(
     "run.track",
     "fcl_flower.trackers",
-    Callable,  # type: ignore[arg-type]  # whatever makes one
+    Callable,  # type: ignore[arg-type]
     {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb},
 )
 
 
-# ---- what they are told
+# ---- their numbers
 
 OF_ROUND = (
     *("loss", "valid_loss", "valid_accuracy"),
     *("nominal_bytes_up", "nominal_bytes_down", "seconds"),
 )
-"""Keys of a round's line that are numbers as they stand there."""
+"""The keys of a round's line whose values are numbers."""
 
 OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
-"""The clients' metrics that trackers get; names of a client's own go nowhere."""
+"""The metrics of a client for trackers; other names of a client are left out."""
 
 OF_RUN = (
     *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),
     *("backward_transfer", "learning_accuracy", "average_incremental_accuracy"),
     *("bytes_up", "bytes_down", "model_bytes", "seconds"),
 )
-"""Keys of a summary."""
+"""The keys of a summary for trackers."""
 
 
 @contextmanager
 def tracking(
     trackers: Mapping[str, AbstractContextManager[Log]],
 ) -> Iterator[Callable[[Event], None]]:
-    """Open trackers, and yield what hands the numbers of each event to all.
+    """Open trackers, and yield a listener that passes the numbers of events to them.
 
-    One that fails is left out from then on, with a warning: a run of hours does not end
-    because somebody else's server does.
+    A tracker that fails is left out from then on, with a warning, so that the run goes
+    on.
     """
     logs = {name: tracker.__enter__() for name, tracker in trackers.items()}
 
@@ -199,25 +198,25 @@ def tracking(
         for name in [*logs]:
             try:
                 call(name)
-            except Exception as error:  # somebody else's package: whatever it raises
+            except Exception as error:  # a foreign package may raise any
                 del logs[name]
-                said = f"run.track: {name} is left out from now on: {error!r}"
-                warnings.warn(said, PluginWarning, stacklevel=2)
+                message = f"run.track: {name} is left out from now on: {error!r}"
+                warnings.warn(message, PluginWarning, stacklevel=2)
 
-    def hear(event: Event) -> None:
+    def listen(event: Event) -> None:
         if isinstance(event, Trained):
             scalars, step = round_scalars(event), event.round
         elif isinstance(event, Evaluated):
             scalars, step = accuracy_scalars(event.scores), event.round
         elif isinstance(event, Finished):
             measures = {key: getattr(event.summary, key) for key in OF_RUN}
-            scalars, step = _known(measures), None
+            scalars, step = _finite(measures), None
         else:
             return
         tell(lambda name: logs[name](scalars, step))
 
     try:
-        yield hear
+        yield listen
     except BaseException:
         error = sys.exc_info()
         tell(lambda name: trackers[name].__exit__(*error))
@@ -228,7 +227,7 @@ def tracking(
 def round_scalars(event: Trained) -> dict[str, float]:
     """Name the numbers of a finished round."""
     line = event.line()
-    found = {key: getattr(line, key) for key in OF_ROUND} | {
+    values = {key: getattr(line, key) for key in OF_ROUND} | {
         "bytes_up": event.traffic.up.total(),
         "bytes_down": event.traffic.down.total(),
         "clients": len(event.replies),
@@ -236,22 +235,24 @@ def round_scalars(event: Trained) -> dict[str, float]:
         "task": event.task,
     }
     for client, scalars in event.replies.items():
-        found |= {f"client/{client}/{key}": scalars.get(key) for key in OF_CLIENT}
-    return _known(found)
+        values |= {f"client/{client}/{key}": scalars.get(key) for key in OF_CLIENT}
+    return _finite(values)
 
 
 def accuracy_scalars(scores: Mapping[int, Evaluation]) -> dict[str, float]:
     """Name the test accuracies after a round: each client's mean over its tasks."""
     means = {
-        client: sum(found.accuracy) / len(found.accuracy)
-        for client, found in scores.items()
-        if found.accuracy
+        client: sum(evaluation.accuracy) / len(evaluation.accuracy)
+        for client, evaluation in scores.items()
+        if evaluation.accuracy
     }
-    found = {f"client/{client}/accuracy": value for client, value in means.items()}
-    return {"accuracy": sum(means.values()) / len(means), **found} if means else {}
+    if not means:
+        return {}
+    by_client = {f"client/{client}/accuracy": mean for client, mean in means.items()}
+    return {"accuracy": sum(means.values()) / len(means), **by_client}
 
 
-def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in values.items()

@@ -112,12 +112,18 @@ def test_runs_of_one_title_that_are_not_of_one_scenario_are_no_row(study, fcl):
     assert not (study / "export").exists()
 
 
-@pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json"])
-def test_a_damaged_file_is_named(study, fcl, name):
+@pytest.mark.parametrize(
+    ("name", "damage", "expected"),
+    [
+        ("scenario.json", lambda text: text[:-40], "expected JSON"),
+        ("journal.jsonl", lambda text: text.replace("loss", "lost"), "wrong checksum"),
+    ],
+)
+def test_a_damaged_file_is_named(study, fcl, name, damage, expected):
     path = study / "with-seed2" / name
-    path.write_text(path.read_text()[:-40])
+    path.write_text(damage(path.read_text()))
 
-    fcl("export", "study").is_refusal(f"study/with-seed2/{name}: got ", "expected JSON")
+    fcl("export", "study").is_refusal(f"study/with-seed2/{name}: got ", expected)
     assert not (study / "export").exists()
 
 

@@ -64,6 +64,19 @@ def write(found, form, path):
     return about
 
 
+def opened(form, path):
+    """Return a whole graph as a function, opened without this project."""
+    if form == "pt2":
+        return torch.export.load(path).module()
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
+    return lambda raw: session.run(["logits"], {"input": raw.numpy()})[0]
+
+
+def needs(form):
+    for package in ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ():
+        pytest.importorskip(package, reason="of the extra onnx")
+
+
 def recorded(folder):
     return json.loads((folder / "summary.json").read_text())["client_accuracy"]
 
@@ -118,19 +131,32 @@ def test_safetensors_hold_the_same_and_say_what_it_is(fedavg, tmp_path):
     assert about["accuracy"]["value"] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_torch_opens_the_whole_graph_and_its_manifest(fedavg, tmp_path):
-    found = trained(fedavg, 0, 1)
-    about = write(found, "pt2", tmp_path / "net.pt2")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("form", ["pt2", "onnx"])
+def test_a_graph_predicts_the_same_for_any_number_of_samples(
+    form, fedavg, tmp_path, monkeypatch
+):
+    needs(form)
+    found = trained(fedavg, 1, 1)
+    logger, messages = logging.getLogger("torch.onnx"), []
+    source = logger.getChild("_internal.exporter._registration")
+    monkeypatch.setattr(source, "handle", messages.append)
+    level, path = logger.level, tmp_path / f"net.{form}"
+    about = write(found, form, path)
+    assert messages == [], "no run needs torchvision"
+    assert logger.level == level
 
-    extra = {"manifest.json": ""}
-    graph = torch.export.load(tmp_path / "net.pt2", extra_files=extra).module()
+    graph = opened(form, path)
 
-    assert json.loads(extra["manifest.json"]) == json.loads(json.dumps(about))
     for count in (len(found.raw), 1):
-        wanted = found.logits[:count, list(found.rows)]
-        torch.testing.assert_close(
-            graph(found.raw[:count]), wanted, rtol=1e-4, atol=1e-4
-        )
+        wanted = found.logits[:count, list(found.rows)].numpy()
+        logits = graph(found.raw[:count])
+        np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+    assert [*tmp_path.iterdir()] == [path]
+    if form == "pt2":
+        extra = {"manifest.json": ""}
+        torch.export.load(path, extra_files=extra)
+        assert json.loads(extra["manifest.json"]) == json.loads(json.dumps(about))
 
 
 def test_a_folder_for_the_hub_has_a_card_and_the_checksum_of_each_file(
@@ -153,47 +179,14 @@ def test_a_folder_for_the_hub_has_a_card_and_the_checksum_of_each_file(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_onnxruntime_predicts_the_same_for_any_number_of_samples(
-    fedavg, tmp_path, monkeypatch
-):
-    for package in ("onnx", "onnxscript"):
-        pytest.importorskip(package, reason="of the extra onnx")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="of the extra onnx")
-    found = trained(fedavg, 1, 1)
-    logger, said = logging.getLogger("torch.onnx"), []
-    teller = logger.getChild("_internal.exporter._registration")
-    monkeypatch.setattr(teller, "handle", said.append)
-    level = logger.level
-    write(found, "onnx", tmp_path / "net.onnx")
-    assert said == [], "nobody asked for torchvision"
-    assert logger.level == level
-
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-    for count in (len(found.raw), 1):
-        asked = {"input": found.raw[:count].numpy()}
-        (logits,) = session.run(["logits"], asked)
-        wanted = found.logits[:count, list(found.rows)].numpy()
-        np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
-        np.testing.assert_array_equal(logits.argmax(1), wanted.argmax(1))
-    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("form", ["pt2", "onnx"])
 def test_pixels_are_standardized_inside_by_the_numbers_of_the_run(form, runs, tmp_path):
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason="of the extra onnx")
+    needs(form)
     known = {"normalise": "0.1,0.2,0.3/0.5,0.6,0.7", "model": NARROW}
     found = trained(runs("fedavg", "by channel", **known), 0, 0)
     about = write(found, form, tmp_path / f"net.{form}")
 
-    if form == "pt2":
-        graph = torch.export.load(tmp_path / "net.pt2").module()
-        logits = graph(found.raw)
-    else:
-        onnxruntime = pytest.importorskip("onnxruntime")
-        session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-        (logits,) = session.run(["logits"], {"input": found.raw.numpy()})
+    logits = opened(form, tmp_path / f"net.{form}")(found.raw)
     shown = (found.raw / 255 - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor(
         [0.5, 0.6, 0.7]
     )

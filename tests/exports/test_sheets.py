@@ -10,7 +10,6 @@ import pytest
 from run_folders import edit, make_run
 from scipy import stats
 
-from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.exports.sheets import (
     METHOD_COLUMNS,
@@ -32,8 +31,6 @@ def study(tmp_path):
         alone = tmp_path / f"b-seed{seed}"
         make_run(alone, seed=seed, local_only=True)
         make_run(tmp_path / f"c-seed{seed}", seed=seed, lost=0.3)
-    for folder in tmp_path.iterdir():
-        (folder / "config.toml").write_text(RunConfig().to_file())
     (tmp_path / "notes").mkdir()
     return tmp_path
 
@@ -53,7 +50,7 @@ def test_runs_are_found_in_their_study_or_by_themselves(study):
     found = [run.folder.name for run in finished_runs([study])]
     assert found == [f"{name}-seed{seed}" for name in "abc" for seed in (1, 2, 3)]
     assert [run.folder for run in finished_runs(alone)] == alone
-    with pytest.raises(ConfigError, match=r"^folder: got .*notes', expected one of a"):
+    with pytest.raises(ConfigError, match=r"^folder: got .*notes', expected that of"):
         finished_runs([study, study / "notes"])
 
 
@@ -79,7 +76,7 @@ def test_every_accuracy_every_round_and_every_run_is_a_row(study, tmp_path):
         "clients": len(lines[1]["clients"]),
         "failed": len(lines[1]["failed"]),
         "loss": lines[1]["loss"],
-        "valid_loss": lines[1].get("valid_loss"),
+        "valid_loss": None,
         "valid_accuracy": lines[1]["valid_accuracy"],
         "bytes_up": sum(lines[1]["bytes_up"].values()),
         "bytes_down": sum(lines[1]["bytes_down"].values()),

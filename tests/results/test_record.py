@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from records import begun, evaluated, record, stage, trained
-from run_folders import make_concept_run, make_under_way
 from sklearn.metrics import (
     adjusted_rand_score,
     balanced_accuracy_score,
@@ -316,13 +315,13 @@ def test_balanced_accuracy_is_told_where_a_test_set_is_unbalanced():
     assert found.unbalanced
     assert summarize(found).balanced_accuracy == mean
     assert "balanced_accuracy" in summarize(found).content()
-    # Who was gone at the end, or tells none, counts for nothing.
+    # A client that was gone at the end, or reports none, counts for nothing.
     half = evaluated(2, 1, {1: [0.8, 0.8]}, balanced={1: [0.5, 0.7]})
-    one = record(events[0], half, evaluated(2, 1, {}, unbalanced={}))
-    assert not one.unbalanced
-    assert "balanced_accuracy" not in summarize(one).content()
-    one.unbalanced = True
-    assert summarize(one).balanced_accuracy == pytest.approx(0.6)
+    alone = record(events[0], half)
+    assert not alone.unbalanced
+    assert "balanced_accuracy" not in summarize(alone).content()
+    alone.add(evaluated(2, 0, {0: [0.5]}, unbalanced={0: True}))
+    assert summarize(alone).balanced_accuracy == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -413,6 +412,9 @@ def test_damage_is_told_with_the_name_of_the_file(copied):
     (copied / "scenario.json").write_text('{"name": 3}')
     with pytest.raises(ConfigError, match=r"scenario\.json: name: got 3"):
         read(copied)
+    (copied / "scenario.json").unlink()
+    with pytest.raises(ConfigError, match=r"scenario\.json: got .*No such file"):
+        read(copied)
 
 
 @pytest.mark.run
@@ -424,27 +426,3 @@ def test_a_folder_without_a_run_is_refused(run, tmp_path):
         read(tmp_path)
     assert is_run(run)
     assert runs_in(run) == runs_in(run.parent) == [run]
-
-
-# ---- folders of believable runs
-
-
-def test_hidden_concepts_are_read(tmp_path):
-    found = read(make_concept_run(tmp_path / "run", mistakes=0.3))
-    frames = found.diagnostics["map"].frames
-    assert [frame.round for frame in frames] == [*range(1, 9)]
-    ari = np.mean([frame.ari for frame in frames])
-    assert found.outcome.concepts.ari == pytest.approx(ari)
-    rounds, accuracy = found.evaluations()
-    assert rounds.tolist() == [2, 4, 6, 8]
-    assert accuracy.shape == (4, 6, 3)
-
-
-def test_a_run_that_did_not_finish_is_read(tmp_path):
-    found = read(make_under_way(tmp_path / "run", finished=5))
-    assert found.outcome is None
-    assert len(found.rounds) == 5
-    assert found.progress.left == 83.0
-    assert found.summary.forgetting is None
-    assert 0 < found.summary.average_accuracy < 1
-    assert found.summary.bytes_up == sum(sum(r.bytes_up.values()) for r in found.rounds)

@@ -98,9 +98,6 @@ def test_remarks_and_what_a_run_is_are_in_the_summary(tmp_path):
     assert about.training["learning_rate"] == 0.0
 
 
-# ---- what is refused
-
-
 # ---- privacy and costs
 
 

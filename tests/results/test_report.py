@@ -200,14 +200,6 @@ def test_text_from_the_files_cannot_become_markup(run):
     assert "%{x}" not in json.dumps(picture["data"][-1]["meta"])
 
 
-def test_a_missing_file_and_a_folder_of_no_run_are_named(run):
-    (run / "scenario.json").unlink()
-    with pytest.raises(ConfigError, match=re.escape(str(run / "scenario.json"))):
-        write_report(run)
-    with pytest.raises(ConfigError, match=re.escape(f"got '{run.parent}', expected")):
-        write_report(run.parent)
-
-
 # ---- the head
 
 

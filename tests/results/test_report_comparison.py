@@ -221,7 +221,10 @@ def test_the_table_has_the_gain_that_the_terminal_shows(tmp_path):
     column = head_of(page, "methods").index("transfer gain")
     gain = tables.rows([summary_of(run) for run in runs])[0]["transfer_gain"]
     shown = tables.format_mean_std(gain, "+.3f")
-    assert [row[column] for row in table_of(page, "methods")] == [shown, ""]
+    assert [row[column] for row in table_of(page, "methods")] == [
+        shown,
+        wording.UNKNOWN,
+    ]
     assert re.fullmatch(r"\+0\.\d{3} ± 0\.\d{3}", shown)
 
 

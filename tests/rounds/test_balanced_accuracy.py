@@ -8,8 +8,8 @@ from pages import head_of, parsed, table_of, tiles, verdicts
 from plans import write_images
 
 from fcl_flower.exports.sheets import latex, methods_sheet, run_sheets
+from fcl_flower.results.record import read
 from fcl_flower.results.report.comparison import write_comparison
-from fcl_flower.results.result import Result
 from fcl_flower.results.tables import text_table
 
 pytestmark = pytest.mark.run
@@ -78,7 +78,7 @@ def test_pages_and_tables_have_it_beside_the_accuracy(runs):
     rows = table_of(comparison, "methods")
     assert [row[column] for row in rows] == [shown, "\N{EN DASH}"]
 
-    summaries = [Result.load(folder).summary for folder in both]
+    summaries = [summary_of(folder) for folder in both]
     table = text_table(summaries)
     assert [*table.head[2:5]] == ["accuracy", "balanced accuracy", "forgetting"]
     assert [line[3] for line in table.lines] == [shown, ""]
@@ -89,12 +89,12 @@ def test_pages_and_tables_have_it_beside_the_accuracy(runs):
 
 
 def test_exports_have_it(runs):
-    results = [Result.load(runs / name) for name in ("skewed", "alike")]
+    records = [read(runs / name) for name in ("skewed", "alike")]
     shown = summary_of(runs / "skewed")["balanced_accuracy"]
-    methods = methods_sheet(results)
+    methods = methods_sheet(records)
     assert "accuracy & balanced accuracy & forgetting" in latex(methods)
     assert f"${shown:.3f}$" in latex(methods)
-    sheet = {one.name: one for one in run_sheets(results)}["runs"]
+    sheet = {sheet.name: sheet for sheet in run_sheets(records)}["runs"]
     assert [row.get("balanced_accuracy") for row in sheet.rows] == [shown, None]
 
 

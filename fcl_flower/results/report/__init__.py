@@ -1,1 +1,1 @@
-"""One self-contained HTML page for a run, or for runs side by side."""
+"""Pages of a run and of a comparison; they import the other results only."""

@@ -1,10 +1,11 @@
 """The page of several runs of the identical scenario, side by side."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -24,24 +25,18 @@ from fcl_flower.results.report.page import (
     write_page,
 )
 from fcl_flower.results.report.run_page import time_left, where
-from fcl_flower.results.report.wording import MEASURES, Cell, Measure, Table, Value
+from fcl_flower.results.report.wording import Cell, Table, Value
+from fcl_flower.results.tables import MEASURES, SPREAD_FORMS, Measure
 
 DOTS = 20
-"""Clients or seeds up to which each is a dot beside the bars."""
-GAINS = {
-    "transfer gain": "average accuracy minus that of the local-only counterpart with "
-    "the same seed",
-    "forward transfer": "accuracy on a task just after it was learned, minus that of a "
-    "fresh model that learned nothing else; over all tasks but the first",
-}
-"""Columns that ask for other runs beside, and what they mean."""
+"""The number of clients or seeds up to which each is a dot beside the bars."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The runs of one label, one per seed, and the colour of its lines.
+    """The runs of one label, one per seed, with the colour of their lines.
 
-    A run that is ``under_way`` is a group of its own.
+    A run that is ``under_way`` is a group by itself.
     """
 
     label: str
@@ -51,16 +46,21 @@ class Group:
 
     @property
     def about(self) -> About:
-        """The first run's description, for what all have in common."""
+        """The first run's description, for what all runs have in common."""
         return self.runs[0].about
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The means over the runs; a run under way has no gain over others."""
+        return tables.rows([run.summary.content() for run in self.runs])[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
     """A federated method beside its local-only counterpart, seed by seed.
 
-    ``gains`` are `measures.transfer_gain`, whose units are seeds where there are
-    several, else clients.
+    ``gains`` are those of `measures.transfer_gain`. Their units are seeds if there are
+    several, and clients otherwise.
     """
 
     federated: Group
@@ -70,14 +70,14 @@ class Pair:
 
     @property
     def by_unit(self) -> Accuracy:
-        """Mean of each unit over its tasks, NaN where it is missing in one run."""
+        """The mean of each unit over its tasks; NaN if it is missing in one run."""
         return measures.mean_measured(self.gains, axis=1)
 
     @property
     def effect(self) -> Paired | None:
-        """The effect of federation over the units; None where nothing was measured."""
-        known = self.by_unit[~np.isnan(self.by_unit)].tolist()
-        return measures.paired(known) if known else None
+        """The effect of federation over the units; None if nothing was measured."""
+        measured = self.by_unit[~np.isnan(self.by_unit)].tolist()
+        return measures.paired(measured) if measured else None
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -92,23 +92,22 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
 def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
     """Make the page of some runs, at least one.
 
-    Runs with the same label are one row, mean and standard deviation over their seeds.
+    Runs with the same label make one row: mean and standard deviation over their seeds.
     A federated run is paired with the run of the same seed that its summary names as
-    its local-only counterpart; their difference is the transfer gain. A run that is
-    under way has a row of its own and is in no mean. Links to the runs start from
-    ``folder``.
+    its local-only counterpart. Their difference is the transfer gain. A run under way
+    has its own row and is in no mean. Links to the runs start from ``folder``.
 
     Raises:
         ConfigError: a file is missing or wrong, a label has two runs of one seed, or
             the runs are not of the identical scenario.
     """
-    found = _read(runs)
-    about = [run.about for run in found]
+    records = _read(runs)
+    about = [record.about for record in records]
     first, seeds = about[0], sorted({one.seed for one in about})
     labels = {one.label for one in about}
     models = dict.fromkeys(one.model for one in about)
     steps = dict.fromkeys(map(wording.steps, about))
-    groups = _groups(found)
+    groups = _groups(records)
     pairs = [*_pairs(groups)]
     return page(
         f"{wording.plural(len(labels), 'method')} on {first.scenario}",
@@ -124,23 +123,23 @@ def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
 
 
 def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
-    """List the charts of the page of some finished runs, in their order."""
+    """List the charts of the page of finished runs in their order."""
     groups = require_comparable(runs)
     return charts_of(_sections(groups, [*_pairs(groups)], None))
 
 
 def require_comparable(runs: Sequence[Path]) -> list[Group]:
-    """Group finished runs; refuse those whose numbers cannot be set side by side.
+    """Group finished runs, and refuse runs that cannot be compared.
 
     Raises:
         ConfigError: see `comparison_page`; one of the runs has not finished.
     """
-    groups = _groups(_read(runs))
-    for group in groups:
-        if group.under_way:
-            path = str(group.runs[0].folder)
-            raise config_error("folder", path, "that of a finished run")
-    return groups
+    records = _read(runs)
+    for record in records:
+        if not record.finished:
+            expected = "that of a finished run; fcl report shows one so far"
+            raise config_error("folder", str(record.folder), expected)
+    return _groups(records)
 
 
 # ---- which runs belong together
@@ -149,7 +148,7 @@ def require_comparable(runs: Sequence[Path]) -> list[Group]:
 def _read(paths: Sequence[Path]) -> list[Record]:
     """Read runs of the identical scenario.
 
-    Tasks are compared where the scenarios' seeds agree: another seed draws other
+    Their tasks must agree where the scenarios' seeds do, since another seed draws other
     tasks of the same scenario on purpose.
     """
     if not paths:
@@ -158,10 +157,10 @@ def _read(paths: Sequence[Path]) -> list[Record]:
     drawn = {first.scenario.seed: first}
     for run in others:
         for key in ("scenario", "dataset", "clients", "tasks"):
-            expected, found = getattr(first.about, key), getattr(run.about, key)
-            if expected != found:
+            expected, value = getattr(first.about, key), getattr(run.about, key)
+            if expected != value:
                 raise ConfigError(
-                    f"{run.folder}: {key} is {found!r}, expected {expected!r} as in "
+                    f"{run.folder}: {key} is {value!r}, expected {expected!r} as in "
                     f"{first.folder}"
                 )
         same = drawn.setdefault(run.scenario.seed, run)
@@ -174,9 +173,9 @@ def _read(paths: Sequence[Path]) -> list[Record]:
 
 
 def _groups(runs: Sequence[Record]) -> list[Group]:
-    """Group runs by label, those under way for themselves.
+    """Group runs by label; each run under way is a group by itself.
 
-    A local-only one has the colour of its counterpart.
+    A local-only group has the colour of its counterpart.
     """
     grouped: dict[str, list[Record]] = {}
     for run in runs:
@@ -186,7 +185,7 @@ def _groups(runs: Sequence[Record]) -> list[Group]:
         for label, members in reversed(grouped.items())
     }
     colours: dict[str, str] = {}
-    found = []
+    groups = []
     for label, members in grouped.items():
         if len({run.about.seed for run in members}) < len(members):
             raise ConfigError(
@@ -197,20 +196,20 @@ def _groups(runs: Sequence[Record]) -> list[Group]:
         owner = owners.get(label, label) if members[0].about.local_only else label
         colour = colours.setdefault(owner, charts.category_colour(len(colours)))
         finished = [run for run in members if run.finished]
-        found += [Group(label, finished, colour)] if finished else []
-        found += [
+        groups += [Group(label, finished, colour)] if finished else []
+        groups += [
             Group(f"{label} seed {run.about.seed}, under way", [run], colour, True)
             for run in members
             if not run.finished
         ]
-    return found
+    return groups
 
 
 def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
     """Pair each federated group with its local-only counterpart, by their seeds.
 
-    Both must get hidden concepts in the same way: a client that has all at once gains
-    by that, not by the federation.
+    Both must get hidden concepts in the same way, as a client that has all concepts at
+    once gains by that and not by federation.
     """
     finished = [group for group in groups if not group.under_way]
     for group, other in product(finished, finished):
@@ -230,8 +229,8 @@ def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
             # A client that is missing in one run must not sway the other run's mean.
             accuracies = np.array(both)  # (seeds, 2, clients, tasks, tasks)
             unknown = np.isnan(accuracies).any(axis=1, keepdims=True)
-            known = np.where(unknown, np.nan, accuracies)
-            means = measures.mean_measured(known, axis=2)
+            in_both = np.where(unknown, np.nan, accuracies)
+            means = measures.mean_measured(in_both, axis=2)
             unit, federated, local_only = "seed", means[:, 0], means[:, 1]
         gains = measures.transfer_gain(federated, local_only)
         yield Pair(group, other.label, unit, gains)
@@ -244,14 +243,14 @@ def _sections(
     groups: Sequence[Group], pairs: Sequence[Pair], folder: Path | None
 ) -> Iterator[Section]:
     hidden, noun = groups[0].about.hidden is not None, wording.noun(groups[0].about)
-    known = {group.label: group.about.hidden for group in groups}
-    given = [label for label, how in known.items() if how and how.reveal_ids]
-    ids = f" Concept ids given to clients and server: {', '.join(given)}."
+    streams = {group.label: group.about.hidden for group in groups}
+    revealed = [label for label, how in streams.items() if how and how.reveal_ids]
+    ids = f" Concept ids given to clients and server: {', '.join(revealed)}."
     yield Section(
         "Methods side by side",
         "At the end of the run; mean ± standard deviation over seeds where there are "
         "several. A run under way is in no mean and no gain. Rest the pointer on the "
-        "head of a column for what it is." + (ids if given else ""),
+        "head of a column for what it is." + (ids if revealed else ""),
         [_side_by_side(groups, folder)],
     )
     note = ". Dashed: local-only, without communication."
@@ -302,9 +301,9 @@ def _verdicts(
 
 
 def _effect(pair: Pair) -> tuple[str, str]:
-    """Say whether federation helped, and in which tone.
+    """Say whether federation helped, with the tone of the sentence.
 
-    It is said to help or to hurt only if the 95 % interval leaves out zero.
+    It helped or hurt only if the 95 % interval leaves out zero.
     """
     effect, subject = pair.effect, pair.federated.label
     if effect is None:
@@ -332,48 +331,41 @@ def _effect(pair: Pair) -> tuple[str, str]:
 def _headlines(groups: Sequence[Group]) -> Iterator[str]:
     if len(groups) < 2:
         return
-    for key, said in (
+    for key, sentence in (
         ("average_accuracy", "{} ends with the highest accuracy: {}."),
         ("forgetting", "{} forgets most: {} of its accuracy on earlier {}s."),
     ):
-        means = []
-        for group in groups:
-            values = [getattr(run.summary, key) for run in group.runs]
-            mean = tables.mean_and_std(values)
-            means += [(mean["mean"] or 0.0, group.label)] if mean else []
-        most, label = max(means, default=(0.0, ""), key=lambda one: one[0])
+        rows = [row for group in groups if (row := group.row)[key]]
+        means = [(row[key]["mean"], row["label"]) for row in rows]
+        most, label = max(means, default=(0.0, ""), key=lambda mean: mean[0])
         if most > 0:
             noun = wording.noun(groups[0].about)
-            yield said.format(label, wording.fraction(most), noun)
+            yield sentence.format(label, wording.fraction(most), noun)
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
-    finished = [group for group in groups if not group.under_way]
-    runs = [one.summary.content() for group in finished for one in group.runs]
-    beside = {row["label"]: row for row in tables.rows(runs)}
-    columns: list[tuple[Cell, list[Value]]] = []
-    for spread in (True, False):
-        for one in MEASURES:
-            values = [_mean(one, group) for group in groups]
-            if one.spread is spread and any(values):
-                noun = wording.noun(groups[0].about)
-                name = one.name[0].lower() + one.name[1:]
-                head = Cell(name, one.meaning.format(noun=noun))
-                columns.append((head, [value or wording.UNKNOWN for value in values]))
-        for name, meaning in GAINS.items() if spread else ():
-            key = name.replace(" ", "_")
-            gains = [beside.get(group.label, {}).get(key) for group in groups]
-            if any(gains):
-                texts = (tables.format_mean_std(gain, "+.3f") for gain in gains)
-                cells: list[Value] = [t.replace("-", wording.MINUS) for t in texts]
-                columns.append((Cell(name, meaning), cells))
+    finished = [run for group in groups if not group.under_way for run in group.runs]
+    rows: dict[str, Mapping[str, Any]] = {
+        row["label"]: row
+        for row in tables.rows([run.summary.content() for run in finished])
+    }
+    rows |= {group.label: group.row for group in groups if group.under_way}
+    noun, columns = wording.noun(groups[0].about), list[tuple[Cell, list[Value]]]()
+    for measure in sorted(
+        MEASURES, key=lambda measure: measure.form not in SPREAD_FORMS
+    ):
+        cells = [_mean(measure, rows[group.label]) for group in groups]
+        if any(cells):
+            name = measure.name[0].lower() + measure.name[1:]
+            head = Cell(name, measure.meaning.format(noun=noun))
+            columns.append((head, [cell or wording.UNKNOWN for cell in cells]))
     names = []
     for group in groups:
         now, link = group.runs[0].progress, _page_from(folder, group.runs[0])
         lines = (where(now), f"{time_left(now)} left") if group.under_way else ()
         names.append(Cell(group.label, lines=lines, colour=group.colour, link=link))
-    rows = zip(names, *(values for _, values in columns), strict=True)
-    return Table(["method", *(head for head, _ in columns)], [*rows], "methods")
+    table = zip(names, *(cells for _, cells in columns), strict=True)
+    return Table(["method", *(head for head, _ in columns)], [*table], "methods")
 
 
 def _page_from(folder: Path | None, run: Record) -> str:
@@ -382,14 +374,15 @@ def _page_from(folder: Path | None, run: Record) -> str:
     return quote(os.path.relpath(page, folder)) if folder and page.exists() else ""
 
 
-def _mean(measure: Measure, group: Group) -> Value:
-    found = tables.mean_and_std(measure.of(run.summary) for run in group.runs)
-    if found is None:
+def _mean(measure: Measure, row: Mapping[str, Any]) -> Value:
+    """Write the mean of a measure over runs; nothing where it is not known."""
+    if (value := row.get(measure.key)) is None:
         return ""
-    text = measure.show(found["mean"] or 0.0)
-    if not measure.spread or isinstance(text, Cell):
+    spread = value if isinstance(value, Mapping) else {"mean": value}
+    text = wording.FORMS[measure.form](spread["mean"])
+    if measure.form not in SPREAD_FORMS or isinstance(text, Cell):
         return text
-    return wording.with_spread(text, found["deviation"])
+    return wording.with_spread(text, spread["deviation"])
 
 
 def _curves(
@@ -401,9 +394,9 @@ def _curves(
     """Draw the mean of each group's curves where all its runs have a value."""
     series = []
     for group in groups:
-        found = [curve(run) for run in group.runs]
-        at = sorted(set.intersection(*map(set, found)))
-        values = np.array([[one[place] for place in at] for one in found])
+        curves = [curve(run) for run in group.runs]
+        at = sorted(set.intersection(*map(set, curves)))
+        values = np.array([[values[place] for place in at] for values in curves])
         several = len(group.runs) > 1
         series.append(
             Series(
@@ -435,13 +428,15 @@ def _over_rounds(record: Record) -> dict[int, float]:
 
 
 def _validation(record: Record) -> dict[int, float]:
-    found = ((one.round, one.valid_accuracy) for one in record.rounds)
-    return {number: value for number, value in found if value is not None}
+    return {
+        line.round: line.valid_accuracy
+        for line in record.rounds
+        if line.valid_accuracy is not None
+    }
 
 
 def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
-    known = [(pair, pair.effect) for pair in pairs]
-    effects = [(pair, effect) for pair, effect in known if effect is not None]
+    effects = [(pair, effect) for pair in pairs if (effect := pair.effect) is not None]
     if not effects:
         return
     at = range(len(effects))

@@ -1,4 +1,4 @@
-"""A strategy's diagnostics, drawn by their type: a table, a matrix, or points."""
+"""A strategy's diagnostics as sections: tables, matrices, and maps of points."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,36 +21,38 @@ from fcl_flower.results.report.page import Row, Section
 from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
-def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
-    """Draw what a strategy has reported."""
-    if isinstance(one, diagnostics.Table):
+def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
+    """Draw one diagnostic of a strategy."""
+    if isinstance(report, diagnostics.Table):
         rows = [
             [name, *(x if isinstance(x, str) else wording.fraction(x) for x in values)]
-            for name, values in one.values.items()
+            for name, values in report.values.items()
         ]
-        head, folded = [one.rows, *one.columns], "Show every row"
+        head, folded = [report.rows, *report.columns], "Show every row"
         table = Table(head, rows, "diagnostics", folded=folded)
-        yield Section(one.title, one.note, [table])
-    elif isinstance(one, diagnostics.Matrix):
-        yield _matrix(one, record)
-    elif one.frames:
-        yield from _clusterings(one, record)
+        yield Section(report.title, report.note, [table])
+    elif isinstance(report, diagnostics.Matrix):
+        yield _matrix(report, record)
+    elif report.frames:
+        yield from _clusterings(report, record)
 
 
-def _matrix(one: Matrix, record: Record) -> Section:
-    """Chart a matrix.
+def _matrix(matrix: Matrix, record: Record) -> Section:
+    """Draw a matrix.
 
-    Of too many tasks of clients (labels such as ``2/0``) the means over pairs of
-    clients are shown, and of too many clients some. Where nothing is marked, pairs of
-    tasks are if the column has all classes of the row.
+    If there are too many tasks of clients (labels such as ``2/0``), it shows the means
+    over pairs of clients, and of too many clients the first ones. If the strategy marks
+    no cell, a mark shows pairs of tasks whose column has all classes of the row.
     """
     cells = {
         (row, column): value
-        for row, values in one.values.items()
+        for row, values in matrix.values.items()
         for column, value in values.items()
     }
-    marked = {(row, column) for row, labels in one.marked.items() for column in labels}
-    (rows, columns), notes = _labels(cells), [one.note]
+    marked = {
+        (row, column) for row, labels in matrix.marked.items() for column in labels
+    }
+    (rows, columns), notes = _labels(cells), [matrix.note]
     if max(len(rows), len(columns)) > LEGIBLE:
         grouped: dict[tuple[str, str], list[float]] = {}
         for (row, column), value in cells.items():
@@ -76,13 +78,13 @@ def _matrix(one: Matrix, record: Record) -> Section:
     ]
     parts = []
     if columns:
-        titles, numbers = (one.rows, one.columns), np.array(values, np.float64)
-        parts = [matrix_chart(one.title, titles, rows, columns, numbers, marks)]
-    return Section(one.title, " ".join(filter(None, notes)), parts)
+        titles, numbers = (matrix.rows, matrix.columns), np.array(values, np.float64)
+        parts = [matrix_chart(matrix.title, titles, rows, columns, numbers, marks)]
+    return Section(matrix.title, " ".join(filter(None, notes)), parts)
 
 
 def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """List the labels of rows and of columns, such as ``2/10`` by their numbers."""
+    """List the labels of rows and of columns, sorted by number: ``2/9``, ``2/10``."""
 
     def by_number(label: str) -> tuple[list[int], str]:
         parts = label.split("/")
@@ -93,7 +95,7 @@ def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
 
 
 def _classes(label: str, record: Record) -> set[str]:
-    """Look up the classes of a task ``client/task``; empty where not known."""
+    """Look up the classes of a task ``client/task``; empty if they are not known."""
     client, _, task = label.partition("/")
     try:
         return {*record.scenario.clients[int(client)][int(task)].class_names}
@@ -101,37 +103,37 @@ def _classes(label: str, record: Record) -> set[str]:
         return set()
 
 
-def _clusterings(one: Points, record: Record) -> Iterator[Section]:
-    """Show how well clusters of models are the hidden concepts, and where they lie.
+def _clusterings(points: Points, record: Record) -> Iterator[Section]:
+    """Show how well clusters of models agree with hidden concepts, and draw maps.
 
     The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
     """
-    frames = one.frames
+    frames = points.frames
     names = record.scenario.concepts
     last = next((f for f in reversed(frames) if f.clusters > 1), frames[-1])
-    known = [frame for frame in frames if frame.concept]
+    judged = [frame for frame in frames if frame.concept]
     yield Section(
         "Clustering and matching",
         "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
         "perfect, 0 is what chance gives. Matching effectiveness: fraction of the "
         "updates that went into the concept model which their client had started from.",
-        [_agreement(known)] if known else [],
+        [_agreement(judged)] if judged else [],
     )
     yield Section(
         "Concept models",
         "The concept model that most of a concept's clients reached in each round. "
         "Empty: no client had data of the concept; -1: they reached none. A dot: some "
         "of them reached another one.",
-        [_reached(known, names, record.about.total_rounds)] if known else [],
+        [_reached(judged, names, record.about.total_rounds)] if judged else [],
     )
     numbers = "that of the client"
-    if known:
+    if judged:
         pairs = (f"{number} {name}" for number, name in enumerate(names))
         numbers = f"the hidden concept of its data: {', '.join(pairs)}"
     maps = [frames[0]] if last is frames[0] else [frames[0], last]
     yield Section(
-        one.title,
-        f"{one.note} Its number is {numbers}. Zoom in where points cover each other. "
+        points.title,
+        f"{points.note} Its number is {numbers}. Zoom in where points overlap. "
         "Each map has its own scale, the same in both directions.",
         [Row([_map(frame, names) for frame in maps], "maps")],
     )
@@ -156,11 +158,11 @@ def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) ->
         counts: dict[int, Counter[int]] = {}
         for concept, model in zip(frame.concept, frame.reached, strict=True):
             counts.setdefault(concept, Counter())[model] += 1
-        for concept, found in counts.items():
+        for concept, by_model in counts.items():
             cell = concept, frame.round - 1
-            # Of equally many the lowest number, but an update before none.
-            models[cell] = max(found, key=lambda m: (found[m], m >= 0, -m))
-            divided += [cell] if len(found) > 1 else []
+            # Among equally many the lowest number wins, but no model (-1) comes last.
+            models[cell] = max(by_model, key=lambda m: (by_model[m], m >= 0, -m))
+            divided += [cell] if len(by_model) > 1 else []
     return matrix_chart(
         "Concept model that each concept reached in each round",
         ("concept", "round"),

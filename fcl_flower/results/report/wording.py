@@ -1,30 +1,33 @@
-"""The wording of pages: one rule of rounding, and tables as plain data."""
+"""The wording of pages: the rules of rounding, and tables as plain data."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-from fcl_flower.results.events import About, Summary
+from fcl_flower.results.events import About
 
 LEGIBLE = 64
-"""Rows or columns of a matrix up to which all are shown."""
+"""The number of rows or columns up to which a matrix is shown whole."""
 OPEN = 20
-"""Rows of a table up to which it is shown without a click."""
+"""The number of rows up to which a table is shown without a click."""
 
 MINUS = "\N{MINUS SIGN}"
 """The minus sign, as wide as a plus sign."""
 
 UNKNOWN = "\N{EN DASH}"
-"""Stands where nothing was measured, so that it cannot be taken for zero."""
+"""The sign for what was not measured, which nobody takes for zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of a table or a tile, with what belongs to it.
+    """A text of a table or a tile, with its decoration.
 
-    A hint is shown under the pointer, further lines in small type, a swatch of the
-    colour before the text; the link is relative to the page.
+    Attributes:
+        hint: text under the pointer.
+        lines: further lines in small type.
+        colour: colour of a swatch before the text.
+        link: address relative to the page.
     """
 
     text: str
@@ -39,11 +42,14 @@ Value = str | Cell
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, which scrolls by itself when it is wider than the page.
+    """A table, which scrolls by itself where it is wider than the page.
 
-    Its name is for the style sheet; ``words`` columns from the left hold words, the
-    rest numbers. Of more rows than ``whole`` the reader sees ``folded``, if that is not
-    empty, and clicks on it for the table.
+    Attributes:
+        name: class for the style sheet.
+        words: number of columns, from the left, that hold words; the others hold
+            numbers.
+        folded: text in place of a table with more rows than ``whole``, on which the
+            reader clicks; empty for a table that is always shown.
     """
 
     kind: ClassVar = "table"
@@ -73,12 +79,12 @@ def signed(value: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """Format a part of a whole: ``35 %``; 100 % only of all."""
+    """Format a part of a whole, rounded down: ``35 %``."""
     return f"{math.floor(100 * value + 1e-9)} %"
 
 
 def with_spread(mean: str, spread: float | None) -> str:
-    """Append ``± spread``; nothing where there is no spread."""
+    """Append ``± spread`` where there is a spread."""
     known = spread is not None and not math.isnan(spread)
     return f"{mean} ± {fraction(spread)}" if known else mean
 
@@ -86,7 +92,7 @@ def with_spread(mean: str, spread: float | None) -> str:
 def size(count: float) -> str:
     """Format bytes in decimal units with three significant digits: ``12.3 MB``."""
     for power, name in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        # 999.6 kB would round to "1000 kB": from there on the next unit is used.
+        # From 999.5 kB on the next unit is used, as "1000 kB" has four digits.
         if count >= 0.9995 * 10**power:
             return f"{count / 10**power:#.3g}".rstrip(".") + f" {name}"
     return f"{count:.0f} B"
@@ -120,103 +126,27 @@ def plural(count: int, noun: str) -> str:
 
 
 def mean_over(count: int, noun: str) -> str:
-    """Say over what a mean is: ``mean over 5 clients``; of one there is no mean."""
+    """Name a mean: ``mean over 5 clients``, or ``of the only client``."""
     return f"mean over {count:,} {noun}s" if count > 1 else f"of the only {noun}"
 
 
 # ---- runs
 
 
-class Measure(NamedTuple):
-    """A figure at a summary's ``key``; its meaning may speak of a ``{noun}``."""
-
-    name: str
-    key: str
-    show: Callable[[float], Value]
-    meaning: str
-
-    @property
-    def spread(self) -> bool:
-        """Whether a standard deviation over seeds says something: not of costs."""
-        return self.show in (fraction, signed)
-
-    def of(self, summary: Summary) -> float | None:
-        """Look it up; None where it was not measured."""
-        found: Any = summary
-        for name in self.key.split("."):
-            found = None if found is None else getattr(found, name)
-        return found if found is None else float(found)
-
-
-BEFORE = "before_aggregation.average_accuracy"
-MEASURES = (
-    Measure(
-        "Average accuracy",
-        "average_accuracy",
-        fraction,
-        "over all {noun}s at the last test, mean over clients",
-    ),
-    Measure("Balanced accuracy", "balanced_accuracy", fraction, "classes count alike"),
-    Measure(
-        "Average incremental accuracy",
-        "average_incremental_accuracy",
-        fraction,
-        "after each task, over all classes so far; mean over tasks",
-    ),
-    Measure(
-        "Task unknown",
-        "inferred_task_accuracy",
-        fraction,
-        "accuracy where the most confident head answers (fcl predict --task auto)",
-    ),
-    Measure("Before aggregation", BEFORE, fraction, "of what clients have trained"),
-    Measure(
-        "Learning accuracy", "learning_accuracy", fraction, "of tasks when learned"
-    ),
-    Measure(
-        "Catastrophic forgetting",
-        "forgetting",
-        fraction,
-        "best earlier accuracy minus the final one; less is better",
-    ),
-    Measure(
-        "Backward transfer",
-        "backward_transfer",
-        signed,
-        "final accuracy minus that when learned; more is better",
-    ),
-    Measure("Macro F1", "macro_f1", fraction, "mean over a task's classes of F1"),
-    Measure(
-        "Clustering",
-        "concepts.ari",
-        fraction,
-        "adjusted Rand index of the server's clusters, mean over rounds",
-    ),
-    Measure(
-        "Perfect rounds",
-        "concepts.perfect_rounds",
-        share,
-        "of the rounds have just the hidden concepts as clusters",
-    ),
-    Measure(
-        "Matching effectiveness",
-        "concepts.effectiveness",
-        fraction,
-        "fraction of updates that went into the concept model they started from",
-    ),
-    Measure("Sent up", "bytes_up", size_exact, "in messages of clients"),
-    Measure("Sent down", "bytes_down", size_exact, "in messages to clients"),
-    Measure("Model size", "model_bytes", size_exact, "what one client must keep"),
-    Measure("Peak memory", "peak_memory", size_exact, "of all processes of the server"),
-    Measure("Multiply-adds", "multiply_adds", operations, "of clients' training"),
-    Measure("Time", "seconds", duration, "from the first round on"),
-    Measure("Simulated time", "clock", "{:g}".format, "at the end of the run"),
-)
-"""The measures of tiles and of a comparison's columns, as far as they are known."""
+FORMS: dict[str, Callable[[float], Value]] = {
+    "fraction": fraction,
+    "gain": signed,
+    "share": share,
+    "bytes": size_exact,
+    "count": operations,
+    "duration": duration,
+    "number": "{:g}".format,
+}
+"""The ways to write a measure (`tables.Measure.form`)."""
 
 
 def steps(about: About) -> str:
-    """Say how long a run is: in rounds, or in updates where there are none."""
+    """Count the rounds of a run, or the updates of an asynchronous run."""
     synchronous = about.mode == "synchronous"
     step = "round" if synchronous else "asynchronous update"
     return plural(about.total_rounds, step)
@@ -239,9 +169,9 @@ def full_noun(about: About) -> str:
     return "task" if about.hidden is None else "hidden concept"
 
 
-def untrained(count: int, of: int) -> str:
+def untrained(count: int, total: int) -> str:
     """Say how many tasks of clients were tested without training."""
     return (
-        f"{count} of {of} client-tasks were never trained on, as their clients took no "
-        "part in a round of them; they are tested like all others."
+        f"{count} of {total} client-tasks were never trained on, as their clients took "
+        "no part in a round of them; they are tested like all others."
     )
