@@ -7,7 +7,7 @@ and what was expected. The first is what a user is told.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from fcl_flower.algorithms.base import (
     ServerQueries,
@@ -15,7 +15,14 @@ from fcl_flower.algorithms.base import (
     SumsUpdates,
     adds_up,
 )
-from fcl_flower.config.run_config import LEAST_SUMMANDS, MOST_LOST, RunConfig, Wrong
+from fcl_flower.config.run_config import (
+    DEFAULTS,
+    LEAST_SUMMANDS,
+    MOST_LOST,
+    RunConfig,
+    Wrong,
+    field_of,
+)
 from fcl_flower.core.errors import config_error
 from fcl_flower.models.registry import model_entry
 from fcl_flower.setup.entries import Entries
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
 
 ON_MODELS = frozenset({"sign-flip", "noise", "scaling", "counts"})
 """Attacks on the models that clients send."""
+LEVELS = frozenset({"int8", "int4", "ternary"})
+"""Types on the wire that round to levels."""
 SINGLE_UPDATES = (
     "federation.aggregation federation.clip_to_median federation.examples_limit"
 )
@@ -39,7 +48,6 @@ def check(run: Entries) -> None:
         data,
         pixels,
         augmentation,
-        wire,
         secure_aggregation,
         scenario,
         joining,
@@ -48,7 +56,6 @@ def check(run: Entries) -> None:
         asynchronous,
         privacy,
         method,
-        attack,
     ):
         _refuse_first(subject(run))
 
@@ -78,103 +85,158 @@ def _refuse_first(found: Iterable[Wrong]) -> None:
 
 
 class Need(NamedTuple):
-    """A need of some settings: what a method declares, or they keep their defaults."""
+    """Settings whose values depend on what a method declares.
+
+    Attributes:
+        keys: settings by ``section.key``, separated by spaces.
+        allows: whether the method allows a value; its default needs no permission.
+        why: ends the sentence of a refusal.
+        expected: begins it; empty for the choices that the method allows.
+    """
 
     keys: str
-    met: Callable[[Entries], bool]
+    allows: Callable[[Entries, Any], bool]
     why: str
+    expected: str = ""
+
+
+def _trains_one_head(run: Entries) -> bool:
+    return run.config.scenario.joint or run.algorithm.needs_single_head
+
+
+def _communicates(run: Entries) -> bool:
+    return run.algorithm.federated and not run.config.strategy.local_only
+
+
+def _is_open_to(run: Entries, attack: str) -> bool:
+    server = run.server
+    if attack == "adapters":
+        return bool(server.kinds("shared"))
+    averages = server.kinds("mean") or server.robust_aggregation
+    sends_models = averages or not server.kinds("shared")
+    return attack not in ON_MODELS or bool(sends_models and not adds_up(server))
 
 
 NEEDS = (
     Need(
         "federation.patience",
-        lambda run: run.algorithm.validates,
+        lambda run, _: run.algorithm.validates,
         "whose clients measure no validation loss",
     ),
     Need(
         "data.public_path",
-        lambda run: bool(run.algorithm.trainer) and run.spec.local_data,
+        lambda run, _: bool(run.algorithm.trainer) and run.spec.local_data,
         "unless it trains on the server, with local data",
     ),
     Need(
         "model.mask_loss",
-        lambda run: not run.algorithm.trainer,
+        lambda run, _: not run.algorithm.trainer,
         "which trains on the server on all classes",
     ),
     Need(
         "model.mask_loss",
-        lambda run: not run.algorithm.needs_single_head,
+        lambda run, _: not run.algorithm.needs_single_head,
         "whose losses are over classes of old tasks, too",
     ),
     Need(
         "model.growing_head",
-        lambda run: (
+        lambda run, _: (
             not run.algorithm.trainer or run.algorithm.load_server().needs_classes
         ),
         "which trains on the server on all classes",
     ),
     Need(
+        "model.head",
+        lambda run, head: head == "single" or not _trains_one_head(run),
+        "which trains one head for several tasks together",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: not (run.spec.hidden_tasks and _trains_one_head(run)),
+        "which trains one head for several tasks together",
+        "one whose tasks are told apart",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: run.algorithm.returns_to_tasks or not run.scenario_entry.hidden,
+        "which would take each for another task",
+        "one whose tasks do not come again",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: (
+            not run.spec.local_data or not run.algorithm.load_server().needs_classes
+        ),
+        "whose server has to know them before the run",
+        "one whose classes are known",
+    ),
+    Need(
         "privacy.unit",
-        lambda run: run.config.privacy.unit in run.algorithm.privacy_units,
+        lambda run, _: _communicates(run),
+        "whose clients send nothing that they learn",
+    ),
+    Need(
+        "privacy.unit",
+        lambda run, unit: unit in run.algorithm.privacy_units,
         "whose clients tell more than the noise of this unit covers",
     ),
     Need(
+        "training.balance",
+        lambda run, balance: balance in run.algorithm.load_client().balances,
+        "whose clients balance classes in no other way",
+    ),
+    Need(
         "training.augment",
-        lambda run: run.algorithm.load_client().augments,
+        lambda run, _: run.algorithm.load_client().augments,
         "whose clients meet all samples as they are",
     ),
     Need(
+        "federation.wire_dtype",
+        lambda run, dtype: (
+            dtype not in LEVELS
+            or not _communicates(run)
+            or bool(run.server.kinds("model") or run.server.kinds("rounded"))
+        ),
+        "which sends no models that could be rounded",
+    ),
+    Need(
         "federation.secure_aggregation",
-        lambda run: issubclass(run.server, SumsUpdates),
+        lambda run, _: issubclass(run.server, SumsUpdates),
         "whose server needs other things than sums over the clients of a round",
     ),
     Need(
         "asynchronous.enabled",
-        lambda run: bool(run.server.kinds("mean")) or adds_up(run.server),
+        lambda run, _: bool(run.server.kinds("mean")) or adds_up(run.server),
         "which looks at all updates of a round together",
     ),
     Need(
         "federation.aggregation federation.clip_to_median",
-        lambda run: run.server.robust_aggregation,
+        lambda run, _: run.server.robust_aggregation,
         "which averages no updates that way",
     ),
     Need(
         "federation.weighting",
-        lambda run: not adds_up(run.server),
+        lambda run, _: not adds_up(run.server),
         "whose sums count samples",
     ),
+    Need("federation.attack", _is_open_to, "whose clients send nothing else to attack"),
 )
 
 
 def method(run: Entries) -> Iterator[Wrong]:
     """Find settings for which a method lacks what it would have to declare."""
-    config, name = run.config, run.config.strategy.name
-    for keys, met, why in NEEDS:
-        for wrong in config.must_be(keys, f"for {name}, {why}"):
-            if not met(run):  # which may load a side of the method
-                yield wrong
-    balance = config.training.balance
-    if balance != "none":
-        known = ["none", *run.algorithm.load_client().balances]
-        if balance not in known:
-            ways = "in no other way" if known[1:] else "in no way"
-            why = f"whose clients balance classes {ways}"
-            expected = f"{' or '.join(map(repr, known))} for {name}, {why}"
-            yield "training.balance", balance, expected
-
-
-def attack(run: Entries) -> Iterator[Wrong]:
-    """Find an attack on something that clients of a strategy do not send."""
-    kind, name, server = run.config.federation.attack, run.config.title, run.server
-    averages, why = bool(server.kinds("mean") or server.robust_aggregation), ""
-    if kind == "adapters" and not server.kinds("shared"):
-        why = f"another for {name}, whose clients receive no others' adapters"
-    elif kind in ON_MODELS and adds_up(server):
-        why = f"label-flip for {name}, whose clients send sums, no model"
-    elif kind in ON_MODELS and server.kinds("shared") and not averages:
-        why = f"label-flip or adapters for {name}, whose clients average no models"
-    if why:
-        yield "federation.attack", kind, why
+    name = run.config.strategy.name + " local-only" * run.config.strategy.local_only
+    for need in NEEDS:
+        for key, value, default in run.config.must_be(need.keys, ""):
+            if need.allows(run, value):  # which may load a side of the method
+                continue
+            choices = [
+                repr(choice)
+                for choice in get_args(field_of(key).annotation)
+                if choice and (choice == DEFAULTS[key] or need.allows(run, choice))
+            ]
+            expected = need.expected or " or ".join(choices) or default.strip()
+            yield key, value, f"{expected} for {name}, {need.why}"
 
 
 # ---- what settings, scenario and data decide
@@ -256,22 +318,6 @@ def augmentation(run: Entries) -> Iterator[Wrong]:
             yield key, name, f"some of {', '.join(IMAGES)} {why}"
 
 
-def wire(run: Entries) -> Iterator[Wrong]:
-    """Find ways of rounding that the run's messages do not allow."""
-    config, section = run.config, run.config.federation
-    key, dtype, whole = "federation.wire_dtype", section.wire_dtype, ""
-    sends = run.algorithm.federated and not config.strategy.local_only
-    if dtype not in ("int8", "int4", "ternary"):
-        return
-    if section.secure_aggregation:
-        whole = "with secure aggregation, whose sums are of fixed point"
-    elif sends and not (run.server.kinds("model") or run.server.kinds("rounded")):
-        why = "which sends no models that could be rounded"
-        whole = f"for {config.strategy.name}, {why}"
-    if whole:
-        yield key, dtype, f"float32, float16 or bfloat16 {whole}"
-
-
 def secure_aggregation(run: Entries) -> Iterator[Wrong]:
     """Find what masks over a sum do not allow."""
     config, section = run.config, run.config.federation
@@ -300,6 +346,10 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
             f"{section.secure_threshold:g}, as those who collude and those who drop "
             f"out may be {MOST_LOST:g} of the clients",
         )
+    if section.wire_dtype in LEVELS:
+        why = "with secure aggregation, whose sums are of fixed point"
+        expected = f"float32, float16 or bfloat16 {why}"
+        yield "federation.wire_dtype", section.wire_dtype, expected
     why = "with secure aggregation, as nobody sees single updates"
     yield from config.must_be(f"{SINGLE_UPDATES} federation.weighting", why)
 
@@ -317,14 +367,6 @@ def scenario(run: Entries) -> Iterator[Wrong]:
         why = here + "whose tasks are not shared out beforehand"
         yield from config.must_be("scenario.joint", why)
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
-    name, declared = config.strategy.name, run.algorithm
-    if hidden and not declared.returns_to_tasks:
-        why = f"for {name}, to which each would be another"
-        expected = f"one whose tasks do not come again, {why}"
-        yield "scenario.name", config.scenario.name, expected
-    if run.spec.local_data and declared.load_server().needs_classes:
-        expected = f"one whose classes are known, for {name}"
-        yield "scenario.name", config.scenario.name, expected
     revealed = bool(config.scenario.params.get("reveal_ids", False))
     if revealed and not (hidden and one_at_a_time):
         expected = "it with hidden concepts of which a client has one at a time"
@@ -370,18 +412,11 @@ def joining(run: Entries) -> Iterator[Wrong]:
 
 
 def heads(run: Entries) -> Iterator[Wrong]:
-    """Find heads and masks of logits that suit neither scenario nor strategy."""
+    """Find heads and masks of logits that do not suit the scenario."""
     config, entry, model = run.config, run.scenario_entry, run.config.model
-    strategy, name, head = config.strategy.name, config.scenario.name, model.head
+    name, head = config.scenario.name, model.head
     if entry.single and head != "single":
         yield "model.head", head, f"'single' for scenario {name}, {entry.single}"
-    if config.scenario.joint or run.algorithm.needs_single_head:
-        together = f"for {strategy}, which trains one head for several tasks together"
-        if head != "single":
-            yield "model.head", head, f"'single' {together}"
-        if run.spec.hidden_tasks:
-            expected = f"one whose tasks are told apart, {together}"
-            yield "scenario.name", name, expected
     if head != "single":
         why = "with a head for each task, which has no other labels"
         yield from config.must_be("model.mask_logits", why)
@@ -448,9 +483,6 @@ def privacy(run: Entries) -> Iterator[Wrong]:
     if run.spec.names_classes:
         why = f"with privacy.unit {unit!r}, as clients would tell theirs"
         yield "data.class_names", config.data.class_names, f"{NO_NAMES}, {why}"
-    if config.strategy.local_only or not run.algorithm.federated:
-        why = f"for {config.title}, whose clients send nothing that they learn"
-        yield from config.must_be("privacy.unit", why)
 
 
 # ---- local data
