@@ -5,6 +5,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,22 +45,47 @@ STATE = Path("federation/server")
 
 _ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
-certs_option = click.option(
-    "--certs",
-    type=click.Path(path_type=Path),
-    help="Folder made by fcl certs, or the part of it that was copied here.",
-)
-insecure_option = click.option(
-    "--insecure",
-    is_flag=True,
-    help="Without TLS and authentication of clients: to try things out.",
-)
-log_file_option = click.option(
-    "--log-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for all lines, too; at 10 MB it is put aside, and five are kept.",
-)
-more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Options of how a program finds and trusts the others of a federation.
+
+    Options:
+        certs: Folder made by fcl certs, or the part of it that was copied here.
+        insecure: Without TLS and authentication of clients: to try things out.
+    """
+
+    certs: Path | None = None
+    insecure: bool = False
+
+    def certificates(self) -> "Certificates | None":
+        """Find the folder of certificates; None with ``--insecure``."""
+        from fcl_flower.deploy.certificates import Certificates
+
+        if self.certs is None:
+            if self.insecure:
+                return None
+            expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
+            raise config_error("certs", "", expected)
+        if self.insecure:
+            raise config_error("certs", str(self.certs), "none with --insecure")
+        return Certificates(self.certs.absolute())
+
+    def authority(self) -> Path | None:
+        """Find the certificate of the server's authority; None with ``--insecure``."""
+        certificates = self.certificates()
+        return certificates and present(certificates.authority, "certs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedAccess(Access):
+    """Options of a program of a federation that runs until it is stopped.
+
+    Options:
+        log_file: File for all lines, too; at 10 MB it is put aside, and five are kept.
+    """
+
+    log_file: Path | None = None
 
 
 @command
@@ -118,16 +144,10 @@ def certs(
 
 
 @command
-@certs_option
-@log_file_option
-@insecure_option
-@more_arguments
 def server(
-    certs: Path | None,
-    log_file: Path | None,
-    insecure: bool,
-    more: tuple[str, ...],
+    more: tuple[str, ...] = (),
     *,
+    access: LoggedAccess,
     host: str = "0.0.0.0",
     port: Port = CLIENTS_PORT,
     control_port: Port = CONTROL_PORT,
@@ -152,8 +172,8 @@ def server(
     from fcl_flower.deploy.speedups import choose
 
     addresses, chosen = Addresses(host, port, control_port), choose(speedups, "server")
-    with logging_to(log_file) as log:
-        known = certificates_of(certs, insecure), state, addresses, more
+    with logging_to(access.log_file) as log:
+        known = access.certificates(), state, addresses, more
         run_superlink(*known, log.say, metrics_port, chosen, log.pass_on)
 
 
@@ -188,16 +208,10 @@ def clients(*, state: Path = STATE) -> None:
 
 
 @command
-@certs_option
-@log_file_option
-@insecure_option
-@more_arguments
 def client(
-    certs: Path | None,
-    log_file: Path | None,
-    insecure: bool,
-    more: tuple[str, ...],
+    more: tuple[str, ...] = (),
     *,
+    access: LoggedAccess,
     server: Address,
     number: Count,
     data: Path | None = None,
@@ -234,24 +248,20 @@ def client(
             node[key] = str(present(path, key))
     if marked_tasks:
         node["marked-tasks"] = 1
-    with logging_to(log_file) as log:
+    with logging_to(access.log_file) as log:
         log.say(chosen.sentence)
         if device is not None:
             node["device"] = _device(device, log)
-        certificates = certificates_of(certs, insecure)
         place = state or Path(f"federation/client-{number}")
-        known = address_of(server), certificates, node, place, more
-        become(set_up(*known, speedups=chosen.names, log_file=log_file))
+        known = address_of(server), access.certificates(), node, place, more
+        become(set_up(*known, speedups=chosen.names, log_file=access.log_file))
 
 
 @command
 @run_options()
-@certs_option
-@insecure_option
 def run(
-    certs: Path | None,
-    insecure: bool,
     *,
+    access: Access,
     server: Address = f"127.0.0.1:{CONTROL_PORT}",
     output: Path | None = None,
     resume: Folder | None = None,
@@ -280,8 +290,7 @@ def run(
     from fcl_flower.simulation.progress import Display, write_line
 
     config = resumed(resume, given, output) if resume else configured(given)
-    certificates = certificates_of(certs, insecure)
-    authority = certificates and present(certificates.authority, "certs")
+    authority = access.authority()
     console = Console()
 
     def show(line: str) -> None:
@@ -309,8 +318,8 @@ def run(
     # The folder's name is for people; an earlier run may have had it.
     name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
     config = config.replace(output=str(folder), id=name)
-    access = "--insecure" if certs is None else f"--certs {certs}"
-    again = f"fcl run --server {server} {access} --resume {folder}"
+    trust = "--insecure" if access.certs is None else f"--certs {access.certs}"
+    again = f"fcl run --server {server} {trust} --resume {folder}"
     try:
         job = Job(resolved, folder)
         with Display(console, [job]) as display:
@@ -361,18 +370,6 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
     except FclError as error:
         log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
         raise click.exceptions.Exit(1) from error
-
-
-def certificates_of(folder: Path | None, insecure: bool) -> "Certificates | None":
-    """Take the folder of certificates, or None where that is wanted."""
-    from fcl_flower.deploy.certificates import Certificates
-
-    if folder is None and not insecure:
-        expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
-        raise config_error("certs", "", expected)
-    if folder is not None and insecure:
-        raise config_error("certs", str(folder), "none with --insecure")
-    return None if folder is None else Certificates(folder.absolute())
 
 
 def address_of(text: str) -> str:

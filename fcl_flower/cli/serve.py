@@ -6,20 +6,18 @@ import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import click
+from click.types import FuncParamType
 from rich.console import Console
 
+from fcl_flower.cli.command import Address, AtLeastOne, Count, Folder, command
 from fcl_flower.cli.deploy import (
     CONTROL_PORT,
+    LoggedAccess,
     address_of,
-    certificates_of,
-    certs_option,
-    insecure_option,
-    log_file_option,
     logging_to,
-    present,
 )
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
@@ -44,15 +42,17 @@ _CHANGING = (
 """Settings that a service changes by itself, and those of its folder."""
 
 
-def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
+def duration(text: str) -> float:
+    """Parse a duration with a unit to seconds."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
         expected = "a duration such as 90s, 15m, 6h or 2d"
-        raise config_error(str(option.name), text, expected)
-    return float(found[1]) * _UNITS[found[2]]
+        raise click.BadParameter(f"got {text!r}, expected {expected}")
+    return float(match[1]) * _UNITS[match[2]]
 
 
-def _quorum(context: click.Context, option: click.Parameter, text: str) -> int | float:
+def quorum(text: str) -> int | float:
+    """Parse a fraction of the clients, or a number of clients."""
     try:
         number = int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -60,101 +60,61 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
     if number > 0 and (isinstance(number, int) or number <= 1):
         return number
     expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
-    raise config_error("quorum", text, expected)
+    raise click.BadParameter(f"got {text!r}, expected {expected}")
 
 
-@click.command(context_settings={"show_default": True})
+Duration: TypeAlias = Annotated[Any, FuncParamType(duration)]
+Quorum: TypeAlias = Annotated[Any, FuncParamType(quorum)]
+
+
+@command
 @run_options(
     without=frozenset(
         {"scenario", "tasks", "dataset", "data_root", "asynchronous", "clients"}
     )
 )
-@click.option(
-    "--clients",
-    type=click.IntRange(min=1),
-    help="Clients that count for the quorum before they have ever connected.",
-)
-@click.option(
-    "--quorum",
-    default="0.6",
-    callback=_quorum,
-    help="Clients whose new tasks are enough: a fraction of those known, or a number.",
-)
-@click.option(
-    "--deadline",
-    default="1d",
-    callback=_seconds,
-    help="Wait after the first new task, for fewer than the quorum; 0: never.",
-)
-@click.option(
-    "--every",
-    default="0",
-    callback=_seconds,
-    help="Least time between the beginnings of two trainings.",
-)
-@click.option(
-    "--min-samples",
-    type=click.IntRange(min=0),
-    default=0,
-    help="New training samples of all clients together that are enough.",
-)
-@click.option(
-    "--look",
-    default="30s",
-    callback=_seconds,
-    help="Time between two questions to a client for its tasks.",
-)
-@click.option(
-    "--server",
-    default=f"127.0.0.1:{CONTROL_PORT}",
-    metavar="HOST:PORT",
-    help="The --control-port of fcl server on this machine.",
-)
-@certs_option
-@insecure_option
-@log_file_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for the results."
-)
-@click.option(
-    "--now",
-    "begin",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Tell the service in FOLDER to begin with what there is, and return.",
-)
-@click.option(
-    "--status",
-    "shown",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Show what the service in FOLDER does or waits for, and return.",
-)
 def serve(
-    clients: int | None,
-    server: str,
-    certs: Path | None,
-    insecure: bool,
-    log_file: Path | None,
-    output: Path | None,
-    begin: Path | None,
-    shown: Path | None,
+    *,
+    clients: AtLeastOne | None = None,
+    quorum: Quorum = "0.6",
+    deadline: Duration = "1d",
+    every: Duration = "0",
+    min_samples: Count = 0,
+    look: Duration = "30s",
+    server: Address = f"127.0.0.1:{CONTROL_PORT}",
+    access: LoggedAccess,
+    output: Path | None = None,
+    now: Folder | None = None,
+    status: Folder | None = None,
     **given: Any,  # noqa: ANN401
 ) -> None:
     """Learn each new task of the clients' local data as it comes, without an end.
 
     It runs on the server's machine, beside fcl server. Killed and started again by the
     same command, it goes on where it was.
+
+    Options:
+        clients: Clients that count for the quorum before they have ever connected.
+        quorum: Clients whose new tasks are enough: a fraction of those known, or a
+            number.
+        deadline: Wait after the first new task, for fewer than the quorum; 0: never.
+        every: Least time between the beginnings of two trainings.
+        min_samples: New training samples of all clients together that are enough.
+        look: Time between two questions to a client for its tasks.
+        server: The --control-port of fcl server on this machine.
+        output: Folder for the results.
+        now: Tell the service in FOLDER to begin with what there is, and return.
+        status: Show what the service in FOLDER does or waits for, and return.
     """
-    if shown is not None:
-        show_status(Console(), ServiceStatus.read(shown), time.time())
-        if not _is_served(shown):
+    if status is not None:
+        show_status(Console(), ServiceStatus.read(status), time.time())
+        if not _is_served(status):
             click.echo("nobody serves this folder now: the state is the last one")
         return
-    if begin is not None:
-        ServiceStatus.read(begin)  # or it is no service
-        (begin / BEGIN_NOW).touch()
-        click.echo(f"the service in {begin} begins when it looks at its clients next")
+    if now is not None:
+        ServiceStatus.read(now)  # or it is no service
+        (now / BEGIN_NOW).touch()
+        click.echo(f"the service in {now} begins when it looks at its clients next")
         return
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
@@ -163,13 +123,18 @@ def serve(
 
     if output is None:
         raise config_error("output", "", "a folder for the results")
-    policy = Policy(**{key: given.pop(key) for key in Policy.model_fields})
+    policy = Policy(
+        quorum=quorum,
+        deadline=deadline,
+        every=every,
+        min_samples=min_samples,
+        look=look,
+    )
     config = _configuration(output.absolute(), clients or 0, configured(given))
-    certificates = certificates_of(certs, insecure)
-    authority = certificates and present(certificates.authority, "certs")
+    authority = access.authority()
     obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)
     superlink = SuperLink(server, authority)
-    with logging_to(log_file, "--output") as log:
+    with logging_to(access.log_file, "--output") as log:
         supervisor.keep_serving(superlink, config, policy, obstacle, log.say)
 
 
