@@ -1,1 +1,4 @@
-"""Exports of a finished run: sheets, tables, figures, networks."""
+"""Exports of a finished run: sheets, tables, figures, networks.
+
+It may import `prediction` and all rooms below it.
+"""

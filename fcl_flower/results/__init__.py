@@ -1,1 +1,4 @@
-"""Results of a run: metrics, records, tables, reports."""
+"""Results of a run: metrics, records, tables, reports.
+
+It may import `data` and all rooms below it, but not `training`.
+"""
