@@ -67,22 +67,7 @@ class Built(Entries):
     @cached_property
     def scenario(self) -> Scenario:
         """The clients, their tasks, and the order of the tasks."""
-        section, data = self.config.scenario, self.config.data
-        return draw_scenario(
-            section.name,
-            datasets=data.names,
-            data_root=self.data_root,
-            clients=section.clients,
-            tasks=section.tasks,
-            classes_per_task=section.classes_per_task or None,
-            valid_fraction=section.valid_fraction,
-            seed=self.config.run.seed,
-            params=self.scenario_params,
-            max_train_per_class=section.max_train_per_class,
-            max_test_per_class=section.max_test_per_class,
-            public_fraction=data.public_fraction,
-            public_dataset=data.public_dataset,
-        )
+        return draw_scenario(self.config, self.data_root, self.scenario_params)
 
     @property
     def balances_scores(self) -> bool:

@@ -152,15 +152,15 @@ NEEDS = (
     ),
     Need(
         "scenario.name",
-        lambda run, _: not (run.spec.hidden_tasks and _trains_one_head(run)),
-        "which trains one head for several tasks together",
-        "one whose tasks are told apart",
-    ),
-    Need(
-        "scenario.name",
         lambda run, _: run.algorithm.returns_to_tasks or not run.scenario_entry.hidden,
         "which would take each for another task",
         "one whose tasks do not come again",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: not (run.spec.hidden_tasks and _trains_one_head(run)),
+        "which trains one head for several tasks together",
+        "one whose tasks are told apart",
     ),
     Need(
         "scenario.name",
@@ -363,6 +363,13 @@ def scenario(run: Entries) -> Iterator[Wrong]:
         yield from config.must_be("asynchronous.enabled", here + why)
         keys = "federation.rounds_by_task federation.patience"
         yield from config.must_be(keys, here + "whose tasks are hidden")
+        why = "whose concepts share out all classes"
+        yield from config.must_be("scenario.classes_per_task", here + why)
+    if not run.scenario_entry.incremental:
+        keys, why = "data.public_fraction data.public_dataset", "not class-incremental"
+        yield from config.must_be(keys, f"{here}which is {why}")
+    if (public := config.data.public_dataset) in config.data.names:
+        yield "data.public_dataset", public, "a data set that no client learns"
     if hidden or run.spec.local_data:
         why = here + "whose tasks are not shared out beforehand"
         yield from config.must_be("scenario.joint", why)

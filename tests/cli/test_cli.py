@@ -770,11 +770,11 @@ def test_reports_are_made_again_and_compared(fcl, ran, tmp_path):
 def test_a_study_is_refused_for_a_seed_that_cannot_be_cut(fcl, monkeypatch, tmp_path):
     cut, seeds = build.draw_scenario, []
 
-    def refusing(name, *, seed, **given):
-        seeds.append(seed)
-        if seed == 2:
+    def refusing(config, *given):
+        seeds.append(config.run.seed)
+        if config.run.seed == 2:
             raise ConfigError("scenario.clients: too many for seed 2")
-        return cut(name, seed=seed, **given)
+        return cut(config, *given)
 
     monkeypatch.setattr(build, "draw_scenario", refusing)
     study = tmp_path / "study.toml"
