@@ -48,11 +48,11 @@ _ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Options of how a program finds and trusts the others of a federation.
+    """Options of the trust between the programs of a federation.
 
     Options:
-        certs: Folder made by fcl certs, or the part of it that was copied here.
-        insecure: Without TLS and authentication of clients: to try things out.
+        certs: Folder that fcl certs made, or the part of it that is on this machine.
+        insecure: Without TLS and authentication of clients, for trials.
     """
 
     certs: Path | None = None
@@ -79,10 +79,10 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedAccess(Access):
-    """Options of a program of a federation that runs until it is stopped.
+    """Options of a program that runs until it is stopped.
 
     Options:
-        log_file: File for all lines, too; at 10 MB it is put aside, and five are kept.
+        log_file: File that also gets all lines; five older files of 10 MB stay.
     """
 
     log_file: Path | None = None
@@ -98,23 +98,23 @@ def certs(
     renew: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Make certificates and keys for a federation in FOLDER, where missing.
+    """Make the missing certificates and keys of a federation in FOLDER.
 
-    A client whose .pub is there is left alone, wherever its key is now.
+    A client whose .pub is there gets no new key.
 
     Options:
         host: Name or IP address by which clients reach the server; repeatable.
-        clients: Make the keys of clients 0 to this number less one, where missing.
+        clients: Number of clients, from 0, whose missing keys are made.
         days: Until the server's certificate expires.
         renew: Replace the server's certificate, by default for the same names.
-        overwrite: Replace all: clients need new files, too.
+        overwrite: Replace all files; clients need new ones, too.
     """
     from fcl_flower.deploy.certificates import Certificates, make_certificates
 
-    made = make_certificates(
+    paths = make_certificates(
         folder, host, clients, days, overwrite=overwrite, renew=renew
     )
-    for path in made:
+    for path in paths:
         click.echo(path)
     files = Certificates(folder)
     for number in range(clients):
@@ -160,12 +160,12 @@ def server(
     What follows -- goes to flower-superlink.
 
     Options:
-        host: Address at which clients come in.
-        port: Port at which clients come in.
-        control_port: Port at which fcl run comes in, from this machine only.
-        state: Folder for what a restart needs.
+        host: Address for clients.
+        port: Port for clients.
+        control_port: Port for fcl run, from this machine only.
+        state: Folder for the files that a restart needs.
         metrics_port: Port of metrics for Prometheus on this machine; 0 for none.
-        speedups: What replaces private parts of Flower: auto for all that are tested
+        speedups: Replacements of private parts of Flower: auto for all that are tested
             with its release, off for none, or names with commas.
     """
     from fcl_flower.deploy.server import Addresses, run_superlink
@@ -195,7 +195,7 @@ def clients(*, state: Path = STATE) -> None:
         listed = commands.flwr(home, "supernode", "list", commands.SUPERLINK)
         nodes = listed["nodes"]
     except RoundError:
-        silent = "the server does not answer: this is what it knew last"
+        silent = "the server does not answer: this is its last list"
     table = Table("number", "name", "state", "last seen", "version", "tasks")
     for row in membership(state, nodes):
         seen = "" if row.seen is None else f"{row.seen:%Y-%m-%d %H:%M:%S} UTC"
@@ -232,10 +232,11 @@ def client(
         data: Folder of the client's local data.
         marked_tasks: A task of --data counts once its folder holds a file DONE.
         word_vectors: The client's file of word vectors.
-        state: Folder for what a restart needs.  [default: federation/client-NUMBER]
-        keep_runs: When a run begins, remove the state of all but so many; 0 keeps all.
+        state: Folder for the files that a restart needs.
+            [default: federation/client-NUMBER]
+        keep_runs: Number of runs whose states stay when another begins; 0 for all.
         device: Device that trains; by default the run's.
-        speedups: What replaces private parts of Flower, as for fcl server.
+        speedups: Replacements of private parts of Flower, as for fcl server.
     """
     from fcl_flower.deploy.client import become
     from fcl_flower.deploy.client_setup import set_up
@@ -270,15 +271,15 @@ def run(
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
-    Without --clients, all that are connected take part. The server writes the results,
-    so that --output names a folder of its machine, even where this is typed on another.
+    Without --clients, all connected clients take part. --output names a folder on the
+    server's machine, since the server writes the results.
 
     Options:
         server: The --control-port of fcl server, or the end of a tunnel to it.
         output: Folder for the results, on the server's machine.  [default: runs/NAME]
-        resume: Go on with the run in FOLDER; one that has finished with more --tasks.
-        start_timeout: Seconds until all clients are there, after which the run is
-            stopped; 0 for no limit.
+        resume: Go on with the run in FOLDER; a finished run needs more --tasks.
+        start_timeout: Seconds after which a run without all its clients is stopped; 0
+            for no limit.
     """
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
@@ -303,7 +304,7 @@ def run(
         connected = superlink.connected()
         if not connected:
             expected = (
-                f"connected ones at the server at {server}, or --clients with the "
+                f"connected clients at the server at {server}, or --clients with the "
                 "number to wait for"
             )
             raise config_error("clients", 0, expected)
@@ -315,7 +316,7 @@ def run(
     if (folder / "summary.json").exists():
         raise config_error("output", str(folder), "a folder without a finished run")
     (folder / "progress.json").unlink(missing_ok=True)
-    # The folder's name is for people; an earlier run may have had it.
+    # An earlier run may have had the folder's name.
     name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
     config = config.replace(output=str(folder), id=name)
     trust = "--insecure" if access.certs is None else f"--certs {access.certs}"
@@ -333,7 +334,7 @@ def run(
         click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
         raise
     except RoundError as error:
-        if (folder / "summary.json").exists():  # it came to its end all the same
+        if (folder / "summary.json").exists():  # the run has finished
             raise
         obstacle = diagnose_server(server, authority, START_RUN)
         reason = obstacle.sentence if obstacle else str(error)
@@ -352,10 +353,10 @@ def _next_step(folder: Path, again: str) -> str:
 
 
 @contextmanager
-def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
-    """Give a command without an end its log, in which its last word stands, too.
+def logging_to(file: Path | None, folder_option: str = "--state") -> Iterator["Log"]:
+    """Open the log of a command without an end; an error is its last line.
 
-    ``kept`` is the option with the folder from which the same command goes on.
+    ``folder_option`` names the folder from which the same command goes on.
     """
     from fcl_flower.deploy.logs import Log
 
@@ -363,9 +364,9 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
     try:
         yield log
     except KeyboardInterrupt:
-        log.say_how_to_go_on(kept)
+        log.say_how_to_go_on(folder_option)
         raise
-    except ConfigError:  # a wrong option, which is no line of a log yet
+    except ConfigError:  # a wrong option is no line of the log
         raise
     except FclError as error:
         log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
@@ -374,25 +375,25 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
 
 def address_of(text: str) -> str:
     """Check an address, HOST:PORT."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[2]) < 65536:
         raise config_error("server", text, "HOST:PORT")
     return text
 
 
 def present(path: Path, key: str) -> Path:
-    """Take the absolute path of what has to be there."""
+    """Refuse a path that does not exist, and make it absolute."""
     if not path.exists():
         raise config_error(key, str(path), "an existing path")
     return path.absolute()
 
 
-def _device(wanted: str, log: "Log") -> str:
-    """Fall back to the CPU, with a warning, where there is no other device."""
-    if wanted == "cuda":
+def _device(name: str, log: "Log") -> str:
+    """Fall back to the CPU, with a warning, if torch finds no ``cuda``."""
+    if name == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             log.say("device: torch finds no 'cuda'; the CPU is used instead")
             return "cpu"
-    return wanted
+    return name

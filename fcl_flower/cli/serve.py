@@ -39,7 +39,7 @@ _CHANGING = (
     *("scenario.tasks", "scenario.clients", "scenario.joined", "scenario.sat_out"),
     *("run.output", "run.id", "run.resume"),
 )
-"""Settings that a service changes by itself, and those of its folder."""
+"""Settings that a service changes by itself, or that follow from its folder."""
 
 
 def duration(text: str) -> float:
@@ -88,31 +88,31 @@ def serve(
     status: Folder | None = None,
     **given: Any,  # noqa: ANN401
 ) -> None:
-    """Learn each new task of the clients' local data as it comes, without an end.
+    """Learn each new task of the clients' local data, without an end.
 
-    It runs on the server's machine, beside fcl server. Killed and started again by the
-    same command, it goes on where it was.
+    The service runs on the server's machine, beside fcl server. After a kill the same
+    command goes on with it.
 
     Options:
-        clients: Clients that count for the quorum before they have ever connected.
-        quorum: Clients whose new tasks are enough: a fraction of those known, or a
-            number.
+        clients: Clients that count for the quorum before their first connection.
+        quorum: Clients whose new tasks are enough: a fraction of the known clients, or
+            a number.
         deadline: Wait after the first new task, for fewer than the quorum; 0: never.
         every: Least time between the beginnings of two trainings.
         min_samples: New training samples of all clients together that are enough.
         look: Time between two questions to a client for its tasks.
         server: The --control-port of fcl server on this machine.
         output: Folder for the results.
-        now: Tell the service in FOLDER to begin with what there is, and return.
-        status: Show what the service in FOLDER does or waits for, and return.
+        now: Let the service in FOLDER begin with the tasks that are there, and return.
+        status: Show the state of the service in FOLDER, and return.
     """
     if status is not None:
         show_status(Console(), ServiceStatus.read(status), time.time())
         if not _is_served(status):
-            click.echo("nobody serves this folder now: the state is the last one")
+            click.echo("no service runs in this folder now: this is its last state")
         return
     if now is not None:
-        ServiceStatus.read(now)  # or it is no service
+        ServiceStatus.read(now)  # refuses a folder without a service
         (now / BEGIN_NOW).touch()
         click.echo(f"the service in {now} begins when it looks at its clients next")
         return
@@ -139,7 +139,7 @@ def serve(
 
 
 def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
-    """Take the configuration of the service in a folder, or of a new one."""
+    """Read the configuration of the service in a folder, or make that of a new one."""
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
 
@@ -155,27 +155,27 @@ def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
         validate(resolve(given.replace(clients=max(1, clients))))
         name = f"{folder.name}-{secrets.token_hex(4)}"
         return given.replace(output=str(folder), id=name)
-    kept = RunConfig.read(path, "output")
+    stored = RunConfig.read(path, "output")
     changing = {
         *_CHANGING,
-        *(["data.class_names"] if kept.model.growing_head else []),
-        *(["federation.rounds_by_task"] if kept.federation.patience else []),
+        *(["data.class_names"] if stored.model.growing_head else []),
+        *(["federation.rounds_by_task"] if stored.federation.patience else []),
     }
-    if given.data.normalise == "data" and kept.data.pixel_statistics:
+    if given.data.normalise == "data" and stored.data.pixel_statistics:
         changing.add("data.normalise")
-    blank, before = RunConfig().flat(), kept.flat()
+    blank, present = RunConfig().flat(), stored.flat()
     for key, value in given.flat().items():
-        if key not in changing and value not in (blank.get(key), before.get(key)):
-            has = as_set(before.get(key))
-            raise config_error(key, value, f"{has}, as the service in {folder} has it")
-    return kept
+        if key not in changing and value not in (blank.get(key), present.get(key)):
+            expected = f"{as_set(present.get(key))}, as the service in {folder} has it"
+            raise config_error(key, value, expected)
+    return stored
 
 
 # ---- the status
 
 
 def show_status(console: Console, status: ServiceStatus, now: float) -> None:
-    """Print what a service does or waits for, at a time in seconds since 1970."""
+    """Print the state of a service at a time in seconds since 1970."""
     lines = [
         f"{status.state} since {_clock(status.since)} ({_span(now - status.since)}): "
         f"{status.sentence}",
@@ -207,7 +207,7 @@ def _is_served(folder: Path) -> bool:
     try:
         with lock_folder(folder, "status", SERVICE_LOCK):
             return False
-    except (ConfigError, OSError):  # or another user's, who may serve it
+    except (ConfigError, OSError):  # another user's service may hold the lock
         return True
 
 
@@ -216,7 +216,7 @@ def _clock(seconds: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Say how long, in the largest unit of which there are two.
+    """Write a duration in the largest unit that it has twice.
 
     >>> _span(100), _span(200), _span(100000)
     ('100 s', '3 min', '27 h')

@@ -1,8 +1,8 @@
 """Refusals of settings that do not go together, or not with the method.
 
-Ranges stand in the sections, and what settings alone decide in `RunConfig`. The rest is
-here, a generator for each subject: of what is wrong it yields the setting, its value
-and what was expected. The first is what a user is told.
+Sections refuse values outside of a range, and `RunConfig` refuses pairs of settings.
+Here a generator for each subject yields the settings to refuse, each with its value and
+the expected value. A user gets the first of them.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ NO_NAMES = "the names of all classes, and no growing head"
 
 
 def check(run: Entries) -> None:
-    """Refuse settings that do not go together, whatever is in the data."""
+    """Refuse settings that do not go together, for any data."""
     for subject in (
         validation,
         data,
@@ -76,12 +76,12 @@ def check_network(run: Entries, network: "MultiHeadModel") -> None:
     _refuse_first(_of_network(run, network))
 
 
-def _refuse_first(found: Iterable[Wrong]) -> None:
-    for key, value, expected in found:
+def _refuse_first(refusals: Iterable[Wrong]) -> None:
+    for key, value, expected in refusals:
         raise config_error(key, value, expected)
 
 
-# ---- what a method declares
+# ---- the method
 
 
 class Need(NamedTuple):
@@ -90,8 +90,8 @@ class Need(NamedTuple):
     Attributes:
         keys: settings by ``section.key``, separated by spaces.
         allows: whether the method allows a value; its default needs no permission.
-        why: ends the sentence of a refusal.
-        expected: begins it; empty for the choices that the method allows.
+        why: end of the sentence of a refusal.
+        expected: its beginning; empty for the choices that the method allows.
     """
 
     keys: str
@@ -224,11 +224,11 @@ NEEDS = (
 
 
 def method(run: Entries) -> Iterator[Wrong]:
-    """Find settings for which a method lacks what it would have to declare."""
+    """Find settings that the method's declarations do not allow."""
     name = run.config.strategy.name + " local-only" * run.config.strategy.local_only
     for need in NEEDS:
         for key, value, default in run.config.must_be(need.keys, ""):
-            if need.allows(run, value):  # which may load a side of the method
+            if need.allows(run, value):  # may load a side of the method
                 continue
             choices = [
                 repr(choice)
@@ -239,28 +239,28 @@ def method(run: Entries) -> Iterator[Wrong]:
             yield key, value, f"{expected} for {name}, {need.why}"
 
 
-# ---- what settings, scenario and data decide
+# ---- settings, scenario and data
 
 
 def validation(run: Entries) -> Iterator[Wrong]:
-    """Find what does nothing without validation samples; local data may bring some."""
+    """Find settings that need validation samples; local data may bring some."""
     config, fraction = run.config, run.config.scenario.valid_fraction
     if fraction or run.spec.local_data:
         return
     keys = "training.lr_patience training.early_stopping_patience federation.patience"
-    why = "with scenario.valid_fraction 0, as nothing tells when training stagnates"
+    why = "with scenario.valid_fraction 0, as no loss shows that training stagnates"
     yield from config.must_be(keys, why, 0)
     if run.spec.hidden_tasks:
-        why = "hidden concepts, which a client tells by validation samples"
+        why = "hidden concepts, which a client infers from validation samples"
     elif run.params.needs_validation:
-        why = "these parameters of the strategy, which decide by validation samples"
+        why = "these parameters of the strategy, which need validation samples"
     else:
         return
     yield "scenario.valid_fraction", fraction, f"above 0 for {why}"
 
 
 def data(run: Entries) -> Iterator[Wrong]:
-    """Find settings of data that the run has no use for."""
+    """Find settings of data that the run does not use."""
     config, section, modality = run.config, run.config.data, run.spec.modality
     if not run.spec.local_data:
         keys = "data.class_names data.labels data.columns"
@@ -279,7 +279,7 @@ def data(run: Entries) -> Iterator[Wrong]:
 
 
 def pixels(run: Entries) -> Iterator[Wrong]:
-    """Find a normalisation that no image has, or that shows what a run hides."""
+    """Find a normalisation that suits no image, or that shows hidden data."""
     config, modality = run.config, run.spec.modality
     key, normalise = "data.normalise", config.data.normalise
     if normalise in ("model", "fixed"):
@@ -302,7 +302,7 @@ def pixels(run: Entries) -> Iterator[Wrong]:
 
 
 def augmentation(run: Entries) -> Iterator[Wrong]:
-    """Find transforms that do not suit the data, or what hides an example."""
+    """Find transforms that do not suit the data, or the privacy unit."""
     names = run.config.training.transforms
     if not names:
         return
@@ -310,7 +310,7 @@ def augmentation(run: Entries) -> Iterator[Wrong]:
 
     key = "training.augment"
     for name in names:
-        TRANSFORMS[name]  # which refuses what is unknown
+        TRANSFORMS[name]  # refuses an unknown name
         if name in IMAGES and run.spec.modality != "images":
             yield key, name, f"a callable of your own for {run.spec.modality} data"
         if name not in IMAGES and run.config.privacy.unit == "example":
@@ -319,7 +319,7 @@ def augmentation(run: Entries) -> Iterator[Wrong]:
 
 
 def secure_aggregation(run: Entries) -> Iterator[Wrong]:
-    """Find what masks over a sum do not allow."""
+    """Find settings that do not go with masks over a sum."""
     config, section = run.config, run.config.federation
     if not section.secure_aggregation:
         return
@@ -327,13 +327,13 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
     in_a_round = max(1, round(clients * section.client_fraction))
     why = ""
     if config.asynchronous.enabled:
-        why = "in an asynchronous run, which takes up each update by itself"
+        why = "in an asynchronous run, which aggregates each update by itself"
     elif config.strategy.local_only:
-        why = "with strategy.local_only, by which nothing is sent"
+        why = "with strategy.local_only, as clients send nothing"
     elif clients > 0 and in_a_round < LEAST_SUMMANDS:
         why = (
-            f"with {in_a_round} clients in a round, as in a sum of fewer than "
-            f"{LEAST_SUMMANDS} each knows what the other has added"
+            f"with {in_a_round} clients in a round, as a sum of fewer than "
+            f"{LEAST_SUMMANDS} shows each client the other's update"
         )
     if why:
         yield key, True, f"false {why}"
@@ -343,35 +343,35 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
             "federation.secure_collusion",
             section.secure_collusion,
             f"at most {most:g} with federation.secure_threshold "
-            f"{section.secure_threshold:g}, as those who collude and those who drop "
-            f"out may be {MOST_LOST:g} of the clients",
+            f"{section.secure_threshold:g}, as at most {MOST_LOST:g} of the clients "
+            "may collude or drop out",
         )
     if section.wire_dtype in LEVELS:
         why = "with secure aggregation, whose sums are of fixed point"
         expected = f"float32, float16 or bfloat16 {why}"
         yield "federation.wire_dtype", section.wire_dtype, expected
-    why = "with secure aggregation, as nobody sees single updates"
+    why = "with secure aggregation, as the server sees no single update"
     yield from config.must_be(f"{SINGLE_UPDATES} federation.weighting", why)
 
 
 def scenario(run: Entries) -> Iterator[Wrong]:
-    """Find what a scenario does not offer to the run."""
+    """Find settings that the scenario does not allow."""
     config, hidden = run.config, run.scenario_entry.hidden
-    here = f"for scenario {config.scenario.name}, "
+    scope = f"for scenario {config.scenario.name}, "
     if hidden:
         why = "in which clients meet concepts by rounds"
-        yield from config.must_be("asynchronous.enabled", here + why)
+        yield from config.must_be("asynchronous.enabled", scope + why)
         keys = "federation.rounds_by_task federation.patience"
-        yield from config.must_be(keys, here + "whose tasks are hidden")
+        yield from config.must_be(keys, scope + "whose tasks are hidden")
         why = "whose concepts share out all classes"
-        yield from config.must_be("scenario.classes_per_task", here + why)
+        yield from config.must_be("scenario.classes_per_task", scope + why)
     if not run.scenario_entry.incremental:
         keys, why = "data.public_fraction data.public_dataset", "not class-incremental"
-        yield from config.must_be(keys, f"{here}which is {why}")
+        yield from config.must_be(keys, f"{scope}which is {why}")
     if (public := config.data.public_dataset) in config.data.names:
         yield "data.public_dataset", public, "a data set that no client learns"
     if hidden or run.spec.local_data:
-        why = here + "whose tasks are not shared out beforehand"
+        why = scope + "whose tasks are not shared out beforehand"
         yield from config.must_be("scenario.joint", why)
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
     revealed = bool(config.scenario.params.get("reveal_ids", False))
@@ -386,7 +386,7 @@ def scenario(run: Entries) -> Iterator[Wrong]:
 
 
 def joining(run: Entries) -> Iterator[Wrong]:
-    """Find clients that cannot join later, and tasks that they cannot sit out."""
+    """Find lists of joining rounds, or of tasks sat out, that do not suit the run."""
     config, section = run.config, run.config.scenario
     joined, left_out = section.joined_after, section.tasks_sat_out
     clients, tasks = section.clients, section.tasks
@@ -401,8 +401,8 @@ def joining(run: Entries) -> Iterator[Wrong]:
         yield (
             "scenario.joined",
             section.joined,
-            f"0 for the first, and for each of scenario.clients ({clients}) no fewer "
-            f"than for the one before, all below the {total} rounds of the run",
+            f"a number for each of scenario.clients ({clients}), ascending from 0, all "
+            f"below the {total} rounds of the run",
         )
     learners_lost = Counter(task for _, task in left_out)
     if section.sat_out and (
@@ -455,7 +455,7 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
 
 
 def asynchronous(run: Entries) -> Iterator[Wrong]:
-    """Find what goes by rounds, in a run without them."""
+    """Find settings that need rounds, in a run without rounds."""
     if not run.config.asynchronous.enabled:
         return
     for keys, why in (
@@ -473,10 +473,10 @@ def asynchronous(run: Entries) -> Iterator[Wrong]:
 
 
 def privacy(run: Entries) -> Iterator[Wrong]:
-    """Find what a run that hides data cannot do: nothing is promised in vain."""
+    """Find settings that a run with privacy cannot keep to."""
     config, unit = run.config, run.config.privacy.unit
     if not config.privacy.scores:
-        why = "by which no client is asked how well it does"
+        why = "by which clients report no accuracies"
         yield from config.must_be(
             "federation.per_class", f"with privacy.scores false, {why}"
         )
@@ -485,10 +485,10 @@ def privacy(run: Entries) -> Iterator[Wrong]:
         yield from config.must_be("federation.patience", why)
     if unit == "none":
         return
-    why = f"with privacy.unit {unit!r}, by which clients tell nothing of their training"
+    why = f"with privacy.unit {unit!r}, by which clients do not report their training"
     yield from config.must_be("training.count_multiply_adds federation.patience", why)
     if run.spec.names_classes:
-        why = f"with privacy.unit {unit!r}, as clients would tell theirs"
+        why = f"with privacy.unit {unit!r}, as clients would report theirs"
         yield "data.class_names", config.data.class_names, f"{NO_NAMES}, {why}"
 
 
@@ -496,7 +496,7 @@ def privacy(run: Entries) -> Iterator[Wrong]:
 
 
 def check_local_data(config: RunConfig) -> None:
-    """Refuse a run over local data that leaves open what cannot be looked up."""
+    """Refuse a run over local data without the settings that no data set gives."""
     for key, value, expected in _left_open(config):
         expected += f", for scenario {config.scenario.name}"
         raise config_error(key, value, expected)

@@ -1,4 +1,4 @@
-"""Entries of the registries that a run names, with checked parameters."""
+"""The registry entries that a run names, with checked parameters."""
 
 import os
 from functools import cached_property
@@ -16,10 +16,10 @@ from fcl_flower.models.registry import ModelEntry, model_entry
 
 
 class Entries:
-    """The entries behind the names of a run, in this process; no torch is needed."""
+    """The registry entries behind the names of a run; they load no torch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        """Look the names up, and check their parameters."""
+        """Look up the names, and check their parameters."""
         config = spec.config
         self.spec, self.config = spec, config
         self.algorithm: Algorithm = algorithm(config.strategy.name)
@@ -37,21 +37,21 @@ class Entries:
 
     @cached_property
     def server(self) -> type[ServerStrategy[Any]]:
-        """Server side of the run: for a local-only one, what sends nothing."""
-        silent = self.config.strategy.local_only
-        return (algorithm("local") if silent else self.algorithm).load_server()
+        """The server side; that of a local-only run sends nothing."""
+        alone = self.config.strategy.local_only
+        return (algorithm("local") if alone else self.algorithm).load_server()
 
 
 def data_root(config: RunConfig) -> Path:
-    """Find the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
+    """Find the folder of data sets: the setting, ``$FCL_DATA`` or ``./data``."""
     return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
 
 
 def model_params(config: RunConfig, entry: ModelEntry) -> Params:
     """Check the parameters of a network; an encoder of texts has a default."""
-    found = validate_params(
+    params = validate_params(
         entry.params, config.model.params, "model.", ModelSection.keys()
     )
-    if isinstance(found, EncoderParams) and entry.modality == "text":
-        return found.model_copy(update={"encoder": found.encoder or MINILM})
-    return found
+    if isinstance(params, EncoderParams) and entry.modality == "text":
+        return params.model_copy(update={"encoder": params.encoder or MINILM})
+    return params

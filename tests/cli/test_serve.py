@@ -174,6 +174,6 @@ def test_the_command_reads_the_status_of_a_folder(tmp_path):
     status().write(tmp_path)
     said = call("--status", tmp_path).output
     assert "has a new task" in said
-    assert "nobody serves this folder now" in said
+    assert "no service runs in this folder now" in said
     with lock_folder(tmp_path, "run.output", SERVICE_LOCK):
-        assert "nobody serves" not in call("--status", tmp_path).output
+        assert "no service runs" not in call("--status", tmp_path).output

@@ -89,7 +89,7 @@ def test_the_rates_that_suit_models_are_adams(resolved):
         resolved(optimizer="sgd")
     assert str(problem.value) == (
         "training.learning_rate: got 0.0, expected a rate above 0 with "
-        "training.optimizer 'sgd', as those that suit the models are Adam's"
+        "training.optimizer 'sgd', as the models' default rates are for Adam"
     )
     given = resolved(optimizer="sgd", learning_rate=0.05).config.training
     assert given.learning_rate == 0.05
