@@ -18,7 +18,7 @@ from fcl_flower.config.run_config import DEFAULTS, RunConfig
 
 @command
 @run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
-def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
+def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401
     """Check local data in FOLDERS, one a client, and propose the settings of a run.
 
     The files decide the settings that no option gives. Warnings are of data that a run
@@ -32,7 +32,7 @@ def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve, with_local_data
 
-    config = with_local_data(configured(given), folders)
+    config = with_local_data(configured(options), folders)
     run = Built(resolve(config))
     expected = run.local_data
     clients = {

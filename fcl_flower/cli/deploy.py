@@ -173,8 +173,8 @@ def server(
 
     addresses, chosen = Addresses(host, port, control_port), choose(speedups, "server")
     with logging_to(access.log_file) as log:
-        known = access.certificates(), state, addresses, more
-        run_superlink(*known, log.say, metrics_port, chosen, log.pass_on)
+        place = access.certificates(), state, addresses, more
+        run_superlink(*place, log.say, metrics_port, chosen, log.pass_on)
 
 
 @command
@@ -254,8 +254,8 @@ def client(
         if device is not None:
             node["device"] = _device(device, log)
         place = state or Path(f"federation/client-{number}")
-        known = address_of(server), access.certificates(), node, place, more
-        become(set_up(*known, speedups=chosen.names, log_file=access.log_file))
+        where = address_of(server), access.certificates(), node, place, more
+        become(set_up(*where, speedups=chosen.names, log_file=access.log_file))
 
 
 @command
@@ -267,7 +267,7 @@ def run(
     output: Path | None = None,
     resume: Folder | None = None,
     start_timeout: Count = 120,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
@@ -290,7 +290,7 @@ def run(
     from fcl_flower.simulation.local_runs import Job
     from fcl_flower.simulation.progress import Display, write_line
 
-    config = resumed(resume, given, output) if resume else configured(given)
+    config = resumed(resume, options, output) if resume else configured(options)
     authority = access.authority()
     console = Console()
 

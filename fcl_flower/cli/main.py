@@ -158,7 +158,7 @@ def forget(
 
 @command
 @run_options()
-def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
+def scenario(*, save: Path | None = None, **options: Any) -> None:  # noqa: ANN401
     """Show which client would learn which task when, without a run.
 
     Options:
@@ -167,7 +167,7 @@ def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve
 
-    plan = Built(resolve(configured(given))).scenario
+    plan = Built(resolve(configured(options))).scenario
     click.echo(plan.describe())
     if save:
         try:

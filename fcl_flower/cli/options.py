@@ -122,24 +122,24 @@ LONGER = ("tasks", "clients", "rounds")
 
 def resumed(
     folder: Path,
-    given: dict[str, Any],
+    options: dict[str, Any],
     output: Path | None,
     folders: Sequence[Path] | None = None,
 ) -> RunConfig:
     """Read the configuration with which a run goes on.
 
     A run that lost its first round to divergence takes another learning rate from the
-    options in ``given``. Other runs take more tasks, clients or rounds, and a finished
-    run needs more tasks. ``output`` is refused. ``folders`` are those of local data in
+    ``options``. Other runs take more tasks, clients or rounds, and a finished run needs
+    more tasks. ``output`` is refused. ``folders`` are those of local data in
     a simulation.
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
         raise config_error("output", str(output), expected)
-    rate = given.get("learning_rate")
+    rate = options.get("learning_rate")
     again = rate is not None and lost_first_round(folder)
-    more: dict[str, Any] = {} if again else {key: given.get(key) for key in LONGER}
-    for key, value in given.items():
+    more: dict[str, Any] = {} if again else {key: options.get(key) for key in LONGER}
+    for key, value in options.items():
         if key in more or (again and key == "learning_rate"):
             continue
         if value not in (None, ()):
@@ -159,7 +159,7 @@ def resumed(
         raise config_error("resume", str(folder), expected)
     config = RunConfig.read(folder / "config.toml", "resume").replace(resume=True)
     if folders is not None:
-        wanted = given.get("clients") or config.scenario.clients
+        wanted = options.get("clients") or config.scenario.clients
         _check_folders(config, folders, wanted)
     if longer:
         from fcl_flower.service.changes import extend
@@ -185,30 +185,30 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
     return output or (Path(named) if named else free_folder(config))
 
 
-def chosen_preset(given: dict[str, Any]) -> "Preset":
+def chosen_preset(options: dict[str, Any]) -> "Preset":
     """Take the preset out of the options; an empty one if none is named."""
     from fcl_flower.setup.preset import read_preset
 
-    name = given.pop("preset")
-    if name is not None and given["config"] is not None:
+    name = options.pop("preset")
+    if name is not None and options["config"] is not None:
         expected = "none beside --config, which has all settings"
         raise config_error("preset", name, expected)
     return read_preset(name)
 
 
-def configured(given: dict[str, Any], preset: "Preset | None" = None) -> RunConfig:
+def configured(options: dict[str, Any], preset: "Preset | None" = None) -> RunConfig:
     """Apply the options to the configuration of a file, or of a preset.
 
     With ``preset`` its parameters are left out. Without it the options may name one.
     """
     with_params = preset is None
-    preset = chosen_preset(given) if preset is None else preset
-    path, pairs = given.pop("config"), given.pop("set")
+    preset = chosen_preset(options) if preset is None else preset
+    path, pairs = options.pop("config"), options.pop("set")
     config = RunConfig.of(preset.settings)
     if path is not None:
         config = RunConfig.read(path, "config")
         config = config.replace(output="", client_state="context", id="")
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags = {key: value for key, value in options.items() if value is not None}
     settings = long_keys(flags)
     check_not_zero(settings)
     settings |= set_keys(pairs)

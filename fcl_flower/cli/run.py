@@ -37,7 +37,7 @@ def simulate(
     place: Place,
     overwrite: bool = False,
     resume: Folder | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine.
 
@@ -53,9 +53,9 @@ def simulate(
 
     backend, folders = place.chosen(), place.data
     if resume:
-        run = resolve(resumed(resume, given, place.output, folders))
+        run = resolve(resumed(resume, options, place.output, folders))
     else:
-        run = resolve(with_folders(configured(given), folders))
+        run = resolve(with_folders(configured(options), folders))
     # Imported after the look-up of names, since it loads torch.
     from fcl_flower.setup.build import validate
 
@@ -151,7 +151,7 @@ def compare(
     seeds: str = "0",
     local_only: bool = True,
     places: Places,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run several strategies on the identical scenario and compare them.
 
@@ -166,10 +166,10 @@ def compare(
     from fcl_flower.simulation.study import Study, variants_of
 
     backend = places.chosen()
-    pairs = set_keys(given["set"])
+    pairs = set_keys(options["set"])
     params = {k: v for k, v in pairs.items() if k.startswith("strategy.")}
-    preset, names = chosen_preset(given), listed(strategies, "strategies")
-    shared = configured({**given, "set": ()}, preset).replace(
+    preset, names = chosen_preset(options), listed(strategies, "strategies")
+    shared = configured({**options, "set": ()}, preset).replace(
         **{k: v for k, v in pairs.items() if k not in params}
     )
     params = {**preset.params_for(names), **params}

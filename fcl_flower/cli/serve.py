@@ -86,7 +86,7 @@ def serve(
     output: Path | None = None,
     now: Folder | None = None,
     status: Folder | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Learn each new task of the clients' local data, without an end.
 
@@ -130,7 +130,7 @@ def serve(
         min_samples=min_samples,
         look=look,
     )
-    config = _configuration(output.absolute(), clients or 0, configured(given))
+    config = _configuration(output.absolute(), clients or 0, configured(options))
     authority = access.authority()
     obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)
     superlink = SuperLink(server, authority)
@@ -138,33 +138,33 @@ def serve(
         supervisor.keep_serving(superlink, config, policy, obstacle, log.say)
 
 
-def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
+def _configuration(folder: Path, clients: int, requested: RunConfig) -> RunConfig:
     """Read the configuration of the service in a folder, or make that of a new one."""
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
 
-    scenario, path = given.scenario.name or "local-data", folder / "config.toml"
+    scenario, path = requested.scenario.name or "local-data", folder / "config.toml"
     if scenario != "local-data":
         expected = "local-data, as a service learns what clients bring"
         raise config_error("scenario.name", scenario, expected)
-    if given.asynchronous.enabled:
+    if requested.asynchronous.enabled:
         expected = "false for a service, in which clients learn a task together"
         raise config_error("asynchronous.enabled", True, expected)
-    given = given.replace(scenario=scenario, tasks=1, clients=clients)
+    requested = requested.replace(scenario=scenario, tasks=1, clients=clients)
     if not path.exists():
-        validate(resolve(given.replace(clients=max(1, clients))))
+        validate(resolve(requested.replace(clients=max(1, clients))))
         name = f"{folder.name}-{secrets.token_hex(4)}"
-        return given.replace(output=str(folder), id=name)
+        return requested.replace(output=str(folder), id=name)
     stored = RunConfig.read(path, "output")
     changing = {
         *_CHANGING,
         *(["data.class_names"] if stored.model.growing_head else []),
         *(["federation.rounds_by_task"] if stored.federation.patience else []),
     }
-    if given.data.normalise == "data" and stored.data.pixel_statistics:
+    if requested.data.normalise == "data" and stored.data.pixel_statistics:
         changing.add("data.normalise")
     blank, present = RunConfig().flat(), stored.flat()
-    for key, value in given.flat().items():
+    for key, value in requested.flat().items():
         if key not in changing and value not in (blank.get(key), present.get(key)):
             expected = f"{as_set(present.get(key))}, as the service in {folder} has it"
             raise config_error(key, value, expected)
@@ -198,9 +198,9 @@ def _row(number: int, tasks: ClientTasks, now: float) -> tuple[str, ...]:
     state = "not connected"
     if tasks.connected:
         state = "has a new task" if tasks.ready else "has no new task"
-    told = "never" if tasks.told is None else f"{_span(now - tasks.told)} ago"
+    reported = "never" if tasks.told is None else f"{_span(now - tasks.told)} ago"
     counts = tasks.tasks, tasks.learned, tasks.samples
-    return (str(number), state, *map(str, counts), told)
+    return (str(number), state, *map(str, counts), reported)
 
 
 def _is_served(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The registry of scenarios: built-in ones and those of installed packages."""
+"""The registry of scenarios: built-in scenarios, and scenarios of packages."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -162,12 +162,12 @@ def draw_scenario(config: RunConfig, data_root: Path, params: Params) -> Scenari
         raise config_error("datasets", list(datasets), expected)
     sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
     total = sum(source.num_classes for source in sources)
-    size = given_size = section.classes_per_task
+    size = requested = section.classes_per_task
     if not size:
         few_or_many = 5 if total >= 25 else 2
         usual = entry.classes_per_task
         size = few_or_many if usual is None else min(usual, total)
-    if size < 2 and (given_size or entry.classes_per_task != 0):
+    if size < 2 and (requested or entry.classes_per_task != 0):
         raise config_error("classes_per_task", size, "at least 2")
     spec = ScenarioSpec(
         sources=sources,

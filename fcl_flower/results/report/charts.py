@@ -1,4 +1,4 @@
-"""The four kinds of charts as data for Plotly, each with a table of its numbers."""
+"""The four kinds of charts as Plotly takes them, and their numbers as a table."""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,23 +15,20 @@ from fcl_flower.results.report.wording import Table
 Values: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 LONGEST = 30
-"""The number of characters of a name beside a chart."""
+"""Characters of a name beside a picture."""
 NUMBERED = 18
-"""The number of columns of a matrix up to which cells show their numbers."""
+"""Columns of a matrix up to which a cell has its number in it."""
 _TASKS = np.array([[217, 150, 43], [42, 145, 136], [91, 111, 200]])
-"""The red, green and blue of the first, the middle and the last task."""
+"""Red, green and blue of the first, the middle and the last task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """The numbers of a line, or of the columns of one colour.
+    """Numbers that belong together: a line, or the columns of one colour.
 
-    Attributes:
-        at: ascending places on the x axis.
-        values: value at each place; NaN where there is none.
-        colour: colour of CSS, or ``var(--name)`` of the page; columns may have one each.
-        spread: half the height of a band or a whisker.
-        dashed: whether the line is dashed, as for local-only runs.
+    Values stand at ascending places ``at`` of the x axis, NaN where there is none. A
+    colour is of CSS, or ``var(--name)`` of the page; columns may have one each. The
+    spread is half the height of a band or a whisker. Local-only runs are dashed.
     """
 
     name: str
@@ -44,13 +41,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chart:
-    """A chart, with the same numbers as a table for readers who do not see it.
+    """A picture, and the same numbers for those who do not see it.
 
-    Attributes:
-        what: title, which the page shows if the caption is empty.
-        traces: Plotly's traces, with colours of the page.
-        layout: Plotly's layout.
-        width: width in pixels, unless the page is narrower; 0 for the whole page.
+    Traces and layout are Plotly's, with colours of the page. The page shows ``what``
+    where the caption is empty. ``width`` is in pixels, where the page is not narrower;
+    0 for all of the page.
     """
 
     kind: ClassVar = "chart"
@@ -70,23 +65,22 @@ def line_chart(
     tasks: Sequence[int] = (),
     marked: Collection[int] = (),
 ) -> Chart | None:
-    """Draw values after each task or round, with the last value in the legend.
+    """Draw values after each ``step``, a task or round, with the last in the legend.
+
+    None where no series has a value.
 
     Args:
-        what: title of the chart.
-        step: unit of the x axis, ``task`` or ``round``.
-        series: lines; a line without a value is left out.
-        title: title of the y axis.
-        tasks: task of each round, drawn as bands behind the lines.
-        marked: rounds in which a reply is missing, drawn as triangles at the bottom.
-
-    Returns:
-        None if no series has a value.
+        what: the chart shows.
+        step: what the places of the x axis count.
+        series: the lines; those that are NaN everywhere are left out.
+        title: of the y axis.
+        tasks: those of each round, drawn as bands behind the lines.
+        marked: rounds in which a reply is missing, as triangles at the bottom.
     """
-    series = [line for line in series if not np.isnan(line.values).all()]
+    series = [one for one in series if not np.isnan(one.values).all()]
     if not series:
         return None
-    at = sorted({place for line in series for place in line.at})
+    at = sorted({place for one in series for place in one.at})
     layout = {
         "height": 340 + 8 * len(series),
         "showlegend": True,
@@ -97,27 +91,27 @@ def line_chart(
         "yaxis": {"title": {"text": title}},
         **_task_bands(tasks),
     }
-    if all(np.nanmax(line.values) <= 1 for line in series):
-        # An axis of fractions ends at 1; with a lone point Plotly's would end at 2.
+    if all(np.nanmax(one.values) <= 1 for one in series):
+        # An axis of fractions ends at 1: a lone point would have it at 2.
         layout["yaxis"] |= {"autorangeoptions": {"clipmax": 1.05}}
-    traces = [_band(line) for line in series if line.spread is not None]
-    for line in series:
-        last = float(line.values[~np.isnan(line.values)][-1])
-        trace = _trace(
+    traces = [_band(one) for one in series if one.spread is not None]
+    for one in series:
+        last = float(one.values[~np.isnan(one.values)][-1])
+        line = _trace(
             "scatter",
-            mode="lines+markers" if len(line.at) <= 60 else "lines",
-            name=f"{short(line.name)}: {wording.fraction(last)}",
-            legendgroup=short(line.name),
-            meta=[escaped(line.name)],
-            x=[*line.at],
-            y=_or_none(line.values),
-            line={"color": line.colour, "dash": "dash" if line.dashed else "solid"},
+            mode="lines+markers" if len(one.at) <= 60 else "lines",
+            name=f"{short(one.name)}: {wording.fraction(last)}",
+            legendgroup=short(one.name),
+            meta=[escaped(one.name)],
+            x=[*one.at],
+            y=_known(one.values),
+            line={"color": one.colour, "dash": "dash" if one.dashed else "solid"},
             hovertemplate=f"%{{meta[0]}}, after {step} %{{x}}: %{{y:.3f}}"
             "<extra></extra>",
         )
-        traces.append(trace)
+        traces.append(line)
     if marked:
-        foot = min(float(np.nanmin(line.values)) for line in series)
+        foot = min(float(np.nanmin(one.values)) for one in series)
         marks = _trace(
             "scatter",
             mode="markers",
@@ -143,18 +137,18 @@ def bar_chart(
     tasks: Sequence[int] = (),
     stacked: bool = False,
 ) -> Chart:
-    """Draw columns from the zero line, with dots for single clients or seeds beside.
+    """Draw columns from the zero line, with dots of single clients or seeds beside.
 
     Args:
-        what: title of the chart.
-        step: unit of the x axis.
-        series: columns, all at the same places.
-        title: title of the y axis.
-        dots: values of single clients or seeds.
-        names: names of the places on the x axis, which then count from 0.
-        limits: values that the y axis contains at least.
-        tasks: task of each round, drawn as bands behind the columns.
-        stacked: whether the columns are bytes by kind, on top of each other.
+        what: the chart shows.
+        step: what the places of the x axis are.
+        series: the columns, all at the same places.
+        title: of the y axis.
+        dots: values beside the columns.
+        names: of the places along the x axis, counted from 0.
+        limits: values that the y axis has to hold, too.
+        tasks: those of each round, drawn as bands behind the columns.
+        stacked: the columns are bytes by kind, on top of each other.
     """
     at = series[0].at
     form = "%{y:,} bytes" if stacked else "%{y:.3f}"
@@ -168,8 +162,8 @@ def bar_chart(
             name=short(one.name),
             meta=[escaped(one.name)],
             x=[*at],
-            y=_or_none(one.values),
-            error_y=None if one.spread is None else {"array": _or_none(one.spread)},
+            y=_known(one.values),
+            error_y=None if one.spread is None else {"array": _known(one.spread)},
             width=None if stacked else 0.5,
             marker={"color": one.colour, "line": {"width": 0}},
             text=[*map(wording.fraction, one.values)] if numbered else None,
@@ -185,7 +179,7 @@ def bar_chart(
             mode="markers",
             meta=[escaped(one.name)],
             x=[at + 0.33 for at in one.at],
-            y=_or_none(one.values),
+            y=_known(one.values),
             marker={"color": "var(--muted)", "size": 5},
             hovertemplate=hover,
         )
@@ -221,15 +215,15 @@ def _span(
     limits: tuple[float, float],
     stacked: bool,
 ) -> list[float]:
-    """Compute the ends of the y axis, with room for numbers beyond the columns."""
+    """Find the ends of the y axis, with room for numbers beyond the columns."""
     drawn: list[npt.NDArray[Any]] = [one.values for one in (*series, *dots)]
     if stacked:
         drawn = [np.sum(drawn, axis=0)]
     for one in series:
         half = np.nan_to_num(0.0 if one.spread is None else one.spread)
         drawn += [one.values - half, one.values + half]
-    values = np.concatenate([*drawn, np.array([0.0, *limits])])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    known = np.concatenate([*drawn, np.array([0.0, *limits])])
+    low, high = float(np.nanmin(known)), float(np.nanmax(known))
     room = 0.12 * (high - low)
     return [low - room if low else 0.0, high + room if high else 0.0]
 
@@ -249,16 +243,16 @@ def matrix_chart(
     """Draw a matrix as coloured cells, with numbers where there is room.
 
     Args:
-        what: title of the chart.
-        titles: titles of the rows and of the columns.
-        rows: names of the rows.
-        columns: names of the columns.
-        cells: values; NaN leaves a cell empty.
-        marked: row and column of the cells with a dot.
-        limits: values of the palest and the strongest colour; None for the smallest and
-            the largest value.
-        caption: caption of one of several charts side by side, without a colour scale.
-        whole: whether the values are whole numbers.
+        what: the chart shows.
+        titles: what rows and columns are.
+        rows: their names.
+        columns: their names.
+        cells: values; NaN is an empty cell.
+        marked: cells that bear a dot.
+        limits: values of the palest and the strongest colour; None for the least and
+            the greatest value.
+        caption: of one of several charts beside each other, which explains no colours.
+        whole: the values are whole numbers.
     """
     row_title, column_title = titles
     low, high = limits or (float(np.nanmin(cells)), float(np.nanmax(cells)))
@@ -267,7 +261,7 @@ def matrix_chart(
     numbered = len(columns) <= (6 if caption else NUMBERED)
     heat = _trace(
         "heatmap",
-        z=[_or_none(row) for row in cells],
+        z=[_known(row) for row in cells],
         coloraxis="coloraxis",
         text=texts,
         texttemplate="%{text}" if numbered else "",
@@ -310,7 +304,7 @@ def matrix_chart(
 
 
 class Point(NamedTuple):
-    """A point of a map; its category decides its colour, and -1 is no category."""
+    """One point of a map; its category stands for its colour, -1 for none."""
 
     position: tuple[float, float]
     text: str
@@ -321,7 +315,7 @@ class Point(NamedTuple):
 def point_chart(
     what: str, categories: Mapping[str, Sequence[Point]], caption: str = ""
 ) -> Chart:
-    """Draw the points of each category, by its name, with one scale for both axes."""
+    """Draw points by the name of their category, with one scale for both axes."""
     traces = [
         _trace(
             "scatter",
@@ -353,7 +347,7 @@ def point_chart(
 
 
 def _trace(kind: str, **properties: object) -> dict[str, Any]:
-    """Make one of Plotly's traces; a property of None keeps Plotly's default."""
+    """Make one of Plotly's traces; what is None has Plotly's default."""
     return {"type": kind} | {k: v for k, v in properties.items() if v is not None}
 
 
@@ -380,7 +374,7 @@ def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Ta
 
 
 def _band(one: Series) -> dict[str, Any]:
-    """Draw the area within a line's spread, between 0 and 1."""
+    """Draw the area within a line's spread; it ends where fractions do."""
     there = ~np.isnan(one.values)
     at, middle = np.array(one.at)[there], one.values[there]
     half = np.nan_to_num(np.array(one.spread, np.float64))[there]
@@ -394,7 +388,7 @@ def _band(one: Series) -> dict[str, Any]:
         fillcolor=one.colour,
         opacity=0.14,
         line={"width": 0},
-        legendgroup=short(one.name),  # the legend hides it with its line
+        legendgroup=short(one.name),  # it goes with the line in the legend
         showlegend=False,
         hoverinfo="skip",
     )
@@ -403,7 +397,7 @@ def _band(one: Series) -> dict[str, Any]:
 def _task_bands(tasks: Sequence[int]) -> dict[str, Any]:
     """Draw a band behind every other task, and its name where there is room.
 
-    A single task has no band.
+    A single task has none: hidden concepts have no time of their own.
     """
     groups = [(task, len([*rounds])) for task, rounds in groupby(tasks)]
     ends = (np.cumsum([0, *(count for _, count in groups)]) + 0.5).tolist()
@@ -424,7 +418,7 @@ def _task_bands(tasks: Sequence[int]) -> dict[str, Any]:
 
 
 def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Name rows or columns; of many only every second or third."""
+    """Name rows or columns; of many every second or third."""
     every = -(-len(labels) // 40)
     return {
         "title": {"text": escaped(title)},
@@ -436,28 +430,28 @@ def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for Plotly, where ``<b>`` and ``%{x}`` have a meaning."""
+    """Escape a text for Plotly: ``<b>`` is bold to it, and ``%{x}`` a place holder."""
     return html.escape(text, quote=False).replace("{", "&#123;")
 
 
 def short(name: str) -> str:
-    """Cut and escape a name so that it fits beside a chart."""
+    """Cut and escape a name so that it fits beside a picture."""
     whole = len(name) <= LONGEST
     return escaped(name if whole else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}")
 
 
 def category_colour(category: int) -> str:
-    """Pick one of eight colours for a category; the palest for none (below 0)."""
+    """Pick one of eight colours for things without an order; the palest below 0."""
     return "var(--cold)" if category < 0 else f"var(--c{category % 8})"
 
 
 def task_colour(task: int, tasks: int) -> str:
-    """Mix a task's colour between three colours: of the first, middle and last task."""
+    """Mix a colour between the first and the last task's, through a third one."""
     place = 2 * task / (tasks - 1) if tasks > 1 else 1.0
     mixed = [np.interp(place, [0, 1, 2], part) for part in _TASKS.T]
     return "#" + "".join(f"{round(part):02x}" for part in mixed)
 
 
-def _or_none(values: Iterable[float]) -> list[float | None]:
-    """List values as JSON has them, with None for NaN, which leaves a gap."""
+def _known(values: Iterable[float]) -> list[float | None]:
+    """List values as JSON knows them: None for NaN, which leaves a gap."""
     return [None if np.isnan(value) else value for value in np.array(values).tolist()]

@@ -1,4 +1,4 @@
-"""A strategy's diagnostics as sections: tables, matrices, and maps of points."""
+"""A strategy's diagnostics, drawn by their type: a table, a matrix, or points."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
 def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
-    """Draw one diagnostic of a strategy."""
+    """Draw what a strategy has reported."""
     if isinstance(one, diagnostics.Table):
         rows = [
             [name, *(x if isinstance(x, str) else wording.fraction(x) for x in values)]
@@ -38,11 +38,11 @@ def sections(one: Diagnostic, record: Record) -> Iterator[Section]:
 
 
 def _matrix(one: Matrix, record: Record) -> Section:
-    """Draw a matrix.
+    """Chart a matrix.
 
-    If there are too many tasks of clients (labels such as ``2/0``), it shows the means
-    over pairs of clients, and of too many clients the first ones. If the strategy marks
-    no cell, a mark shows pairs of tasks whose column has all classes of the row.
+    Of too many tasks of clients (labels such as ``2/0``) the means over pairs of
+    clients are shown, and of too many clients some. Where nothing is marked, pairs of
+    tasks are if the column has all classes of the row.
     """
     cells = {
         (row, column): value
@@ -82,7 +82,7 @@ def _matrix(one: Matrix, record: Record) -> Section:
 
 
 def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """List the labels of rows and of columns, sorted by number: ``2/9``, ``2/10``."""
+    """List the labels of rows and of columns, such as ``2/10`` by their numbers."""
 
     def by_number(label: str) -> tuple[list[int], str]:
         parts = label.split("/")
@@ -93,7 +93,7 @@ def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
 
 
 def _classes(label: str, record: Record) -> set[str]:
-    """Look up the classes of a task ``client/task``; empty if they are not known."""
+    """Look up the classes of a task ``client/task``; empty where not known."""
     client, _, task = label.partition("/")
     try:
         return {*record.scenario.clients[int(client)][int(task)].class_names}
@@ -102,7 +102,7 @@ def _classes(label: str, record: Record) -> set[str]:
 
 
 def _clusterings(one: Points, record: Record) -> Iterator[Section]:
-    """Show how well clusters of models agree with hidden concepts, and draw maps.
+    """Show how well clusters of models are the hidden concepts, and where they lie.
 
     The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
     """
@@ -158,7 +158,7 @@ def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) ->
             counts.setdefault(concept, Counter())[model] += 1
         for concept, found in counts.items():
             cell = concept, frame.round - 1
-            # Among equally many the lowest number wins, but no model (-1) comes last.
+            # Of equally many the lowest number, but an update before none.
             models[cell] = max(found, key=lambda m: (found[m], m >= 0, -m))
             divided += [cell] if len(found) > 1 else []
     return matrix_chart(

@@ -1,7 +1,7 @@
-"""The page of a report: its content as data, its markup and its style.
+"""The page that a report is: its content as data, its markup and its style.
 
-A page is one file that loads nothing, with Plotly compressed from 4.8 to 2.0 MB. Markup
-and script stand in a Python file, since Flower bundles no other files into an app.
+One file that loads nothing: Plotly is in it compressed, 2.0 MB instead of 4.8. Markup,
+style and script are Python, since Flower bundles no other files into an app.
 """
 
 import base64
@@ -16,12 +16,12 @@ from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.wording import Table, Value
 
 Tile: TypeAlias = tuple[str, Value, Value]
-"""A headline figure: its name, its value and its meaning."""
+"""A headline figure: its name, the figure and what it means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of small charts; ``name`` is a class for the style sheet."""
+    """Small charts side by side; ``name`` is for the style sheet."""
 
     kind: ClassVar = "row"
     charts: Sequence[Chart]
@@ -29,31 +29,29 @@ class Row:
 
 
 Part: TypeAlias = Table | Chart | Row | str | None
-"""A part of a section; a text is a line between tables and charts."""
+"""A text is a line between tables and charts; None is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a page: a heading, a note that explains the parts, and the parts.
-
-    The command runs the same again.
-    """
+    """A heading that says what one sees, a note that explains it, and the parts."""
 
     heading: str
     note: str
     parts: Sequence[Part]
     command: str | None = None
+    """The command that runs the same again."""
 
 
 def charts_of(sections: Iterable[Section]) -> list[Chart]:
     """List all charts in the order in which a page shows them."""
-    charts: list[Chart] = []
+    found: list[Chart] = []
     for part in (part for section in sections for part in section.parts):
         if isinstance(part, Row):
-            charts += part.charts
+            found += part.charts
         elif isinstance(part, Chart):
-            charts.append(part)
-    return charts
+            found.append(part)
+    return found
 
 
 def page(
@@ -65,12 +63,12 @@ def page(
     verdicts: Iterable[tuple[str, str]] = (),
     tiles: Iterable[Tile] = (),
 ) -> str:
-    """Make a page; the same content gives the same bytes.
+    """Make one page; the same content gives the same bytes.
 
-    A section with nothing but empty tables is left out. Verdicts are sentences, each
-    with its tone: ``good``, ``bad`` or empty.
+    A section of nothing but tables without rows is left out. Verdicts are sentences,
+    each with its tone: ``good``, ``bad`` or neither.
     """
-    # Imported here, since a server needs no templates before its last round.
+    # Here, since who only serves a round needs no templates.
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -80,7 +78,7 @@ def page(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    # NaN is refused, since it would leave a chart empty without a message.
+    # What is no number would leave a picture empty without a word.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
     shown = [
         section
@@ -106,7 +104,7 @@ def page(
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Write a page and, if missing, its folder; return ``path``."""
+    """Write a page, whose folder is made if need be; return ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -202,7 +200,7 @@ footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rul
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
   border-radius: 2px; }
 """
-"""The style sheet, with colours for light and for dark."""
+"""Colours are given for light and for dark."""
 
 SCRIPT = """
 (async () => {
@@ -226,7 +224,7 @@ SCRIPT = """
   const axis = { gridcolor: "var(--rule)", zerolinecolor: "var(--muted)",
     linecolor: "var(--rule)", automargin: true,
     title: { font: { color: "var(--muted)" }, standoff: 10 } };
-  // With uirevision a redrawn chart keeps the reader's zoom.
+  // A chart that is drawn anew stays as the reader has zoomed it: uirevision.
   const form = { uirevision: true, template: { layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: "var(--ink)" },
@@ -241,7 +239,7 @@ SCRIPT = """
       colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
   } } };
 
-  // Without the quote a spreadsheet would run a cell that starts like a formula.
+  // A spreadsheet would run a cell that starts like a formula.
   const field = cell => '"' + cell.textContent.trim()
     .replace(/^(?=[=@\\t]|[+-][^\\d.])/, "'").replaceAll('"', '""') + '"';
   const saved = graph => {
@@ -256,7 +254,7 @@ SCRIPT = """
   };
   const config = figure => ({ responsive: true, displaylogo: false,
     toImageButtonOptions: { format: "svg", filename: figure.what },
-    // By name, since one of Plotly's default buttons sends the chart to a server.
+    // By name, since Plotly's own set has one that sends the chart to a server.
     modeBarButtons: [["toImage", { name: "Download the numbers as CSV",
       icon: Plotly.Icons.disk, click: saved }],
       ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
@@ -274,7 +272,7 @@ SCRIPT = """
   root.dataset.drawn = places.length;
 })();
 """
-"""The script that draws the charts with Plotly in the colours of the page."""
+"""Draws the charts by Plotly, in the colours of the page."""
 
 TEMPLATE = """\
 <!DOCTYPE html>

@@ -1,4 +1,4 @@
-"""The page of one run: a section for each kind of result."""
+"""The page of one run: a heading, a note and parts for each thing there is to see."""
 
 import math
 from collections import Counter, defaultdict
@@ -42,16 +42,16 @@ from fcl_flower.results.report.page import (
 from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
 MULTIPLES = 10
-"""The number of clients up to which each has its own matrix, and dots in bars."""
+"""Clients up to which each gets a small matrix of its own, and a dot in the bars."""
 NOTICEABLE = 0.0005
-"""The smallest difference that the page does not round to 0.000."""
+"""A difference below this is 0.000 on the page and is not called one."""
 ELSEWHERE = {"head": "model", "client_fraction": "federation"}
-"""The sections of the keys under a summary's ``training`` that belong elsewhere."""
+"""Sections of those keys of a summary's ``training`` that are of another one."""
 PRIVACY = {
     **{key: key for key in ("unit", "noise_multiplier", "clip", "delta", "observer")},
     "budget": "epsilon",
 }
-"""The settings of differential privacy, by their key in a summary."""
+"""Settings of differential privacy, by their key in a summary."""
 KINDS = {
     "base": "var(--c0)",
     "adapters": "var(--c1)",
@@ -59,7 +59,7 @@ KINDS = {
     "masks": "var(--c3)",
     "meta": "var(--c7)",
 }
-"""The colours of well-known kinds of payload, in the order of the chart."""
+"""Colours of well-known kinds of payload, in the order in which they are shown."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -73,7 +73,7 @@ def write_report(folder: Path) -> Path:
 
 
 def report_page(folder: Path) -> str:
-    """Make the page of a run, which may still be under way.
+    """Make the page of a run; of one that is under way, what there is so far.
 
     Raises:
         ConfigError: see `write_report`.
@@ -82,7 +82,7 @@ def report_page(folder: Path) -> str:
     about = record.about
     tasks = wording.plural(about.tasks, wording.full_noun(about))
     alone = ", local-only: no communication" if about.local_only else ""
-    environment = about.environment.describe()
+    made = about.environment.describe()
     progress = [] if record.progress is None else _progress(record, record.progress)
     return page(
         about.label if record.finished else f"{about.label}, under way",
@@ -90,18 +90,17 @@ def report_page(folder: Path) -> str:
         f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
         f"seed {about.seed}{alone}",
         _sections(record),
-        (f"Run: {environment}. " if environment else "")
-        + "Made from the files of the run's folder.",
+        (f"Run: {made}. " if made else "") + "Made from the files of the run's folder.",
         verdicts=((sentence, "") for sentence in _headlines(record)),
         tiles=[*progress, *_tiles(record.summary, record.finished)],
     )
 
 
 def run_charts(folder: Path) -> list[Chart]:
-    """List the charts of a finished run's page in their order.
+    """List the charts of a finished run's page, in their order.
 
     Raises:
-        ConfigError: see `write_report`; also if the run has not finished.
+        ConfigError: see `write_report`; the run has not finished.
     """
     record = read(folder)
     if not record.finished:
@@ -116,8 +115,8 @@ def _sections(record: Record) -> Iterator[Section]:
     yield _classes(record.summary)
     yield from _names_of_classes(record)
     yield from _rounds(record)
-    for report in record.diagnostics.values():
-        yield from diagnostics.sections(report, record)
+    for one in record.diagnostics.values():
+        yield from diagnostics.sections(one, record)
     yield _scenario(record) if hidden is None else _concepts(record, hidden)
     yield _settings(record.summary)
 
@@ -127,24 +126,24 @@ def _sections(record: Record) -> Iterator[Section]:
 
 def _headlines(record: Record) -> Iterator[str]:
     if not record.finished:
-        last = ""
+        heard = ""
         if record.progress is not None and record.progress.at:
             at = datetime.fromtimestamp(record.progress.at, UTC)
-            last = f" It was last heard of on {at:%Y-%m-%d at %H:%M:%S} UTC."
+            heard = f" It was last heard of on {at:%Y-%m-%d at %H:%M:%S} UTC."
         yield (
             f"This run has not finished: it is {where(record.progress)}. All numbers "
-            f"are those so far.{last}"
+            f"are those so far.{heard}"
         )
     if np.isnan(record.latest).all():
         yield "No accuracy was measured" + ("." if record.finished else " so far.")
         return
     ends = "ends" if record.finished else "is so far"
-    means = measures.mean_measured(record.latest, axis=1)
-    if (~np.isnan(means)).sum() > 1:
-        best, worst = int(np.nanargmax(means)), int(np.nanargmin(means))
+    known = measures.mean_measured(record.latest, axis=1)
+    if (~np.isnan(known)).sum() > 1:
+        best, worst = int(np.nanargmax(known)), int(np.nanargmin(known))
         yield (
-            f"Client {best} {ends} best ({means[best]:.3f}), client {worst} worst "
-            f"({means[worst]:.3f})."
+            f"Client {best} {ends} best ({known[best]:.3f}), client {worst} worst "
+            f"({known[worst]:.3f})."
         )
     if alike := look_alikes(record.begun.class_holders):
         named = "; ".join(" and ".join(map(repr, group)) for group in alike[:3])
@@ -176,7 +175,7 @@ def _forgotten(accuracy: Accuracy) -> Iterator[str]:
 
 
 def where(progress: Progress | None) -> str:
-    """Name the task and the round of a run under way."""
+    """Say at which task and round a run is."""
     if progress is None:
         return wording.UNKNOWN
     if not progress.round:
@@ -187,7 +186,7 @@ def where(progress: Progress | None) -> str:
 
 
 def time_left(progress: Progress | None) -> str:
-    """Foretell how long the rest will take."""
+    """Say how long the rest will take."""
     if progress is None or progress.left is None:
         return wording.UNKNOWN
     return f"about {wording.duration(progress.left)}"
@@ -200,7 +199,7 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
         done += f"; in this one {progress.clients_done} of {count} have answered"
     yield "Progress", wording.share(len(record.rounds) / progress.rounds), done
     yield "Time left", time_left(progress), "foretold from the rounds so far"
-    unused = sum(len(line.failed) for line in record.rounds)
+    unused = sum(len(one.failed) for one in record.rounds)
     what = "replies of clients that were refused, late or missing"
     yield "Not used", str(unused), what
 
@@ -308,7 +307,7 @@ def _forgetting(accuracy: Accuracy) -> list[Part]:
         return []
     tasks = range(len(means))
     colours = ["var(--c4)" if mean > 0 else "var(--c2)" for mean in means]
-    # The dots of more clients would merge into bars.
+    # Above some ten clients the dots would merge into bars of their own.
     clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
     bars = [Series("mean", tasks, means, colours)]
     dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
@@ -325,7 +324,7 @@ def _triangle(
 
 
 def _limits(accuracy: Accuracy) -> tuple[float, float]:
-    """Find multiples of 0.05 around all accuracies, at least 0.05 apart."""
+    """Find multiples of 0.05 that enclose every accuracy, at least 0.05 apart."""
     low = math.floor(float(np.nanmin(accuracy)) * 20 + 1e-9)
     high = math.ceil(float(np.nanmax(accuracy)) * 20 - 1e-9)
     return low / 20, max(high, low + 1) / 20
@@ -361,7 +360,7 @@ def _clients(record: Record) -> Iterator[Section]:
     if shown > LEGIBLE:
         half = LEGIBLE // 2
         ranked = np.argsort(-final, kind="stable").tolist()
-        # Clients that were not measured rank last, and are left out if possible.
+        # Behind this one are those who were not measured.
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
         note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
@@ -401,8 +400,8 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
     folded = "Show these classes"
     yield Section(
         "Classes that one client alone has",
-        "Clients name the classes of a single head as they meet them. A name that no "
-        "other client has, in any spelling, may be right, or a slip in the labels.",
+        "Clients name the classes of a single head as they meet them. What no other "
+        "has named, in any spelling, may be right, or a slip in the client's labels.",
         [Table(["class", "client"], rows, "class-holders", 2, folded)],
     )
     alike = [
@@ -414,7 +413,7 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
     ]
     yield Section(
         "Classes that look alike",
-        "The names differ in case, white space or decimals only, yet each is a class "
+        "Names that differ in case, white space or decimals alone; yet each is a class "
         "of its own. Clients stand in the order of the names.",
         [Table(["classes", "clients"], alike, "look-alikes", 2)],
     )
@@ -423,7 +422,7 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
 def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
     """Find the classes that one client alone has, in any spelling, and the client.
 
-    With a single client there are none.
+    There are none where there is no other client to have them.
     """
     if len(set[int]().union(*holders.values())) < 2:
         return
@@ -469,7 +468,8 @@ def _rounds(record: Record) -> Iterator[Section]:
     yield Section(
         "Clients left out of a round",
         "An update or an evaluation was refused, came late or did not come. The reason "
-        "is the last one, in the server's words, and may quote the client's message.",
+        "is that of the last time, in the words of the server; it may quote what the "
+        "client sent.",
         [Table(head, rows, "left-out", 2, "Show the reasons")],
     )
 
@@ -652,7 +652,7 @@ def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _shown(value: object) -> str:
-    """Write a value as TOML does: ``true``, not ``True``."""
+    """Write a value as JSON and TOML do: ``true``, not ``True``."""
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
