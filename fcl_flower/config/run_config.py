@@ -367,7 +367,7 @@ class FederationSection(Frozen):
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""
-    secure_collusion: float = Field(0.2, ge=0, le=0.9)
+    secure_collusion: float = Field(0.2, ge=0, le=MOST_LOST)
     """Fraction of a round's clients that may show the server all that they know, and
     let it learn no more than the sum over the others; with up to 50 clients in a round
     that holds for any number below the threshold. With those who may drop out 0.9 at

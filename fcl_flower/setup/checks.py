@@ -24,7 +24,7 @@ from fcl_flower.config.run_config import (
     field_of,
 )
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.registry import model_entry
+from fcl_flower.models.registry import MODELS
 from fcl_flower.setup.entries import Entries
 
 if TYPE_CHECKING:
@@ -508,7 +508,7 @@ def _left_open(config: RunConfig) -> Iterator[Wrong]:
         yield "data.datasets", section.datasets, "none"
     if not name:
         yield "model.name", name, "the name of a network that suits the data"
-    entry = model_entry(name)
+    entry = MODELS[name]
     features = config.model.num_features
     counted = entry.modality in ("tabular", "text") and not entry.encoder
     columns = section.column_names if entry.modality == "tabular" else ()

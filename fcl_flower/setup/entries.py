@@ -10,9 +10,9 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
 from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
+from fcl_flower.data.scenarios.registry import SCENARIOS, ScenarioEntry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
-from fcl_flower.models.registry import ModelEntry, model_entry
+from fcl_flower.models.registry import MODELS, ModelEntry
 
 
 class Entries:
@@ -24,14 +24,14 @@ class Entries:
         self.spec, self.config = spec, config
         self.algorithm: Algorithm = algorithm(config.strategy.name)
         self.params: Params = self.algorithm.params(config.strategy.params)
-        self.scenario_entry: ScenarioEntry = scenario_entry(config.scenario.name)
+        self.scenario_entry: ScenarioEntry = SCENARIOS[config.scenario.name]
         self.scenario_params: Params = validate_params(
             self.scenario_entry.params,
             config.scenario.params,
             "scenario.",
             ScenarioSection.keys(),
         )
-        self.model_entry: ModelEntry = model_entry(config.model.name)
+        self.model_entry: ModelEntry = MODELS[config.model.name]
         self.model_params: Params = model_params(config, self.model_entry)
         self.data_root = data_root(config)
 

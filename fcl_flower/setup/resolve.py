@@ -24,11 +24,11 @@ from fcl_flower.data.local.formats import (
 )
 from fcl_flower.data.local.layout import find_tasks
 from fcl_flower.data.registry import load_dataset
-from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.data.tables import TEXT, read_arrays, read_rows
 from fcl_flower.data.texts import TextDataset
 from fcl_flower.models.pretrained import EncoderParams, image_shape
-from fcl_flower.models.registry import MODELS, ModelEntry, check_modality, model_entry
+from fcl_flower.models.registry import MODELS, ModelEntry, check_modality
 from fcl_flower.setup.checks import check, check_local_data
 from fcl_flower.setup.entries import Entries, data_root, model_params
 
@@ -52,8 +52,8 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
         config = config.replace(clients=clients)
     method = algorithm(config.strategy.name)
     local_data = _has_local_data(config)  # refuses an unknown name
-    if config.model.name:  # unknown names first: data sets take a while to load
-        model_entry(config.model.name)
+    if config.model.name:
+        MODELS[config.model.name]  # refuses an unknown name before data sets load
     config = config.replace(**_of_method(config, method, local_data=local_data))
     local_data = _has_local_data(config)
     if local_data:
@@ -69,7 +69,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     modality = _modality(config, root, local_data=local_data)
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
-    model = model_entry(model_name)
+    model = MODELS[model_name]
     own = {
         f"model.{key}": method.defaults[f"model.{key}"]
         for key in model.params.model_fields
@@ -80,7 +80,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     scenario_name = config.scenario.name or (
         "text" if modality == "text" else "overlapped"
     )
-    scenario = scenario_entry(scenario_name)
+    scenario = SCENARIOS[scenario_name]
     rounds = config.federation.rounds_per_task or scenario.rounds
     features = _num_features(config, root, modality, local_data=local_data)
     config = config.replace(
@@ -115,7 +115,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
 
 def _has_local_data(config: RunConfig) -> bool:
     name = config.scenario.name
-    return bool(name) and scenario_entry(name).local_data
+    return bool(name) and SCENARIOS[name].local_data
 
 
 def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
 
 def _own_model(method: Algorithm, modality: str) -> str:
     """Find the method's own network for a modality; empty if it has none."""
-    fitting = (name for name in method.models if model_entry(name).modality == modality)
+    fitting = (name for name in method.models if MODELS[name].modality == modality)
     return next(fitting, "")
 
 
@@ -183,7 +183,7 @@ def _num_features(
 
 def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
     if local_data:
-        return model_entry(config.model.name).modality
+        return MODELS[config.model.name].modality
     names = config.data.all_names
     modalities = {load_dataset(name, root).modality for name in names}
     if len(modalities) > 1:
@@ -233,7 +233,7 @@ def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
     name = name or _for_files(kind, first)
     names = columns_of(first) if kind is TabularDataset else ()
     columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
-    shape = (columns,) if columns else model_entry(name).input_shape
+    shape = (columns,) if columns else MODELS[name].input_shape
     merged, classes = config.data.labels == "merge", 0
     for task in chain.from_iterable(tasks):
         if kind is TabularDataset:

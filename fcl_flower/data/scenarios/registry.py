@@ -35,7 +35,6 @@ __all__ = [
     "ScenarioEntry",
     "Task",
     "draw_scenario",
-    "scenario_entry",
 ]
 
 
@@ -136,11 +135,6 @@ Another package declares a `ScenarioEntry` under the entry point group
 """
 
 
-def scenario_entry(name: str) -> ScenarioEntry:
-    """Look up a scenario by name."""
-    return SCENARIOS[name]
-
-
 def draw_scenario(config: RunConfig, data_root: Path, params: Params) -> Scenario:
     """Draw the plan of a federation; later calls return the same object.
 
@@ -156,7 +150,7 @@ def draw_scenario(config: RunConfig, data_root: Path, params: Params) -> Scenari
     """
     section, data = config.scenario, config.data
     name, datasets, public = section.name, data.names, data.public_dataset
-    entry = scenario_entry(name)
+    entry = SCENARIOS[name]
     if bool(datasets) == entry.local_data or len(set(datasets)) < len(datasets):
         expected = "none" if entry.local_data else "one or more different names"
         raise config_error("datasets", list(datasets), expected)
