@@ -1,1 +1,5 @@
-"""The server sides of the algorithms, one file or folder each, and declarations."""
+"""The server sides of methods, one file or folder each, with their declarations.
+
+They may import `fcl_flower`, but neither client sides nor Flower. A ``trainer.py`` may
+import torch.
+"""

@@ -1,4 +1,7 @@
-"""Aggregation of many updates to one, by means or by robust rules."""
+"""Aggregation of many updates to one, by means or by robust rules.
+
+It may import `core`.
+"""
 
 from typing import Literal, TypeAlias
 

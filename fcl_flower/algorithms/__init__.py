@@ -1,4 +1,7 @@
-"""The definition of an algorithm: its two sides, and the registry that finds it."""
+"""The contracts of a method's two sides, and the registry that finds methods.
+
+It may import `results`, `training` and all rooms below them.
+"""
 
 from typing import TYPE_CHECKING
 

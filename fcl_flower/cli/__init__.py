@@ -1,1 +1,4 @@
-"""The command ``fcl``."""
+"""The command ``fcl``: text in, a result or one sentence out.
+
+It may import `exports` and all rooms below it.
+"""

@@ -1,4 +1,4 @@
-"""The command that looks at local data before a run."""
+"""The command ``fcl check-data``."""
 
 import shlex
 from collections.abc import Iterator
@@ -18,14 +18,13 @@ from fcl_flower.config.run_config import DEFAULTS, RunConfig
 
 @command
 @run_options(without=frozenset({"scenario", "dataset", "local_only", "asynchronous"}))
-def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
+def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401
     """Check local data in FOLDERS, one a client, and propose the settings of a run.
 
-    What the options leave open is read off the files. Warnings are of what can be
-    learned from, and perhaps should not: look-alike classes, duplicates, columns that
-    tell the class.
+    The files decide the settings that no option gives. Warnings are of data that a run
+    accepts, such as look-alike classes, duplicates, or columns that tell the class.
     """
-    # Imported here since torch takes a second, and `fcl --help` does without.
+    # Imported late, since torch takes a second, and `fcl --help` needs none.
     from fcl_flower.data.local.client import load_task, local_vectors
     from fcl_flower.data.local.findings import class_counts, findings
     from fcl_flower.data.local.layout import find_tasks
@@ -33,7 +32,7 @@ def check_data(folders: tuple[Path, ...], **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve, with_local_data
 
-    config = with_local_data(configured(given), folders)
+    config = with_local_data(configured(options), folders)
     run = Built(resolve(config))
     expected = run.local_data
     clients = {

@@ -1,4 +1,4 @@
-"""Commands made of functions: an option stands once, in signature and docstring."""
+"""Commands made of functions: signature and docstring declare each option once."""
 
 import inspect
 import re
@@ -25,30 +25,30 @@ _OPTION = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
 def command(function: Callable[..., None]) -> click.Command:
     """Make a command of a function.
 
-    Its keyword-only parameters are options, all others arguments. ``Options:`` in the
-    docstring has a sentence for each. A parameter of a dataclass stands for the options
-    that are its fields. What decorators have given the function comes first.
+    Keyword-only parameters become options, other parameters arguments. ``Options:`` in
+    the docstring has a sentence for each option. A parameter whose type is a dataclass
+    stands for the options in its fields. Parameters of decorators come first.
     """
     params: list[click.Parameter] = [*getattr(function, "__click_params__", [])[::-1]]
-    taken = {one.name for one in params}
+    taken = {param.name for param in params}
     groups: dict[str, Any] = {}
     text, sentences = _split(function)
-    for name, one in inspect.signature(function).parameters.items():
-        if is_dataclass(one.annotation):
-            groups[name] = one.annotation
-            params += _fields(one.annotation)
-        elif one.kind is one.KEYWORD_ONLY:
+    for name, param in inspect.signature(function).parameters.items():
+        if is_dataclass(param.annotation):
+            groups[name] = param.annotation
+            params += _fields(param.annotation)
+        elif param.kind is param.KEYWORD_ONLY:
             help_ = sentences.get(name, "")
-            params.append(option(name, one.annotation, one.default, help_))
-        elif one.kind is one.POSITIONAL_OR_KEYWORD and name not in taken:
-            params.append(_argument(name, one.annotation, one.default))
+            params.append(option(name, param.annotation, param.default, help_))
+        elif param.kind is param.POSITIONAL_OR_KEYWORD and name not in taken:
+            params.append(_argument(name, param.annotation, param.default))
 
     def call(**values: object) -> None:
-        made = {
+        grouped = {
             name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             for name, kind in groups.items()
         }
-        function(**values, **made)
+        function(**values, **grouped)
 
     name = function.__name__.strip("_").replace("_", "-")
     return click.Command(name, callback=call, params=params, help=text)
@@ -57,25 +57,26 @@ def command(function: Callable[..., None]) -> click.Command:
 def option(
     name: str, annotation: object, default: object, text: str = ""
 ) -> click.Option:
-    """Make an option of a parameter's or a setting's name, type and default."""
-    kind, given = _typed(annotation, multiple={"multiple": True})
+    """Make an option from the name, type and default of a parameter or a setting."""
+    kind, attributes = _typed(annotation, multiple={"multiple": True})
     flag = f"--{name.strip('_').replace('_', '-')}"
     if kind is bool:
         if default is True:
             flag += f"/--no-{flag[2:]}"
         return click.Option([flag, name], is_flag=True, default=default, help=text)
     if default is Parameter.empty:
-        given["required"] = True
+        attributes["required"] = True
     else:
         shown = default is not None and default != () and "[default" not in text
-        given |= {"default": default, "show_default": shown}
-    return click.Option([flag, name], help=text, **given)
+        attributes |= {"default": default, "show_default": shown}
+    return click.Option([flag, name], help=text, **attributes)
 
 
 def _split(documented: object) -> tuple[str, dict[str, str]]:
-    """Split a docstring from its sentences for options."""
+    """Split a docstring into its text and the sentences for options."""
     text, _, below = (inspect.getdoc(documented) or "").partition(_OPTIONS)
-    return text, {name: " ".join(said.split()) for name, said in _OPTION.findall(below)}
+    options = _OPTION.findall(below)
+    return text, {name: " ".join(sentence.split()) for name, sentence in options}
 
 
 def _fields(kind: Any) -> Iterator[click.Option]:  # noqa: ANN401
@@ -89,25 +90,27 @@ def _fields(kind: Any) -> Iterator[click.Option]:  # noqa: ANN401
 
 
 def _argument(name: str, annotation: object, default: object) -> click.Argument:
-    _, given = _typed(annotation, multiple={"nargs": -1})
-    given.pop("metavar", None)
-    return click.Argument([name], required=default is Parameter.empty, **given)
+    _, attributes = _typed(annotation, multiple={"nargs": -1})
+    attributes.pop("metavar", None)
+    required = default is Parameter.empty
+    return click.Argument([name], required=required, **attributes)
 
 
 def _typed(annotation: Any, multiple: dict[str, Any]) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Find a type, and what click is told of it."""
-    options = [one for one in get_args(annotation) if one is not type(None)]
+    """Find the type in an annotation, and click's attributes for it."""
+    members = [part for part in get_args(annotation) if part is not type(None)]
     if type(None) in get_args(annotation):
-        annotation = options[0]
-    kind, given = annotation, dict[str, Any]()
+        annotation = members[0]
+    kind, attributes = annotation, dict[str, Any]()
     if get_origin(kind) is tuple:
-        kind, given = options[0], {**multiple}
-    given["type"] = kind
+        kind, attributes = members[0], {**multiple}
+    attributes["type"] = kind
     if get_origin(kind) is Annotated:
         kind, extra = get_args(kind)
-        given |= {"type": kind, "metavar" if isinstance(extra, str) else "type": extra}
+        key = "metavar" if isinstance(extra, str) else "type"
+        attributes |= {"type": kind, key: extra}
     if kind is Path:
-        given["type"] = click.Path(path_type=Path)
+        attributes["type"] = click.Path(path_type=Path)
     elif get_origin(kind) is Literal:
-        given["type"] = click.Choice(get_args(kind))
-    return kind, given
+        attributes["type"] = click.Choice(get_args(kind))
+    return kind, attributes

@@ -5,6 +5,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,22 +45,47 @@ STATE = Path("federation/server")
 
 _ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 
-certs_option = click.option(
-    "--certs",
-    type=click.Path(path_type=Path),
-    help="Folder made by fcl certs, or the part of it that was copied here.",
-)
-insecure_option = click.option(
-    "--insecure",
-    is_flag=True,
-    help="Without TLS and authentication of clients: to try things out.",
-)
-log_file_option = click.option(
-    "--log-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for all lines, too; at 10 MB it is put aside, and five are kept.",
-)
-more_arguments = click.argument("more", nargs=-1, type=click.UNPROCESSED)
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Options of the trust between the programs of a federation.
+
+    Options:
+        certs: Folder that fcl certs made, or the part of it that is on this machine.
+        insecure: Without TLS and authentication of clients, for trials.
+    """
+
+    certs: Path | None = None
+    insecure: bool = False
+
+    def certificates(self) -> "Certificates | None":
+        """Find the folder of certificates; None with ``--insecure``."""
+        from fcl_flower.deploy.certificates import Certificates
+
+        if self.certs is None:
+            if self.insecure:
+                return None
+            expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
+            raise config_error("certs", "", expected)
+        if self.insecure:
+            raise config_error("certs", str(self.certs), "none with --insecure")
+        return Certificates(self.certs.absolute())
+
+    def authority(self) -> Path | None:
+        """Find the certificate of the server's authority; None with ``--insecure``."""
+        certificates = self.certificates()
+        return certificates and present(certificates.authority, "certs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedAccess(Access):
+    """Options of a program that runs until it is stopped.
+
+    Options:
+        log_file: File that also gets all lines; five older files of 10 MB stay.
+    """
+
+    log_file: Path | None = None
 
 
 @command
@@ -72,23 +98,23 @@ def certs(
     renew: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Make certificates and keys for a federation in FOLDER, where missing.
+    """Make the missing certificates and keys of a federation in FOLDER.
 
-    A client whose .pub is there is left alone, wherever its key is now.
+    A client whose .pub is there gets no new key.
 
     Options:
         host: Name or IP address by which clients reach the server; repeatable.
-        clients: Make the keys of clients 0 to this number less one, where missing.
+        clients: Number of clients, from 0, whose missing keys are made.
         days: Until the server's certificate expires.
         renew: Replace the server's certificate, by default for the same names.
-        overwrite: Replace all: clients need new files, too.
+        overwrite: Replace all files; clients need new ones, too.
     """
     from fcl_flower.deploy.certificates import Certificates, make_certificates
 
-    made = make_certificates(
+    paths = make_certificates(
         folder, host, clients, days, overwrite=overwrite, renew=renew
     )
-    for path in made:
+    for path in paths:
         click.echo(path)
     files = Certificates(folder)
     for number in range(clients):
@@ -118,16 +144,10 @@ def certs(
 
 
 @command
-@certs_option
-@log_file_option
-@insecure_option
-@more_arguments
 def server(
-    certs: Path | None,
-    log_file: Path | None,
-    insecure: bool,
-    more: tuple[str, ...],
+    more: tuple[str, ...] = (),
     *,
+    access: LoggedAccess,
     host: str = "0.0.0.0",
     port: Port = CLIENTS_PORT,
     control_port: Port = CONTROL_PORT,
@@ -140,21 +160,21 @@ def server(
     What follows -- goes to flower-superlink.
 
     Options:
-        host: Address at which clients come in.
-        port: Port at which clients come in.
-        control_port: Port at which fcl run comes in, from this machine only.
-        state: Folder for what a restart needs.
+        host: Address for clients.
+        port: Port for clients.
+        control_port: Port for fcl run, from this machine only.
+        state: Folder for the files that a restart needs.
         metrics_port: Port of metrics for Prometheus on this machine; 0 for none.
-        speedups: What replaces private parts of Flower: auto for all that are tested
+        speedups: Replacements of private parts of Flower: auto for all that are tested
             with its release, off for none, or names with commas.
     """
     from fcl_flower.deploy.server import Addresses, run_superlink
     from fcl_flower.deploy.speedups import choose
 
     addresses, chosen = Addresses(host, port, control_port), choose(speedups, "server")
-    with logging_to(log_file) as log:
-        known = certificates_of(certs, insecure), state, addresses, more
-        run_superlink(*known, log.say, metrics_port, chosen, log.pass_on)
+    with logging_to(access.log_file) as log:
+        place = access.certificates(), state, addresses, more
+        run_superlink(*place, log.say, metrics_port, chosen, log.pass_on)
 
 
 @command
@@ -175,7 +195,7 @@ def clients(*, state: Path = STATE) -> None:
         listed = commands.flwr(home, "supernode", "list", commands.SUPERLINK)
         nodes = listed["nodes"]
     except RoundError:
-        silent = "the server does not answer: this is what it knew last"
+        silent = "the server does not answer: this is its last list"
     table = Table("number", "name", "state", "last seen", "version", "tasks")
     for row in membership(state, nodes):
         seen = "" if row.seen is None else f"{row.seen:%Y-%m-%d %H:%M:%S} UTC"
@@ -188,16 +208,10 @@ def clients(*, state: Path = STATE) -> None:
 
 
 @command
-@certs_option
-@log_file_option
-@insecure_option
-@more_arguments
 def client(
-    certs: Path | None,
-    log_file: Path | None,
-    insecure: bool,
-    more: tuple[str, ...],
+    more: tuple[str, ...] = (),
     *,
+    access: LoggedAccess,
     server: Address,
     number: Count,
     data: Path | None = None,
@@ -218,10 +232,11 @@ def client(
         data: Folder of the client's local data.
         marked_tasks: A task of --data counts once its folder holds a file DONE.
         word_vectors: The client's file of word vectors.
-        state: Folder for what a restart needs.  [default: federation/client-NUMBER]
-        keep_runs: When a run begins, remove the state of all but so many; 0 keeps all.
+        state: Folder for the files that a restart needs.
+            [default: federation/client-NUMBER]
+        keep_runs: Number of runs whose states stay when another begins; 0 for all.
         device: Device that trains; by default the run's.
-        speedups: What replaces private parts of Flower, as for fcl server.
+        speedups: Replacements of private parts of Flower, as for fcl server.
     """
     from fcl_flower.deploy.client import become
     from fcl_flower.deploy.client_setup import set_up
@@ -234,41 +249,37 @@ def client(
             node[key] = str(present(path, key))
     if marked_tasks:
         node["marked-tasks"] = 1
-    with logging_to(log_file) as log:
+    with logging_to(access.log_file) as log:
         log.say(chosen.sentence)
         if device is not None:
             node["device"] = _device(device, log)
-        certificates = certificates_of(certs, insecure)
         place = state or Path(f"federation/client-{number}")
-        known = address_of(server), certificates, node, place, more
-        become(set_up(*known, speedups=chosen.names, log_file=log_file))
+        where = address_of(server), access.certificates(), node, place, more
+        become(set_up(*where, speedups=chosen.names, log_file=access.log_file))
 
 
 @command
 @run_options()
-@certs_option
-@insecure_option
 def run(
-    certs: Path | None,
-    insecure: bool,
     *,
+    access: Access,
     server: Address = f"127.0.0.1:{CONTROL_PORT}",
     output: Path | None = None,
     resume: Folder | None = None,
     start_timeout: Count = 120,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
 
-    Without --clients, all that are connected take part. The server writes the results,
-    so that --output names a folder of its machine, even where this is typed on another.
+    Without --clients, all connected clients take part. --output names a folder on the
+    server's machine, since the server writes the results.
 
     Options:
         server: The --control-port of fcl server, or the end of a tunnel to it.
         output: Folder for the results, on the server's machine.  [default: runs/NAME]
-        resume: Go on with the run in FOLDER; one that has finished with more --tasks.
-        start_timeout: Seconds until all clients are there, after which the run is
-            stopped; 0 for no limit.
+        resume: Go on with the run in FOLDER; a finished run needs more --tasks.
+        start_timeout: Seconds after which a run without all its clients is stopped; 0
+            for no limit.
     """
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
@@ -279,9 +290,8 @@ def run(
     from fcl_flower.simulation.local_runs import Job
     from fcl_flower.simulation.progress import Display, write_line
 
-    config = resumed(resume, given, output) if resume else configured(given)
-    certificates = certificates_of(certs, insecure)
-    authority = certificates and present(certificates.authority, "certs")
+    config = resumed(resume, options, output) if resume else configured(options)
+    authority = access.authority()
     console = Console()
 
     def show(line: str) -> None:
@@ -294,7 +304,7 @@ def run(
         connected = superlink.connected()
         if not connected:
             expected = (
-                f"connected ones at the server at {server}, or --clients with the "
+                f"connected clients at the server at {server}, or --clients with the "
                 "number to wait for"
             )
             raise config_error("clients", 0, expected)
@@ -306,11 +316,11 @@ def run(
     if (folder / "summary.json").exists():
         raise config_error("output", str(folder), "a folder without a finished run")
     (folder / "progress.json").unlink(missing_ok=True)
-    # The folder's name is for people; an earlier run may have had it.
+    # An earlier run may have had the folder's name.
     name = config.run.id or f"{folder.name}-{secrets.token_hex(4)}"
     config = config.replace(output=str(folder), id=name)
-    access = "--insecure" if certs is None else f"--certs {certs}"
-    again = f"fcl run --server {server} {access} --resume {folder}"
+    trust = "--insecure" if access.certs is None else f"--certs {access.certs}"
+    again = f"fcl run --server {server} {trust} --resume {folder}"
     try:
         job = Job(resolved, folder)
         with Display(console, [job]) as display:
@@ -324,7 +334,7 @@ def run(
         click.echo(f"interrupted; {_next_step(folder, again)}", err=True)
         raise
     except RoundError as error:
-        if (folder / "summary.json").exists():  # it came to its end all the same
+        if (folder / "summary.json").exists():  # the run has finished
             raise
         obstacle = diagnose_server(server, authority, START_RUN)
         reason = obstacle.sentence if obstacle else str(error)
@@ -343,10 +353,10 @@ def _next_step(folder: Path, again: str) -> str:
 
 
 @contextmanager
-def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
-    """Give a command without an end its log, in which its last word stands, too.
+def logging_to(file: Path | None, folder_option: str = "--state") -> Iterator["Log"]:
+    """Open the log of a command without an end; an error is its last line.
 
-    ``kept`` is the option with the folder from which the same command goes on.
+    ``folder_option`` names the folder from which the same command goes on.
     """
     from fcl_flower.deploy.logs import Log
 
@@ -354,48 +364,36 @@ def logging_to(file: Path | None, kept: str = "--state") -> Iterator["Log"]:
     try:
         yield log
     except KeyboardInterrupt:
-        log.say_how_to_go_on(kept)
+        log.say_how_to_go_on(folder_option)
         raise
-    except ConfigError:  # a wrong option, which is no line of a log yet
+    except ConfigError:  # a wrong option is no line of the log
         raise
     except FclError as error:
         log.pass_on(f"fcl: {with_flag(str(error))}", sys.stderr)
         raise click.exceptions.Exit(1) from error
 
 
-def certificates_of(folder: Path | None, insecure: bool) -> "Certificates | None":
-    """Take the folder of certificates, or None where that is wanted."""
-    from fcl_flower.deploy.certificates import Certificates
-
-    if folder is None and not insecure:
-        expected = "--certs FOLDER, made by fcl certs, or --insecure to do without"
-        raise config_error("certs", "", expected)
-    if folder is not None and insecure:
-        raise config_error("certs", str(folder), "none with --insecure")
-    return None if folder is None else Certificates(folder.absolute())
-
-
 def address_of(text: str) -> str:
     """Check an address, HOST:PORT."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[2]) < 65536:
         raise config_error("server", text, "HOST:PORT")
     return text
 
 
 def present(path: Path, key: str) -> Path:
-    """Take the absolute path of what has to be there."""
+    """Refuse a path that does not exist, and make it absolute."""
     if not path.exists():
         raise config_error(key, str(path), "an existing path")
     return path.absolute()
 
 
-def _device(wanted: str, log: "Log") -> str:
-    """Fall back to the CPU, with a warning, where there is no other device."""
-    if wanted == "cuda":
+def _device(name: str, log: "Log") -> str:
+    """Fall back to the CPU, with a warning, if torch finds no ``cuda``."""
+    if name == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             log.say("device: torch finds no 'cuda'; the CPU is used instead")
             return "cpu"
-    return wanted
+    return name

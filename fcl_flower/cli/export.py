@@ -1,4 +1,4 @@
-"""The commands that write what others take from a run: its numbers, its networks."""
+"""The commands ``fcl export`` and ``fcl export-model``."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -27,22 +27,22 @@ def export_model(
     format_: NetworkFormats = "pt",
     output: Path | None = None,
 ) -> None:
-    """Write what a client or a server predicts a task with, for other programs.
+    """Write the model of a client or a server for other programs.
 
     FOLDER is that of a simulation, or of a federation's run at the server. onnx and pt2
     (torch.export) are the whole graph, from raw samples to a logit for each class; pt
     and safetensors are the weights. transformers, of a pre-trained encoder, is a folder
     that Hugging Face's library opens; hub is one with a card, weights and graph, of any
-    network. A manifest in JSON says what went in and what comes out.
+    network. A manifest in JSON describes inputs and outputs.
 
     Options:
         state: A client's folder of states, in the place of FOLDER.
-        run: The run, where --state holds several.
+        run: The run, if --state holds several.
         client: Number of the client, from 0; none at a server.
-        task: Number from 0, or name; of a hidden concept its number. None where one
-            head answers for all.
+        task: Number from 0, or name; of a hidden concept its number. None if one head
+            serves all tasks.
         version: Name of a version (fcl models).
-        format_: Some of these, separated by commas.
+        format_: Formats, separated by commas.
         output: Folder for the files; by default export in FOLDER or in --state.
     """
     wanted = names_of(format_, NETWORK_FORMATS)
@@ -57,17 +57,17 @@ def export_model(
     from fcl_flower.prediction.model import load
 
     model = load(place, client=client, run=run, version=version)
-    asked = int(task) if task is not None and task.isdecimal() else task
-    found = exported(model, asked)
-    about = manifest(found)
+    wanted_task = int(task) if task is not None and task.isdecimal() else task
+    network = exported(model, wanted_task)
+    about = manifest(network)
     output = output or place / "export"
     make_folder(output, "output")
-    whose = "server" if model.about.client is None else f"client-{model.about.client}"
-    stem = whose if found.task is None else f"{whose}-task-{found.task}"
+    owner = "server" if model.about.client is None else f"client-{model.about.client}"
+    stem = owner if network.task is None else f"{owner}-task-{network.task}"
     files = []
     for name in wanted:
         path = output / f"{stem}.{name}"
-        WRITERS[name](found, about, path)
+        WRITERS[name](network, about, path)
         click.echo(path)
         files += [path] if path.is_file() else []
     path = output / f"{stem}.json"
@@ -79,11 +79,11 @@ def export_model(
 
 def names_of(text: str, known: Sequence[str]) -> list[str]:
     """Split an option into names of formats."""
-    found = listed(text, "format")
-    for name in found:
+    names = listed(text, "format")
+    for name in names:
         if name not in known:
             raise unknown_name("format", name, known)
-    return found
+    return names
 
 
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
@@ -93,7 +93,7 @@ NEEDS = {
     "svg": ("figures", "matplotlib"),
     "pdf": ("figures", "matplotlib"),
 }
-"""Extra and package that a format needs."""
+"""The extra and the package that a format needs."""
 
 
 @command
@@ -111,8 +111,8 @@ def export(
     latex: the methods as a table. svg and pdf: the charts of the page.
 
     Options:
-        format_: Some of these, separated by commas.
-        reference: Row that the others are tested against; by default the most accurate.
+        format_: Formats, separated by commas.
+        reference: Row that tests compare the others with; by default the most accurate.
         output: Folder for the files; by default export in the first FOLDER.
     """
     from fcl_flower.core.processes import make_folder
@@ -131,7 +131,7 @@ def export(
     for name in wanted:
         for needed, package in [NEEDS[name]] if name in NEEDS else []:
             with require_extra(needed, f"format {name}"):
-                import_module(package)  # or says what to install, before all else
+                import_module(package)  # refuses a missing package before all else
     runs = finished_runs(folders)
     places = [run.folder for run in runs]
     methods = methods_sheet(runs, reference)
@@ -148,8 +148,8 @@ def export(
         else:
             from fcl_flower.exports.figures import write_figures
 
-            one = len(places) == 1
-            charts = run_charts(places[0]) if one else comparison_charts(places)
+            alone = len(places) == 1
+            charts = run_charts(places[0]) if alone else comparison_charts(places)
             paths = write_figures(charts, folder / "figures", name)
         for path in paths:
             click.echo(path)

@@ -1,4 +1,4 @@
-"""The command ``fcl``: text in, one sentence out where it cannot be done."""
+"""The command ``fcl`` with all its subcommands; a refusal is one sentence."""
 
 import inspect
 import signal
@@ -45,17 +45,17 @@ def list_(name: str | None = None) -> None:
     if name is None:
         _show_all(console, entries)
         return
-    found = [one for one in entries if one.name == name]
-    if not found:
-        raise unknown_name("name", name, sorted({one.name for one in entries}))
-    for one in found:
-        console.print(f"[bold]{escape(name)}[/bold]: {escape(one.summary)}")
-        if not one.settings:
+    named = [entry for entry in entries if entry.name == name]
+    if not named:
+        raise unknown_name("name", name, sorted({entry.name for entry in entries}))
+    for entry in named:
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(entry.summary)}")
+        if not entry.settings:
             console.print("It has no parameters.")
-        for setting in one.settings:
+        for setting in entry.settings:
             kind = " ".join(filter(None, [setting.type, setting.range]))
             default = f"default {setting.default}" if setting.default else "required"
-            head = f"{one.section}.{setting.key}"
+            head = f"{entry.section}.{setting.key}"
             console.print(f"\n[bold]{head}[/bold]  {escape(f'{kind}; {default}')}")
             console.print(Padding(escape(setting.help), (0, 0, 0, 4)))
 
@@ -70,14 +70,14 @@ class _Entry(NamedTuple):
 
 
 def _show_all(console: Console, entries: list[_Entry]) -> None:
-    for title, listed in groupby(entries, lambda one: one.title):
+    for title, listed in groupby(entries, lambda entry: entry.title):
         of_strategies = title == "Strategies"
         heads = ("strategy", "what it does", "paper")
         table = Table(
             *(heads if of_strategies else ("name", "what it is")), title=title
         )
-        for one in listed:
-            cells = (one.name, one.summary, *[one.paper] * of_strategies)
+        for entry in listed:
+            cells = (entry.name, entry.summary, *[entry.paper] * of_strategies)
             table.add_row(*map(escape, cells))
         console.print(table)
     console.print("fcl list NAME shows the settings of a strategy, scenario or model.")
@@ -120,16 +120,15 @@ def forget(
 ) -> None:
     """Take a client out of the run in FOLDER, as if it had never contributed.
 
-    For strategies that keep what clients send apart, such as analytic. Refused while
-    the run's server is running.
+    This works for strategies that keep contributions apart, such as analytic, and while
+    the run's server is not running.
 
     Options:
         client: From 0.
         task: From 0; all of its tasks if none.
         certs: Folder of fcl certs: also remove the client's key, which lets it in.
     """
-    from fcl_flower.service.changes import REMAINS
-    from fcl_flower.service.changes import forget as take_out
+    from fcl_flower.service import changes
 
     public = None
     if certs is not None:
@@ -141,14 +140,14 @@ def forget(
         files = Certificates(certs)
         public = files.client_key(client).with_suffix(".pub")
         files.require(public)
-    done = take_out(folder, client, task)
-    what = "all tasks" if task is None else f"task {task}"
-    click.echo(f"forgotten: {what} of client {client}, after round {done.round}")
-    for name, value in done.before.items():
-        now = done.after.get(name)
+    forgotten = changes.forget(folder, client, task)
+    tasks = "all tasks" if task is None else f"task {task}"
+    click.echo(f"forgotten: {tasks} of client {client}, after round {forgotten.round}")
+    for name, value in forgotten.before.items():
+        now = forgotten.after.get(name)
         left = "nothing left" if now is None else f"{now:g}"
         click.echo(f"{name}: {value:g} before, {left}")
-    click.echo(f"not forgotten: {'; '.join(REMAINS)}")
+    click.echo(f"not forgotten: {'; '.join(changes.REMAINS)}")
     if public is not None:
         public.unlink()
         click.echo(f"removed {public}: the server lets client {client} in no more")
@@ -159,8 +158,8 @@ def forget(
 
 @command
 @run_options()
-def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
-    """Show who would learn what in which order, without running anything.
+def scenario(*, save: Path | None = None, **options: Any) -> None:  # noqa: ANN401
+    """Show which client would learn which task when, without a run.
 
     Options:
         save: Also write it as JSON.
@@ -168,7 +167,7 @@ def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
     from fcl_flower.setup.build import Built
     from fcl_flower.setup.resolve import resolve
 
-    plan = Built(resolve(configured(given))).scenario
+    plan = Built(resolve(configured(options))).scenario
     click.echo(plan.describe())
     if save:
         try:
@@ -180,16 +179,16 @@ def scenario(*, save: Path | None = None, **given: Any) -> None:  # noqa: ANN401
 
 @command
 def report(folders: tuple[Path, ...], *, output: Path | None = None) -> None:
-    """Make the page of one run FOLDER again, or compare those of several or a study.
+    """Make the page of a run's FOLDER again, or compare runs, or those of a study.
 
     Options:
-        output: Folder for a comparison; by default this one, of one study its own.
+        output: Folder for a comparison; by default this one, or a study's own.
     """
     from fcl_flower.results.record import is_run, runs_in
     from fcl_flower.results.report.comparison import write_comparison
     from fcl_flower.results.report.run_page import write_report
 
-    # Who makes a page says what a folder without a run lacks.
+    # A folder without a run is refused when its page is made.
     runs = [run for folder in folders for run in runs_in(folder) or [folder]]
     first, *others = folders
     if runs == [first]:
@@ -221,12 +220,12 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command; exit with 2 and one sentence where the user can mend it."""
+    """Run the command; exit with 2 and one sentence if its input is refused."""
     warnings.showwarning = _show_warning
-    # So that a run's processes are ended when the command is, not left behind.
+    # The processes of a run end together with the command.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        # Not standalone: click would answer a wrong option with four lines.
+        # Click alone would answer a wrong option with four lines.
         sys.exit(cli.main(prog_name="fcl", standalone_mode=False))
     except click.Abort:
         sys.exit(130)
@@ -246,7 +245,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show what a user should know as a sentence, and other warnings as Python does."""
+    """Show a `PluginWarning` as a sentence, and other warnings as Python does."""
     if issubclass(category, PluginWarning):
         click.echo(f"fcl: warning: {message}", err=True)
     else:

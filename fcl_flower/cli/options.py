@@ -1,4 +1,4 @@
-"""Options of the command line, made into a configuration."""
+"""The options of a run, and their conversion to a configuration."""
 
 import re
 import tomllib
@@ -37,12 +37,12 @@ FLAGS = {
         *("seed", "device", "local_only", "track", "asynchronous"),
     )
 }
-"""Settings that many need, by their flags; all others are reached by ``--set``."""
+"""The settings with a flag of their own; ``--set`` sets all others."""
 
 
 def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
     """Add the settings of a run to a command; a decorator."""
-    pairs = "Any setting (fcl list NAME); of the strategy without a section."
+    pairs = "Any setting (fcl list NAME); one without a section is the strategy's."
     preset = "A published protocol, such as fcil-cifar100; other options win."
     options = [
         *(_flag(name) for name in FLAGS if name not in without),
@@ -62,9 +62,9 @@ def run_options(*, without: frozenset[str] = frozenset()) -> Callable[[F], F]:
 def _flag(name: str) -> click.Option:
     """Make the flag of a setting; its help is the setting's up to a semicolon."""
     field, default = field_of(FLAGS[name]), DEFAULTS[FLAGS[name]]
-    said = " ".join((field.description or "").split())
-    text = f"{said.partition(';')[0].rstrip('.')}."
-    left_open = default == "" or (default == 0 and "0 for" in said)
+    sentence = " ".join((field.description or "").split())
+    text = f"{sentence.partition(';')[0].rstrip('.')}."
+    left_open = default == "" or (default == 0 and "0 for" in sentence)
     if not (left_open or default is False):
         text += f"  [default: {default}]"
     return option(name, field.annotation, None, text)
@@ -72,7 +72,7 @@ def _flag(name: str) -> click.Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Options of where a run goes on this machine.
+    """Options of the place of a run on this machine.
 
     Options:
         data: Local data: a client's folder; repeatable, one for each client.
@@ -107,7 +107,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Places(Place):
-    """Options of where several runs go on this machine.
+    """Options of the places of several runs on this machine.
 
     Options:
         jobs: Runs at the same time, a process each; --backend in-process only.
@@ -117,32 +117,32 @@ class Places(Place):
 
 
 LONGER = ("tasks", "clients", "rounds")
-"""Settings of which a run that goes on may have more."""
+"""Settings that a resumed run may increase."""
 
 
 def resumed(
     folder: Path,
-    given: dict[str, Any],
+    options: dict[str, Any],
     output: Path | None,
     folders: Sequence[Path] | None = None,
 ) -> RunConfig:
     """Read the configuration with which a run goes on.
 
-    One that has lost its first round, as training diverged, takes another learning rate
-    from ``given``; every other one more tasks or clients, and rounds of these tasks. A
-    run that has finished needs more tasks. ``output`` is refused. ``folders`` are those
-    of local data in a simulation.
+    A run that lost its first round to divergence takes another learning rate from the
+    ``options``. Other runs take more tasks, clients or rounds, and a finished run needs
+    more tasks. ``output`` is refused. ``folders`` are those of local data in
+    a simulation.
     """
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
         raise config_error("output", str(output), expected)
-    rate = given.get("learning_rate")
+    rate = options.get("learning_rate")
     again = rate is not None and lost_first_round(folder)
-    more: dict[str, Any] = {} if again else {key: given.get(key) for key in LONGER}
-    for key, value in given.items():
+    more: dict[str, Any] = {} if again else {key: options.get(key) for key in LONGER}
+    for key, value in options.items():
         if key in more or (again and key == "learning_rate"):
             continue
-        if value is not None and value != ():  # a number may be 0
+        if value not in (None, ()):
             expected = "no settings beside resume but more --tasks and --clients"
             raise config_error(key, value, f"{expected}, as the run has its own")
     longer = any(value is not None for value in more.values())
@@ -159,7 +159,7 @@ def resumed(
         raise config_error("resume", str(folder), expected)
     config = RunConfig.read(folder / "config.toml", "resume").replace(resume=True)
     if folders is not None:
-        wanted = given.get("clients") or config.scenario.clients
+        wanted = options.get("clients") or config.scenario.clients
         _check_folders(config, folders, wanted)
     if longer:
         from fcl_flower.service.changes import extend
@@ -178,61 +178,61 @@ def _check_folders(config: RunConfig, folders: Sequence[Path], clients: int) -> 
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:
-    """Choose the folder for the results: the one that is named, or a new one."""
+    """Choose the folder for the results: the named one, or a new one."""
     named = config.run.output
     if output is not None and named:
         raise config_error("run.output", named, "none beside --output")
     return output or (Path(named) if named else free_folder(config))
 
 
-def chosen_preset(given: dict[str, Any]) -> "Preset":
-    """Take the preset out of the options; an empty one where there is none."""
+def chosen_preset(options: dict[str, Any]) -> "Preset":
+    """Take the preset out of the options; an empty one if none is named."""
     from fcl_flower.setup.preset import read_preset
 
-    name = given.pop("preset")
-    if name is not None and given["config"] is not None:
+    name = options.pop("preset")
+    if name is not None and options["config"] is not None:
         expected = "none beside --config, which has all settings"
         raise config_error("preset", name, expected)
     return read_preset(name)
 
 
-def configured(given: dict[str, Any], preset: "Preset | None" = None) -> RunConfig:
-    """Put the options that are given on top of a file's configuration, or a preset.
+def configured(options: dict[str, Any], preset: "Preset | None" = None) -> RunConfig:
+    """Apply the options to the configuration of a file, or of a preset.
 
-    Parameters of ``preset`` are left out; without it the options name one.
+    With ``preset`` its parameters are left out. Without it the options may name one.
     """
-    own = preset is None
-    preset = chosen_preset(given) if preset is None else preset
-    path, pairs = given.pop("config"), given.pop("set")
+    with_params = preset is None
+    preset = chosen_preset(options) if preset is None else preset
+    path, pairs = options.pop("config"), options.pop("set")
     config = RunConfig.of(preset.settings)
     if path is not None:
         config = RunConfig.read(path, "config")
         config = config.replace(output="", client_state="context", id="")
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags = {key: value for key, value in options.items() if value is not None}
     settings = long_keys(flags)
     check_not_zero(settings)
     settings |= set_keys(pairs)
     name = str(settings.get("strategy.name", config.strategy.name))
-    params = preset.params_for([name]) if own else {}
+    params = preset.params_for([name]) if with_params else {}
     return config.replace(**{**params, **settings})
 
 
 def with_flag(sentence: str) -> str:
-    """Name, behind a refusal, the option that gives another value."""
-    found = _SETTING.match(sentence)
-    if found is None or "--" in sentence or found["key"] not in DEFAULTS:
+    """Append to a refusal the option that sets its key."""
+    match = _SETTING.match(sentence)
+    if match is None or "--" in sentence or match["key"] not in DEFAULTS:
         return sentence
-    key, flags = found["key"], {key: name for name, key in FLAGS.items()}
+    key, flags = match["key"], {key: name for name, key in FLAGS.items()}
     flag = f"--{flags[key].replace('_', '-')}" if key in flags else f"--set {key}=VALUE"
     return f"{sentence} ({flag})"
 
 
 def set_keys(pairs: tuple[str, ...]) -> dict[str, object]:
-    """Parse what ``--set`` gives; a key without a section is the strategy's."""
-    found: dict[str, object] = {}
+    """Parse the pairs of ``--set``; a key without a section is the strategy's."""
+    settings: dict[str, object] = {}
     for key, value in map(parse_pair, pairs):
-        found[key if "." in key else f"strategy.{key}"] = value
-    return found
+        settings[key if "." in key else f"strategy.{key}"] = value
+    return settings
 
 
 def parse_pair(pair: str) -> tuple[str, Scalar]:
@@ -244,29 +244,26 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a word without quotes, as one types it in a shell
+        value = text  # a word without quotes, as users type it in a shell
     if not isinstance(value, bool | int | float | str):
         value = text
     return key, value
 
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:
-    """Split an option into different names, or ``what`` they are."""
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found or len(set(found)) < len(found):
+    """Split an option into different names; errors call them ``what``."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
         raise config_error(key, text, f"different {what} separated by commas")
-    return found
+    return names
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Parse the seeds that an option lists."""
-    found = listed(text, "seeds", "whole numbers")
-    for seed in found:
-        if not seed.isdecimal():
-            raise config_error(
-                "seeds", text, "different whole numbers separated by commas"
-            )
-    return tuple(int(seed) for seed in found)
+    seeds = listed(text, "seeds", "whole numbers")
+    if not all(seed.isdecimal() for seed in seeds):
+        raise config_error("seeds", text, "different whole numbers separated by commas")
+    return tuple(map(int, seeds))
 
 
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:

@@ -1,4 +1,4 @@
-"""The commands that use a trained model: what it predicts, and its versions."""
+"""The commands ``fcl predict`` and ``fcl models``."""
 
 import csv
 import json
@@ -39,20 +39,19 @@ def predict(
     """Predict the classes of samples with a trained model.
 
     INPUTS are files of tables or texts (.csv, .jsonl), images or folders of images,
-    arrays (.npz), or - for standard input. A column label is not looked at. In front of
-    them stands RUN, the folder of a simulation or of a server, unless --state names
-    that of a client.
+    arrays (.npz), or - for standard input. A column label is ignored. RUN comes
+    first, unless --state is given: the folder of a simulation or of a server.
 
     Options:
-        state: Folder of a client's state, as fcl client has it, in the place of RUN.
-        run: The run, where the state has several; by default the last.
+        state: Folder of a client's state, as of fcl client, in the place of RUN.
+        run: The run, if the state has several; by default the last.
         client: Number of a client, from 0.
-        version: A name of fcl models; by default that in use.
+        version: A name of fcl models; by default the version in use.
         task: Number of the task from 0, its name, or auto.
-        recent: Labelled samples of now, where concepts are hidden.
+        recent: Labelled samples of the present concept, if concepts are hidden.
         input_format: Format of standard input, which INPUTS call -.
         output_format: Format of the answers.
-        top: So many classes of each sample, the likeliest first.
+        top: Number of classes for each sample, the likeliest first.
         all_: All classes of each sample.
     """
     if state is None:
@@ -64,7 +63,7 @@ def predict(
     if (STDIN in inputs) != (input_format is not None):
         expected = "csv or jsonl for standard input, and only for that"
         raise config_error("input-format", input_format, expected)
-    # Imported here since torch takes a second, and `fcl --help` does without.
+    # Imported late, since torch takes a second, and `fcl --help` needs none.
     from fcl_flower.prediction.model import load
 
     model = load(state, client=client, run=run, version=version)
@@ -80,21 +79,23 @@ def predict(
         samples = model.read(place, task, form)
         answers += model.answer(samples.x, task, shown)
         names += [name.replace(str(place), str(path), 1) for name in samples.names]
-    most = max(len(one.probabilities) for one in answers) if all_ else top
-    found = zip(names, answers, strict=True)
-    rows = [[name, *_cells(one, most)] for name, one in found]
+    most = max(len(answer.probabilities) for answer in answers) if all_ else top
+    rows = [
+        [name, *_cells(answer, most)]
+        for name, answer in zip(names, answers, strict=True)
+    ]
     heads = ["input", "class", "probability"]
     heads += [f"{what} {n}" for n in range(2, most + 1) for what in heads[1:3]]
     if task == "auto":
         heads.append("task")
-        for row, one in zip(rows, answers, strict=True):
+        for row, answer in zip(rows, answers, strict=True):
             row += [""] * (len(heads) - 1 - len(row))
-            row.append("" if one.task is None else model.tasks[one.task])
+            row.append("" if answer.task is None else model.tasks[answer.task])
     _write(output_format, heads, rows, answers, most)
 
 
-def _cells(one: "Prediction", most: int) -> Iterator[str]:
-    for name, probability in [*one.probabilities.items()][:most]:
+def _cells(answer: "Prediction", most: int) -> Iterator[str]:
+    for name, probability in [*answer.probabilities.items()][:most]:
         yield name
         yield f"{probability:.4f}"
 
@@ -110,17 +111,17 @@ def _write(
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([heads, *rows])
     elif form == "jsonl":
-        for row, one in zip(rows, answers, strict=True):
-            found: dict[str, Any] = {
+        for row, answer in zip(rows, answers, strict=True):
+            line: dict[str, Any] = {
                 "input": row[0],
-                "class": one.name,
-                "probability": one.probability,
+                "class": answer.name,
+                "probability": answer.probability,
             }
             if most > 1:
-                found["probabilities"] = dict([*one.probabilities.items()][:most])
+                line["probabilities"] = dict([*answer.probabilities.items()][:most])
             if heads[-1] == "task":
-                found["task"] = row[-1]
-            click.echo(json.dumps(found, ensure_ascii=False))
+                line["task"] = row[-1]
+            click.echo(json.dumps(line, ensure_ascii=False))
     else:
         table = Table(*(Column(head, overflow="fold") for head in heads))
         for row in rows:
@@ -136,14 +137,14 @@ def models(
     client: Count | None = None,
     use: Name | None = None,
 ) -> None:
-    """List the versions of a model, or choose one that predicts from now on.
+    """List the versions of a model, or choose the version that predicts.
 
-    FOLDER is that of a client's state, or of a server's run.
+    FOLDER is the folder of a client's state, or of a server's run.
 
     Options:
-        run: The run, where the state has several; by default the last.
+        run: The run, if the state has several; by default the last.
         client: Number of a client, from 0.
-        use: Predict with this version; newest takes it back.
+        use: Predict with this version; newest undoes it.
     """
     from fcl_flower.prediction.places import models_in
     from fcl_flower.rounds import versions
@@ -151,23 +152,23 @@ def models(
     place = models_in(folder, run, client)
     if use is not None:
         versions.use(place, use)
-    known = versions.versions(place)
-    chosen, best = versions.used(place), versions.best(known)
+    listed = versions.versions(place)
+    chosen, best = versions.used(place), versions.best(listed)
     table = Table()
     for head in ("name", "round", "tasks", "written", "size", "validated"):
         table.add_column(head, no_wrap=True)
     table.add_column()  # wrapped, so that all fits into 80 columns
-    for one in known:
-        about, damage = one.about, one.damage()
-        notes = [versions.BEST] if one in best else []
-        notes += [versions.NEWEST] if one is known[-1] else []
+    for version in listed:
+        about, damage = version.about, version.damage()
+        notes = [versions.BEST] if version in best else []
+        notes += [versions.NEWEST] if version is listed[-1] else []
         notes += ["in use"] if chosen in (about.name, *notes) else []
         table.add_row(
             about.name,
             str(about.round),
             str(len(about.tasks)),
             about.written[:16].replace("T", " "),
-            f"{one.size / 1e6:.1f} MB",
+            f"{version.size / 1e6:.1f} MB",
             "" if about.accuracy is None else f"{about.accuracy:.3f}",
             escape(", ".join([*notes, *([f"damaged: {damage}"] if damage else [])])),
         )

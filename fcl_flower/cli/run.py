@@ -1,4 +1,4 @@
-"""The command ``fcl simulate``."""
+"""The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
@@ -37,13 +37,13 @@ def simulate(
     place: Place,
     overwrite: bool = False,
     resume: Folder | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy on this machine.
 
     Options:
         overwrite: Replace a finished run in --output.
-        resume: Go on with the run in FOLDER; one that has finished with more --tasks.
+        resume: Go on with the run in FOLDER; a finished run needs more --tasks.
     """
     from fcl_flower.core.processes import make_folder
     from fcl_flower.results.run_folder import lost_first_round, resumable
@@ -53,10 +53,10 @@ def simulate(
 
     backend, folders = place.chosen(), place.data
     if resume:
-        run = resolve(resumed(resume, given, place.output, folders))
+        run = resolve(resumed(resume, options, place.output, folders))
     else:
-        run = resolve(with_folders(configured(given), folders))
-    # After the names have been looked up, since it loads torch.
+        run = resolve(with_folders(configured(options), folders))
+    # Imported after the look-up of names, since it loads torch.
     from fcl_flower.setup.build import validate
 
     validate(run)
@@ -88,7 +88,7 @@ def _print_summary(
 ) -> None:
     from fcl_flower.results.run_folder import CLIENTS, clients_bytes
 
-    said = [
+    scores = [
         f"{name} {'unknown' if summary[key] is None else format(summary[key], '.3f')}"
         for name, key in (
             ("accuracy", "average_accuracy"),
@@ -99,9 +99,9 @@ def _print_summary(
         if key in ("average_accuracy", "forgetting") or summary.get(key) is not None
     ]
     if stopped := summary.get("privacy", {}).get("stopped"):
-        lost = summary["average_accuracy"] is None
-        rest = ", so that there is no accuracy over all tasks" * lost
-        console.print(f"privacy budget: {stopped}{rest}", soft_wrap=True)
+        unknown = summary["average_accuracy"] is None
+        effect = ", so that there is no accuracy over all tasks" * unknown
+        console.print(f"privacy budget: {stopped}{effect}", soft_wrap=True)
     elif not config.privacy.scores:
         console.print("no client was evaluated: privacy.scores is false")
     for topic in ("divergence", "advice"):
@@ -111,7 +111,7 @@ def _print_summary(
     if summary["honest_accuracy"] is not None:
         console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
     console.print(
-        f"{', '.join(said)}; report: {folder / 'report.html'}",
+        f"{', '.join(scores)}; report: {folder / 'report.html'}",
         highlight=False,
         soft_wrap=True,
     )
@@ -129,13 +129,13 @@ def _print_summary(
 
 
 _WORTH_A_LINE = 10 * 10**6
-"""Bytes on a disk."""
+"""The bytes of clients' states from which on a line names them."""
 
 
 def print_untrained(
     console: Console, summary: Mapping[str, Any], name: str = ""
 ) -> None:
-    """Say how many tasks of clients were tested without training, if there are any."""
+    """Print the number of client-tasks that were tested without training, if any."""
     from fcl_flower.results.report.wording import untrained
 
     if count := summary.get("untrained_client_tasks"):
@@ -151,12 +151,12 @@ def compare(
     seeds: str = "0",
     local_only: bool = True,
     places: Places,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> None:
-    """Run several strategies on the identical scenario and put them side by side.
+    """Run several strategies on the identical scenario and compare them.
 
-    A --set of a strategy goes to those that know its key. Runs that are finished in
-    --output are kept, so that a comparison can go on where it stopped.
+    Each strategy gets the --set pairs whose key it has. A comparison goes on where it
+    stopped, since finished runs in --output stay.
 
     Options:
         strategies: Names separated by commas.
@@ -166,11 +166,11 @@ def compare(
     from fcl_flower.simulation.study import Study, variants_of
 
     backend = places.chosen()
-    given_pairs = set_keys(given["set"])
-    params = {k: v for k, v in given_pairs.items() if k.startswith("strategy.")}
-    preset, names = chosen_preset(given), listed(strategies, "strategies")
-    shared = configured({**given, "set": ()}, preset).replace(
-        **{k: v for k, v in given_pairs.items() if k not in params}
+    pairs = set_keys(options["set"])
+    params = {k: v for k, v in pairs.items() if k.startswith("strategy.")}
+    preset, names = chosen_preset(options), listed(strategies, "strategies")
+    shared = configured({**options, "set": ()}, preset).replace(
+        **{k: v for k, v in pairs.items() if k not in params}
     )
     params = {**preset.params_for(names), **params}
     if (
@@ -195,40 +195,40 @@ def study(
     only: str | None = None,
     places: Places,
 ) -> None:
-    """Run what a study's TOML FILE describes; go on where it was stopped.
+    """Run the study in a TOML FILE; go on where it stopped.
 
-    Where rows have candidates, these are compared first, on held-out training samples,
-    and each row gets its best.
+    Candidates of a row are compared first, on held-out training samples. The row gets
+    the best of them.
 
     Options:
         data_root: Folder with data sets.
-        dataset: Another data set than the file's.
-        seeds: Only these of the study's seeds, separated by commas.
-        only: Only the rows of these titles, separated by commas.
+        dataset: Data set in the place of the file's.
+        seeds: Some of the study's seeds, separated by commas.
+        only: Titles of rows, separated by commas; other rows do not run.
     """
     from fcl_flower.results.run_folder import RUNS
     from fcl_flower.simulation.study import read_study
 
     backend = places.chosen()
-    found = read_study(file)
-    given = {"data_root": data_root, "dataset": dataset}
-    changes = {key: value for key, value in given.items() if value}
+    whole = read_study(file)
+    options = {"data_root": data_root, "dataset": dataset}
+    changes = {key: value for key, value in options.items() if value}
 
     def changed(config: "RunConfig") -> "RunConfig":
         return with_folders(config.replace(**changes), backend.local_data)
 
-    titles = [variant.title for variant in found.variants]
+    titles = [variant.title for variant in whole.variants]
     wanted = listed(only, "only") if only else titles
     for name in wanted:
         if name not in titles:
             raise unknown_name("only", name, titles)
-    numbers = seeds_of(seeds) if seeds else found.seeds
+    numbers = seeds_of(seeds) if seeds else whole.seeds
     for number in numbers:
-        if number not in found.seeds:
-            expected = f"one of the study's: {', '.join(map(str, found.seeds))}"
+        if number not in whole.seeds:
+            expected = f"one of the study's: {', '.join(map(str, whole.seeds))}"
             raise config_error("seeds", number, expected)
     _study(
-        found.mapped(changed),
+        whole.mapped(changed),
         places.output or RUNS / file.absolute().parent.name,
         backend,
         wanted,
@@ -258,8 +258,8 @@ def _study(
     try:
         if chosen.candidates:
             chosen = settle(chosen, folder, run_all, titles)
-            if (told := folder / "chosen.md").exists():
-                console.print(Markdown(told.read_text()))
+            if (page := folder / "chosen.md").exists():
+                console.print(Markdown(page.read_text()))
         summaries = run_study(
             chosen,
             folder,

@@ -6,20 +6,18 @@ import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import click
+from click.types import FuncParamType
 from rich.console import Console
 
+from fcl_flower.cli.command import Address, AtLeastOne, Count, Folder, command
 from fcl_flower.cli.deploy import (
     CONTROL_PORT,
+    LoggedAccess,
     address_of,
-    certificates_of,
-    certs_option,
-    insecure_option,
-    log_file_option,
     logging_to,
-    present,
 )
 from fcl_flower.cli.options import configured, run_options
 from fcl_flower.cli.tables import print_sheet
@@ -41,18 +39,20 @@ _CHANGING = (
     *("scenario.tasks", "scenario.clients", "scenario.joined", "scenario.sat_out"),
     *("run.output", "run.id", "run.resume"),
 )
-"""Settings that a service changes by itself, and those of its folder."""
+"""Settings that a service changes by itself, or that follow from its folder."""
 
 
-def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
+def duration(text: str) -> float:
+    """Parse a duration with a unit to seconds."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
         expected = "a duration such as 90s, 15m, 6h or 2d"
-        raise config_error(str(option.name), text, expected)
-    return float(found[1]) * _UNITS[found[2]]
+        raise click.BadParameter(f"got {text!r}, expected {expected}")
+    return float(match[1]) * _UNITS[match[2]]
 
 
-def _quorum(context: click.Context, option: click.Parameter, text: str) -> int | float:
+def quorum(text: str) -> int | float:
+    """Parse a fraction of the clients, or a number of clients."""
     try:
         number = int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -60,101 +60,61 @@ def _quorum(context: click.Context, option: click.Parameter, text: str) -> int |
     if number > 0 and (isinstance(number, int) or number <= 1):
         return number
     expected = "a fraction such as 0.6, 1.0 for all, or a number of clients from 1"
-    raise config_error("quorum", text, expected)
+    raise click.BadParameter(f"got {text!r}, expected {expected}")
 
 
-@click.command(context_settings={"show_default": True})
+Duration: TypeAlias = Annotated[Any, FuncParamType(duration)]
+Quorum: TypeAlias = Annotated[Any, FuncParamType(quorum)]
+
+
+@command
 @run_options(
     without=frozenset(
         {"scenario", "tasks", "dataset", "data_root", "asynchronous", "clients"}
     )
 )
-@click.option(
-    "--clients",
-    type=click.IntRange(min=1),
-    help="Clients that count for the quorum before they have ever connected.",
-)
-@click.option(
-    "--quorum",
-    default="0.6",
-    callback=_quorum,
-    help="Clients whose new tasks are enough: a fraction of those known, or a number.",
-)
-@click.option(
-    "--deadline",
-    default="1d",
-    callback=_seconds,
-    help="Wait after the first new task, for fewer than the quorum; 0: never.",
-)
-@click.option(
-    "--every",
-    default="0",
-    callback=_seconds,
-    help="Least time between the beginnings of two trainings.",
-)
-@click.option(
-    "--min-samples",
-    type=click.IntRange(min=0),
-    default=0,
-    help="New training samples of all clients together that are enough.",
-)
-@click.option(
-    "--look",
-    default="30s",
-    callback=_seconds,
-    help="Time between two questions to a client for its tasks.",
-)
-@click.option(
-    "--server",
-    default=f"127.0.0.1:{CONTROL_PORT}",
-    metavar="HOST:PORT",
-    help="The --control-port of fcl server on this machine.",
-)
-@certs_option
-@insecure_option
-@log_file_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for the results."
-)
-@click.option(
-    "--now",
-    "begin",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Tell the service in FOLDER to begin with what there is, and return.",
-)
-@click.option(
-    "--status",
-    "shown",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Show what the service in FOLDER does or waits for, and return.",
-)
 def serve(
-    clients: int | None,
-    server: str,
-    certs: Path | None,
-    insecure: bool,
-    log_file: Path | None,
-    output: Path | None,
-    begin: Path | None,
-    shown: Path | None,
-    **given: Any,  # noqa: ANN401
+    *,
+    clients: AtLeastOne | None = None,
+    quorum: Quorum = "0.6",
+    deadline: Duration = "1d",
+    every: Duration = "0",
+    min_samples: Count = 0,
+    look: Duration = "30s",
+    server: Address = f"127.0.0.1:{CONTROL_PORT}",
+    access: LoggedAccess,
+    output: Path | None = None,
+    now: Folder | None = None,
+    status: Folder | None = None,
+    **options: Any,  # noqa: ANN401
 ) -> None:
-    """Learn each new task of the clients' local data as it comes, without an end.
+    """Learn each new task of the clients' local data, without an end.
 
-    It runs on the server's machine, beside fcl server. Killed and started again by the
-    same command, it goes on where it was.
+    The service runs on the server's machine, beside fcl server. After a kill the same
+    command goes on with it.
+
+    Options:
+        clients: Clients that count for the quorum before their first connection.
+        quorum: Clients whose new tasks are enough: a fraction of the known clients, or
+            a number.
+        deadline: Wait after the first new task, for fewer than the quorum; 0: never.
+        every: Least time between the beginnings of two trainings.
+        min_samples: New training samples of all clients together that are enough.
+        look: Time between two questions to a client for its tasks.
+        server: The --control-port of fcl server on this machine.
+        output: Folder for the results.
+        now: Let the service in FOLDER begin with the tasks that are there, and return.
+        status: Show the state of the service in FOLDER, and return.
     """
-    if shown is not None:
-        show_status(Console(), ServiceStatus.read(shown), time.time())
-        if not _is_served(shown):
-            click.echo("nobody serves this folder now: the state is the last one")
+    if status is not None:
+        show_status(Console(), ServiceStatus.read(status), time.time())
+        if not _is_served(status):
+            click.echo("no service runs in this folder now: this is its last state")
         return
-    if begin is not None:
-        ServiceStatus.read(begin)  # or it is no service
-        (begin / BEGIN_NOW).touch()
-        click.echo(f"the service in {begin} begins when it looks at its clients next")
+    if now is not None:
+        ServiceStatus.read(now)  # refuses a folder without a service
+        (now / BEGIN_NOW).touch()
+        click.echo(f"the service in {now} begins when it looks at its clients next")
         return
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
@@ -163,54 +123,59 @@ def serve(
 
     if output is None:
         raise config_error("output", "", "a folder for the results")
-    policy = Policy(**{key: given.pop(key) for key in Policy.model_fields})
-    config = _configuration(output.absolute(), clients or 0, configured(given))
-    certificates = certificates_of(certs, insecure)
-    authority = certificates and present(certificates.authority, "certs")
+    policy = Policy(
+        quorum=quorum,
+        deadline=deadline,
+        every=every,
+        min_samples=min_samples,
+        look=look,
+    )
+    config = _configuration(output.absolute(), clients or 0, configured(options))
+    authority = access.authority()
     obstacle = partial(diagnose_server, address_of(server), authority, START_RUN)
     superlink = SuperLink(server, authority)
-    with logging_to(log_file, "--output") as log:
+    with logging_to(access.log_file, "--output") as log:
         supervisor.keep_serving(superlink, config, policy, obstacle, log.say)
 
 
-def _configuration(folder: Path, clients: int, given: RunConfig) -> RunConfig:
-    """Take the configuration of the service in a folder, or of a new one."""
+def _configuration(folder: Path, clients: int, requested: RunConfig) -> RunConfig:
+    """Read the configuration of the service in a folder, or make that of a new one."""
     from fcl_flower.setup.build import validate
     from fcl_flower.setup.resolve import resolve
 
-    scenario, path = given.scenario.name or "local-data", folder / "config.toml"
+    scenario, path = requested.scenario.name or "local-data", folder / "config.toml"
     if scenario != "local-data":
         expected = "local-data, as a service learns what clients bring"
         raise config_error("scenario.name", scenario, expected)
-    if given.asynchronous.enabled:
+    if requested.asynchronous.enabled:
         expected = "false for a service, in which clients learn a task together"
         raise config_error("asynchronous.enabled", True, expected)
-    given = given.replace(scenario=scenario, tasks=1, clients=clients)
+    requested = requested.replace(scenario=scenario, tasks=1, clients=clients)
     if not path.exists():
-        validate(resolve(given.replace(clients=max(1, clients))))
+        validate(resolve(requested.replace(clients=max(1, clients))))
         name = f"{folder.name}-{secrets.token_hex(4)}"
-        return given.replace(output=str(folder), id=name)
-    kept = RunConfig.read(path, "output")
+        return requested.replace(output=str(folder), id=name)
+    stored = RunConfig.read(path, "output")
     changing = {
         *_CHANGING,
-        *(["data.class_names"] if kept.model.growing_head else []),
-        *(["federation.rounds_by_task"] if kept.federation.patience else []),
+        *(["data.class_names"] if stored.model.growing_head else []),
+        *(["federation.rounds_by_task"] if stored.federation.patience else []),
     }
-    if given.data.normalise == "data" and kept.data.pixel_statistics:
+    if requested.data.normalise == "data" and stored.data.pixel_statistics:
         changing.add("data.normalise")
-    blank, before = RunConfig().flat(), kept.flat()
-    for key, value in given.flat().items():
-        if key not in changing and value not in (blank.get(key), before.get(key)):
-            has = as_set(before.get(key))
-            raise config_error(key, value, f"{has}, as the service in {folder} has it")
-    return kept
+    blank, present = RunConfig().flat(), stored.flat()
+    for key, value in requested.flat().items():
+        if key not in changing and value not in (blank.get(key), present.get(key)):
+            expected = f"{as_set(present.get(key))}, as the service in {folder} has it"
+            raise config_error(key, value, expected)
+    return stored
 
 
 # ---- the status
 
 
 def show_status(console: Console, status: ServiceStatus, now: float) -> None:
-    """Print what a service does or waits for, at a time in seconds since 1970."""
+    """Print the state of a service at a time in seconds since 1970."""
     lines = [
         f"{status.state} since {_clock(status.since)} ({_span(now - status.since)}): "
         f"{status.sentence}",
@@ -233,16 +198,16 @@ def _row(number: int, tasks: ClientTasks, now: float) -> tuple[str, ...]:
     state = "not connected"
     if tasks.connected:
         state = "has a new task" if tasks.ready else "has no new task"
-    told = "never" if tasks.told is None else f"{_span(now - tasks.told)} ago"
+    reported = "never" if tasks.told is None else f"{_span(now - tasks.told)} ago"
     counts = tasks.tasks, tasks.learned, tasks.samples
-    return (str(number), state, *map(str, counts), told)
+    return (str(number), state, *map(str, counts), reported)
 
 
 def _is_served(folder: Path) -> bool:
     try:
         with lock_folder(folder, "status", SERVICE_LOCK):
             return False
-    except (ConfigError, OSError):  # or another user's, who may serve it
+    except (ConfigError, OSError):  # another user's service may hold the lock
         return True
 
 
@@ -251,7 +216,7 @@ def _clock(seconds: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Say how long, in the largest unit of which there are two.
+    """Write a duration in the largest unit that it has twice.
 
     >>> _span(100), _span(200), _span(100000)
     ('100 s', '3 min', '27 h')

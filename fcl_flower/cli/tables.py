@@ -1,4 +1,4 @@
-"""A table of many columns in a terminal of few: as several, one below the other."""
+"""Tables for a terminal that is narrower than they are."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,21 +11,21 @@ from rich.text import Text
 from fcl_flower.results.tables import TextTable
 
 GAP = 3
-"""Characters between two columns: a space on both sides of what may be a line."""
+"""The characters between two columns: a space, perhaps a line, and a space."""
 
 
 def print_sheet(console: Console, sheet: TextTable) -> None:
-    """Print a table, cut between columns where it is too wide, and its note.
+    """Print a table and its note; a table that is too wide is cut between columns.
 
-    Each part begins with the first column, which names the rows. No number is cut: a
-    terminal that is too narrow for a single column breaks the lines.
+    The parts stand one below the other. Each begins with the first column, which names
+    the rows. If a single column is too wide, the terminal breaks its lines.
     """
     for columns in _parts(sheet, console.width):
         part = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         widths = [_width(sheet, column) for column in columns]
         fits = sum(widths) + GAP * len(widths) <= console.width
         for column, width in zip(columns, widths, strict=True):
-            # Words of a head may stand one below the other, a cell is whole.
+            # The words of a head may stand one below the other; cells stay whole.
             least = width if fits else None
             head = Text(sheet.head[column], "bold")
             part.add_column(head, min_width=least, overflow="fold")

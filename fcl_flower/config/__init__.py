@@ -1,1 +1,4 @@
-"""Settings: of a run, and of the place where a client runs."""
+"""Settings of a run and of a client's machine, as text and as checked values.
+
+It may import `aggregation` and `core`.
+"""

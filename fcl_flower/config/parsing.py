@@ -1,4 +1,4 @@
-"""Text and TOML <-> checked values: one clear sentence where something is wrong."""
+"""Conversion of text and TOML to checked values, with one sentence for each error."""
 
 import json
 import math
@@ -18,17 +18,17 @@ from fcl_flower.core.errors import ConfigError, config_error, unknown_name
 P = TypeVar("P", bound=BaseModel)
 
 Scalar: TypeAlias = bool | int | float | str
-"""The types of a setting's value; Flower's run configuration knows no others."""
+"""The types of a setting's value, which are those of Flower's run configuration."""
 
 _PYDANTIC = re.compile(r"^\w+ should (be|have) | after validation, not \d+$")
-"""The words of its messages around an expected value."""
+"""The words of pydantic's messages around an expected value."""
 
 
 def toml(value: Scalar) -> str:
     """Write a value as TOML, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
-    # JSON escapes what TOML must have escaped, but for DEL.
+    # JSON escapes all characters that TOML escapes, except DEL.
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
@@ -52,12 +52,12 @@ def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
         ) from error
     if len(document) > 1:
         raise config_error(key, text, "'key = value, ...' in TOML")
-    found: dict[str, Any] = document["values"]
-    return found
+    values: dict[str, Any] = document["values"]
+    return values
 
 
 def flatten(values: Mapping[str, object]) -> dict[str, object]:
-    """Flatten nested mappings, with dots between the keys, as Flower does."""
+    """Flatten nested mappings; dots join the keys, as in Flower."""
     flat: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -73,13 +73,13 @@ def validate_params(
     where: str = "",
     beside: Iterable[str] = (),
 ) -> P:
-    """Make a ``kind`` of values, such as an algorithm's hyper-parameters.
+    """Check values, such as an algorithm's hyper-parameters, and make a ``kind``.
 
     Args:
         kind: a pydantic model.
-        values: by key.
-        where: stands in front of a key in messages, such as ``strategy.``.
-        beside: keys that are known there too, for the message of an unknown one.
+        values: values by key.
+        where: text in front of a key in messages, such as ``strategy.``.
+        beside: other known keys, for the message about an unknown key.
     """
     try:
         return kind.model_validate(dict(values))
@@ -93,11 +93,11 @@ def first_complaint(
     where: str = "",
     beside: Iterable[str] = (),
 ) -> ConfigError:
-    """Make of the first complaint one sentence with key, value and expectation."""
+    """Convert the first error to one sentence with key, value and expectation."""
     first = error.errors()[0]
     loc = [*map(str, first["loc"])]
     if "params" in loc[:-1]:
-        # Pydantic goes on with the member of the union, of which it tries all.
+        # Pydantic tries each member of the union, and names it behind the key.
         at = loc.index("params")
         value = first["input"]
         finite = not isinstance(value, float) or math.isfinite(value)
@@ -106,10 +106,10 @@ def first_complaint(
     *parents, leaf = ["", *loc]
     key = where + ".".join(part for part in [*parents, leaf] if part)
     if first["type"] == "extra_forbidden":
-        known: Any = kind
+        section: Any = kind
         for part in filter(None, parents):
-            known = known.model_fields[part].annotation
-        names = {field.alias or name for name, field in known.model_fields.items()}
+            section = section.model_fields[part].annotation
+        names = {field.alias or name for name, field in section.model_fields.items()}
         return unknown_name(key, leaf, sorted({*names, *beside}))
     if first["type"] == "missing":
         return ConfigError(f"{key}: missing, expected a value")
@@ -120,7 +120,7 @@ def first_complaint(
 
 
 class Frozen(BaseModel):
-    """Values that never change; unknown keys and values of another type are refused.
+    """Settings that never change, and refuse unknown keys and values of other types.
 
     The text below a field is its sentence for ``fcl list NAME``.
     """
@@ -135,34 +135,34 @@ class Frozen(BaseModel):
 
 
 class Params(Frozen):
-    """Settings of a thing that a user chooses by name; none unless a subclass has."""
+    """Parameters of a method, scenario or model, which are the fields of a subclass."""
 
     @property
     def needs_validation(self) -> bool:
-        """Validation samples decide more than the learning rate."""
+        """Whether validation samples decide more than the learning rate."""
         return False
 
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:
-        """Say what a user may not expect of these settings, by topic.
+        """Warn a user of surprising effects of these settings, by topic.
 
-        ``classes`` is how many one head of the network tells apart.
+        ``classes`` counts the logits of a head.
         """
         return {}
 
 
 _SIGNS = {"Ge": ">=", "Gt": ">", "Le": "<=", "Lt": "<"}
-"""The signs of the bounds that pydantic keeps as metadata, by their class."""
+"""The signs of the bounds in pydantic's metadata, by class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of a section, or one parameter of what a section names.
+    """A key of a section, or a parameter of a method, scenario or model.
 
     Attributes:
-        key: its name.
-        type: ``int``, ``float``, ``bool``, ``text``, or the values that it may have.
+        key: name of the setting.
+        type: ``int``, ``float``, ``bool``, ``text``, or the allowed values.
         range: bounds, such as ``> 0, <= 1``; empty for none.
-        default: as TOML would have it, for people.
+        default: default as in TOML, for people; empty for a required setting.
         help: one sentence.
     """
 
@@ -176,7 +176,7 @@ class Setting:
 def describe(
     kind: type[BaseModel], presets: Mapping[str, object] = MappingProxyType({})
 ) -> list[Setting]:
-    """Describe the fields of a model in order; ``presets`` are defaults of others."""
+    """Describe the fields of a model in order; ``presets`` replace defaults."""
     return [
         Setting(
             key=name,

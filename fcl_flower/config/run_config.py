@@ -1,7 +1,7 @@
 """A run's whole configuration: nine sections, frozen and checked.
 
-A setting stands in its section, with type, range and default. The sentence below it is
-its help, on the command line, in ``fcl list`` and in the documentation.
+A section declares its settings with type, range and default. The sentence below a
+setting is its help, on the command line, in ``fcl list`` and in the documentation.
 """
 
 import math
@@ -39,9 +39,9 @@ Attack: TypeAlias = Literal[
 class NamedSection(Frozen):
     """A section that names a thing, which has parameters of its own.
 
-    Whatever is no field of the section is a parameter: ``[strategy]`` may hold
-    ``name = "fedweit"`` and ``lambda1 = 0.001``. Which parameters there are says the
-    thing that is named; they are checked when a run is resolved.
+    Each key that is no field of the section is a parameter: ``[strategy]`` may hold
+    ``name = "fedweit"`` and ``lambda1 = 0.001``. The named thing declares its
+    parameters, which are checked when a run is resolved.
     """
 
     name: str = ""
@@ -50,12 +50,12 @@ class NamedSection(Frozen):
 
     @classmethod
     def keys(cls) -> set[str]:
-        """Names of the keys that are no parameters."""
+        """List the keys that are no parameters."""
         return {*cls.model_fields} - {"params"}
 
     @classmethod
     def title(cls) -> str:
-        """Name of the section."""
+        """Name the section."""
         return cls.__name__.removesuffix("Section").lower()
 
     @model_validator(mode="before")
@@ -64,13 +64,13 @@ class NamedSection(Frozen):
         if not isinstance(values, Mapping):
             return values
         fields = {k: value for k, value in values.items() if k in cls.model_fields}
-        given = fields.get("params", {})
-        if isinstance(given, str):
-            given = parse_inline(given, f"{cls.title()}.params")
-        if not isinstance(given, Mapping):
+        params = fields.get("params", {})
+        if isinstance(params, str):
+            params = parse_inline(params, f"{cls.title()}.params")
+        if not isinstance(params, Mapping):
             return values
         rest = {key: value for key, value in values.items() if key not in fields}
-        return {**fields, "params": {**given, **rest}}
+        return {**fields, "params": {**params, **rest}}
 
 
 class StrategySection(NamedSection):
@@ -113,7 +113,7 @@ class ScenarioSection(NamedSection):
 
     @property
     def tasks_sat_out(self) -> frozenset[tuple[int, int]]:
-        """Pairs of client and task; none where one is none."""
+        """The pairs of client and task; empty if the text is no list of pairs."""
         pairs = [_counts(pair.replace(":", ",")) for pair in _listed(self.sat_out)]
         if any(len(pair) != 2 for pair in pairs):
             return frozenset()
@@ -121,12 +121,12 @@ class ScenarioSection(NamedSection):
 
     @property
     def joined_after(self) -> tuple[int, ...]:
-        """Rounds by client; none where all are there from the start."""
+        """The rounds by client; empty if all clients are there from the start."""
         return _counts(self.joined)
 
 
 class DataSection(Frozen):
-    """The data that are learned."""
+    """The data sets, or the form of local data."""
 
     datasets: str = ""
     """Names of data sets, separated by commas; empty for what suits the strategy."""
@@ -158,7 +158,7 @@ class DataSection(Frozen):
 
     @property
     def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Mean and deviation of pixels by channel; None where no numbers are given."""
+        """The mean and deviation of pixels by channel; None without numbers."""
         try:
             mean, deviation = (
                 tuple(map(float, part.split(","))) for part in self.normalise.split("/")
@@ -171,22 +171,22 @@ class DataSection(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the data sets, in the order given."""
+        """The names of the data sets, in the order of the setting."""
         return _listed(self.datasets)
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Names of all data sets, the server's own last."""
+        """The names of all data sets, the server's own last."""
         return (*self.names, *filter(None, [self.public_dataset]))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order given."""
+        """The names of the classes, in the order of the setting."""
         return _listed(self.class_names)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names of the columns, sorted."""
+        """The sorted names of the columns."""
         return tuple(sorted(_listed(self.columns)))
 
 
@@ -267,22 +267,23 @@ class TrainingSection(Frozen):
 
     @property
     def step_places(self) -> tuple[float, ...]:
-        """Fractions that ``lr_steps`` lists; none where it is no such list."""
+        """The fractions in ``lr_steps``; empty if it is no such list."""
         places = _numbers(self.lr_steps)
         ascending = list(places) == sorted({*places})
-        return places if ascending and all(0 < one < 1 for one in places) else ()
+        inside = all(0 < place < 1 for place in places)
+        return places if ascending and inside else ()
 
     @property
     def transforms(self) -> tuple[str, ...]:
-        """Names that ``augment`` lists."""
+        """The names in ``augment``."""
         return _listed(self.augment)
 
 
 LEAST_SUMMANDS = 3
-"""A sum of two shows each of them what the other has added."""
+"""The least clients of a sum: a sum of two shows each client the other's summand."""
 
 MOST_LOST = 0.9
-"""Largest share of a round's clients that collude or drop out in secure aggregation."""
+"""The largest share of clients that collude or drop out in secure aggregation."""
 
 
 class FederationSection(Frozen):
@@ -366,7 +367,7 @@ class FederationSection(Frozen):
     secure_threshold: float = Field(0.67, ge=0.51, le=1)
     """Fraction of a round's clients, three at least, without which the masks of secure
     aggregation cannot be taken off; the others may drop out."""
-    secure_collusion: float = Field(0.2, ge=0, le=0.9)
+    secure_collusion: float = Field(0.2, ge=0, le=MOST_LOST)
     """Fraction of a round's clients that may show the server all that they know, and
     let it learn no more than the sum over the others; with up to 50 clients in a round
     that holds for any number below the threshold. With those who may drop out 0.9 at
@@ -374,11 +375,11 @@ class FederationSection(Frozen):
 
     @property
     def listed_rounds(self) -> tuple[int, ...]:
-        """Rounds of the first tasks; none where all have ``rounds_per_task``."""
+        """The rounds of the first tasks; empty if all have ``rounds_per_task``."""
         return _counts(self.rounds_by_task)
 
     def updates_needed(self, participants: int) -> int:
-        """Count the usable updates that a round of so many participants needs."""
+        """Count the usable updates that a round needs."""
         return self.min_updates or max(1, share(min(0.5, self.quorum), participants))
 
     def sum_threshold(self, clients: int) -> int:
@@ -391,7 +392,7 @@ class FederationSection(Frozen):
 
 
 class AsynchronousSection(Frozen):
-    """Rounds without waiting: an update counts as it comes."""
+    """Training without rounds: each update counts when it arrives."""
 
     enabled: bool = False
     """Every client goes through its tasks at its own pace."""
@@ -405,9 +406,9 @@ class AsynchronousSection(Frozen):
 
     @property
     def durations(self) -> tuple[float, ...]:
-        """Simulated durations by client; none where they are real."""
+        """The simulated durations by client; empty if they are real."""
         durations = _numbers(self.simulated_durations)
-        return durations if all(0 < one < math.inf for one in durations) else ()
+        return durations if all(0 < time < math.inf for time in durations) else ()
 
 
 class RunSection(Frozen):
@@ -441,12 +442,12 @@ class RunSection(Frozen):
     @field_validator("keep_clients", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
-        # As everybody writes it, and as it was before there was a third value.
+        # Users write it so, and older files have it so.
         return str(value).lower() if isinstance(value, bool) else value
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Names that ``track`` lists."""
+        """The names in ``track``."""
         return _listed(self.track)
 
 
@@ -455,7 +456,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """Numbers that a text lists; none where one is none."""
+    """Parse a list of numbers; empty if a part is no number."""
     try:
         return tuple(map(float, _listed(text)))
     except ValueError:
@@ -463,13 +464,13 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Whole numbers of at least 0; none where one is not."""
-    found = _listed(text)
-    return tuple(map(int, found)) if all(n.isdecimal() for n in found) else ()
+    """Parse a list of whole numbers from 0; empty if a part is no such number."""
+    parts = _listed(text)
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 class PrivacySection(Frozen):
-    """Differential privacy: clipping, noise, and what they may cost."""
+    """Differential privacy: clipping, noise, and the budget."""
 
     unit: Literal["none", "client", "example"] = "none"
     """Privacy unit: what differential privacy hides. client: whatever a client's
@@ -499,14 +500,14 @@ Wrong: TypeAlias = tuple[str, object, str]
 """Key, value and expectation, as `core.errors.config_error` takes them."""
 
 FORMAT: Final = 3
-"""The ``config.toml`` of a run has this number; a user's own file needs none."""
+"""The format of a run's ``config.toml``; a user's own file needs no number."""
 
 
 class RunConfig(Frozen):
     """One run: with the same values it gives the same numbers.
 
-    A key is ``section.key`` wherever it is text: in ``--set``, in ``--run-config`` and
-    in messages. A file has a table for each section.
+    ``--set``, ``--run-config`` and messages write a key as ``section.key``. A file has
+    a table for each section.
     """
 
     strategy: StrategySection = Field(default_factory=StrategySection)
@@ -528,19 +529,19 @@ class RunConfig(Frozen):
     def must_be(
         self, keys: str, why: str, value: Scalar | None = None
     ) -> Iterator[Wrong]:
-        """Find which of some settings are not what they must be.
+        """Find the settings that have another value than they must have.
 
         Args:
             keys: settings by ``section.key``, separated by spaces.
-            why: ends the sentence of a refusal.
-            value: what they must be; None for their defaults.
+            why: end of the sentence of a refusal.
+            value: value that they must have; None for their defaults.
         """
         for key in keys.split():
             section, _, leaf = key.partition(".")
             usual = DEFAULTS[key] if value is None else value
-            if (given := getattr(getattr(self, section), leaf)) != usual:
+            if (present := getattr(getattr(self, section), leaf)) != usual:
                 shown = f"{usual:g}" if isinstance(usual, float) else as_set(usual)
-                yield key, given, f"{shown if usual != '' else 'none'} {why}"
+                yield key, present, f"{shown if usual != '' else 'none'} {why}"
 
     def _of_updates(self) -> Iterator[Wrong]:
         federation, asynchronous = self.federation, self.asynchronous
@@ -605,7 +606,7 @@ class RunConfig(Frozen):
 
     @property
     def title(self) -> str:
-        """Name of the run in tables."""
+        """The name of the run in tables."""
         suffix = " local-only" if self.strategy.local_only else ""
         return (self.run.title or self.strategy.name) + suffix
 
@@ -631,10 +632,10 @@ class RunConfig(Frozen):
     def read(cls, path: Path, key: str) -> Self:
         """Read a TOML file, named by the setting ``key``.
 
-        The setting ``config`` names a user's own file; all others name that of a run.
+        The setting ``config`` names a user's own file, other settings a run's file.
 
         Raises:
-            ConfigError: a key or a value is refused, or the file is of another format.
+            ConfigError: a key or a value is refused, or the file has another format.
         """
         values = flatten(read_toml(path, key))
         if KEY in values or key != "config":
@@ -654,27 +655,27 @@ class RunConfig(Frozen):
         return cls.of(long_keys(settings))
 
     def replace(self, **settings: object) -> Self:
-        """Copy it with other values; the arguments of `from_settings`."""
+        """Copy the configuration with other values, as `from_settings` takes them."""
         return self.of({**self.flat(), **long_keys(settings)})
 
     def flat(self) -> dict[str, Scalar]:
-        """List all values by ``section.key``, parameters that are given included."""
-        found: dict[str, Scalar] = {}
+        """List all values by ``section.key``, also of the parameters that are set."""
+        values: dict[str, Scalar] = {}
         for name in type(self).model_fields:
             section: Frozen = getattr(self, name)
             for key in type(section).model_fields:
                 if key != "params":
-                    found[f"{name}.{key}"] = getattr(section, key)
+                    values[f"{name}.{key}"] = getattr(section, key)
             if isinstance(section, NamedSection):
-                found |= {f"{name}.{key}": v for key, v in section.params.items()}
-        return found
+                values |= {f"{name}.{key}": v for key, v in section.params.items()}
+        return values
 
     def to_file(self) -> str:
-        """Write what `read` reads."""
+        """Write the file that `read` reads."""
         return f"{KEY} = {FORMAT}\n\n{self.to_toml()}"
 
     def to_toml(self, prefix: str = "") -> str:
-        """Write all values as TOML, a table a section, named behind ``prefix``."""
+        """Write all values as TOML: a table for each section, behind ``prefix``."""
         tables: dict[str, list[str]] = {}
         for key, value in self.flat().items():
             section, _, leaf = key.partition(".")
@@ -696,8 +697,8 @@ def field_of(key: str) -> FieldInfo:
     section, _, leaf = key.partition(".")
     kind = RunConfig.model_fields[section].annotation
     assert kind is not None
-    found: FieldInfo = kind.model_fields[leaf]
-    return found
+    field: FieldInfo = kind.model_fields[leaf]
+    return field
 
 
 def _plain(value: object) -> object:
@@ -705,13 +706,13 @@ def _plain(value: object) -> object:
 
 
 def _short_names() -> dict[str, str]:
-    found = {
+    names = {
         key: f"{section}.{key}"
         for section, field in RunConfig.model_fields.items()
         for key in field.annotation.model_fields  # type: ignore[union-attr]
         if key not in {"name", "params"}
     }
-    return found | {
+    return names | {
         "dataset": "data.datasets",
         "data_root": "data.root",
         "rounds": "federation.rounds_per_task",
@@ -724,11 +725,11 @@ SHORT: Final[Mapping[str, str]] = MappingProxyType(_short_names())
 
 def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
     """Name settings by ``section.key``; see `RunConfig.from_settings`."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key, value in settings.items():
         field = RunConfig.model_fields.get(key)
         if "." in key:
-            found[key] = value
+            values[key] = value
         elif field is None:
             if key not in SHORT:
                 error = unknown_name(
@@ -740,16 +741,16 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
                     f"a parameter of the strategy is given as strategy={{{key!r}: ...}}"
                 )
                 raise ConfigError(f"{error}; {hint}")
-            found[SHORT[key]] = value
+            values[SHORT[key]] = value
         elif isinstance(value, Mapping):
-            found |= flatten({key: value})
+            values |= flatten({key: value})
         elif key == "asynchronous":
-            found["asynchronous.enabled"] = value
+            values["asynchronous.enabled"] = value
         elif "name" in field.annotation.model_fields:  # type: ignore[union-attr]
-            found[f"{key}.name"] = value
+            values[f"{key}.name"] = value
         else:
             raise config_error(key, value, "a mapping, as this is a section")
-    return found
+    return values
 
 
 _OPEN = (
@@ -758,15 +759,15 @@ _OPEN = (
     "training.batch_size",
     "training.learning_rate",
 )
-"""Settings that are decided later where they are 0."""
+"""Settings whose default 0 stands for a value that suits the run."""
 
 
-def check_not_zero(given: Mapping[str, object]) -> None:
-    """Refuse a 0 that a user has written, where 0 stands for nothing given."""
+def check_not_zero(settings: Mapping[str, object]) -> None:
+    """Refuse a user's 0 for a setting whose default 0 leaves it open."""
     for key in _OPEN:
-        if key in given and given[key] == 0:
+        if key in settings and settings[key] == 0:
             raise config_error(
-                key, given[key], "more than 0, or nothing for what suits"
+                key, settings[key], "more than 0, or nothing for what suits"
             )
 
 

@@ -12,22 +12,22 @@ SPEC: Final = "run specification "
 
 
 class NodeConfig(Frozen):
-    """The keys of ``flower-supernode --node-config``; unknown ones are refused.
+    """The keys of ``flower-supernode --node-config``.
 
-    Flower's simulation gives the first two, and adds none of its own. Without any the
-    server numbers the nodes as it meets them.
+    Flower's simulation sets the first two. Without the first, the server numbers the
+    nodes in the order in which they reply.
 
     Attributes:
-        partition_id: the client's number, counted from 0: its name for good. None
-            where the server gives it.
-        num_partitions: not used, since the run says how many clients there are.
+        partition_id: the client's lasting number, counted from 0; None if the server
+            numbers the client.
+        num_partitions: not used, since the run has the number of clients.
         data_path: folder with the client's own data.
-        marked_tasks: 1 where a task's folder counts once it holds a file DONE.
-        state_path: folder for what the client remembers.
-        keep_runs: of how many runs it remembers anything; 0 for all.
+        marked_tasks: 1 if a task's folder counts only once it holds a file DONE.
+        state_path: folder for the client's states.
+        keep_runs: number of runs whose states the client keeps; 0 for all.
         device: torch device name, or ``auto``; empty for the run's.
         word_vectors: file of word vectors; empty for the run's.
-        client_name: what NVFlare calls the client, and tells every node; not used.
+        client_name: NVFlare's name of the client, which it sets; not used.
     """
 
     model_config = ConfigDict(
@@ -46,24 +46,24 @@ class NodeConfig(Frozen):
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "NodeConfig":
-        """Check what Flower was given for this node."""
+        """Check the node config that Flower passes on."""
         return validate_params(cls, values, "node-config ")
 
 
 class RunSpec(Frozen):
-    """A run with nothing left open: what `setup.resolve` decides, sent as JSON.
+    """A run with nothing left open, as `setup.resolve` decides it; sent as JSON.
 
-    The server sends it to each client when they meet. Nobody who has it looks at data
-    again to know what the run is.
+    The server sends it to each client. With it no program has to look at data to know
+    the run.
 
     Attributes:
         config: every setting with its value.
-        modality: of the data: ``images``, ``time-series``, ``tabular``, ``text``.
-        input_shape: of one input of the network.
-        hidden_tasks: clients are not told which task, or concept, they have.
-        local_data: each client has data of its own.
-        tasks: that follow one another in the schedule: 1 where concepts are hidden.
-        revision: counts the specifications of one run.
+        modality: ``images``, ``time-series``, ``tabular`` or ``text``.
+        input_shape: shape of one input of the network.
+        hidden_tasks: whether clients do not know their task, or concept.
+        local_data: whether each client has local data.
+        tasks: number of tasks in the schedule; 1 if concepts are hidden.
+        revision: number of this specification among those of the run.
     """
 
     config: RunConfig
@@ -81,26 +81,26 @@ class RunSpec(Frozen):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Check what a server has sent."""
+        """Check the specification that a server has sent."""
         try:
-            found = cls.model_validate_json(text)
-            if "normalise" not in found.config.data.model_fields_set:
-                # Of a version in which all pixels were these.
-                return found.with_settings(normalise="fixed")
-            return found
+            spec = cls.model_validate_json(text)
+            if "normalise" not in spec.config.data.model_fields_set:
+                # An older version sent it, in which all pixels were ``fixed``.
+                return spec.with_settings(normalise="fixed")
+            return spec
         except ValidationError as error:
             raise first_complaint(cls, error, SPEC) from error
 
     def to_json(self) -> str:
-        """Write it down; equal specifications have equal text."""
+        """Convert to JSON; equal specifications have equal text."""
         return self.model_dump_json()
 
     def with_settings(self, **settings: object) -> Self:
-        """Copy it with other settings, on which nothing else of it depends."""
+        """Copy with other settings, on which no other field depends."""
         return self.model_copy(update={"config": self.config.replace(**settings)})
 
     def on_node(self, node: NodeConfig) -> Self:
-        """Put a node's own device and word vectors in the place of the run's."""
+        """Replace the run's device and word vectors by those of the node, if any."""
         own = {}
         if node.device:
             own["training.device"] = node.device

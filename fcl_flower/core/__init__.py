@@ -1,1 +1,4 @@
-"""The nouns of the system and tools for all packages, without torch or Flower."""
+"""The nouns of the system, and tools for all rooms.
+
+It imports no other room, and neither torch nor Flower.
+"""

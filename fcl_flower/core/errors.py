@@ -1,14 +1,14 @@
-"""Every error this project raises on purpose.
+"""The errors that this project raises on purpose.
 
 FclError
-├── ConfigError     what the user asked for is wrong    (the user can fix it)
-│   └── FormatError      a file is of another version       (`core.formats`)
+├── ConfigError     a setting or an input is wrong      (the user can fix it)
+│   └── FormatError      a file has another format          (`core.formats`)
 ├── ContractError   an algorithm broke its contract     (its author can fix it)
 ├── WireError       a message cannot be decoded or used (the peer can fix it)
-│   └── RunUnknownError  nobody has told the client the run (the server tells it)
+│   └── RunUnknownError  the client does not know the run   (the server sends it)
 ├── RoundError      too few usable replies in a round   (the operator can fix it)
-├── DivergenceError training has left the finite numbers (another rate can fix it)
-└── BudgetError     the privacy budget is spent         (nobody can, and nobody should)
+├── DivergenceError training gave NaN or infinity       (another rate can fix it)
+└── BudgetError     the privacy budget is spent         (no fix)
 
 Errors about settings have one form, which `config_error` and `unknown_name` make::
 
@@ -23,19 +23,19 @@ from difflib import SequenceMatcher
 from typing import Final
 
 MESSAGE_FAILED = "this client could not answer:"
-"""Begins the line of a client's log that says why, by which `fcl client` finds it."""
+"""The beginning of the log line with the reason, by which `fcl client` finds it."""
 WAITING, BEGINS = "waiting for clients", "all are here that the run waits for:"
-"""Begin the lines of a run's log by which `fcl run` knows whether it has begun."""
+"""The beginnings of the log lines by which `fcl run` knows whether a run has begun."""
 
 
 CANDIDATES: Final = 5
-"""Names that the message of an unknown one lists at most."""
+"""The most names that the message about an unknown name lists."""
 NEAR: Final = 0.6
-"""Likeness from which on a name is what may have been meant."""
+"""The least likeness at which a message suggests a name."""
 
 
 class FclError(Exception):
-    """Base of all deliberate errors."""
+    """The base of all deliberate errors."""
 
 
 class ConfigError(FclError):
@@ -51,7 +51,7 @@ class WireError(FclError):
 
 
 class RunUnknownError(WireError):
-    """A client is asked of a run that it knows no longer, or not yet."""
+    """A client gets a message about a run that it does not know."""
 
 
 class RoundError(FclError):
@@ -59,23 +59,23 @@ class RoundError(FclError):
 
 
 class StatesLostError(RoundError):
-    """All clients lose their state again and again: no other attempt mends that."""
+    """All clients lose their state in each attempt, so that no attempt helps."""
 
 
 class DivergenceError(FclError):
-    """Training has made NaN or infinite values; the message names the rate."""
+    """Training gave NaN or infinite values; the message names the rate."""
 
 
 DIVERGED = "training diverged"
-"""Begins its message."""
+"""The beginning of the message of a `DivergenceError`."""
 
 
 class BudgetError(FclError):
-    """Going on would cost clients more privacy than the budget allows."""
+    """Another round would cost clients more privacy than the budget allows."""
 
 
 class PluginWarning(UserWarning):
-    """An installed package declares what cannot be used; all else goes on."""
+    """An installed package declares a thing that cannot be used, and is left out."""
 
 
 def config_error(key: str, value: object, expected: str) -> ConfigError:
@@ -84,14 +84,14 @@ def config_error(key: str, value: object, expected: str) -> ConfigError:
 
 
 def as_set(value: object) -> str:
-    """Write a value as it is set: switches as in TOML, all else as in Python."""
+    """Write a value as users set it: booleans as in TOML, all else as in Python."""
     if isinstance(value, list):
         return f"[{', '.join(map(as_set, value))}]"
     return str(value).lower() if isinstance(value, bool | None) else repr(value)
 
 
 def unknown_name(key: str, value: str, known: Iterable[str]) -> ConfigError:
-    """Make the error for a name that does not exist, with the nearest that do."""
+    """Make the error for an unknown name; it lists the nearest known names."""
     alike = {name: SequenceMatcher(None, name, value).ratio() for name in known}
     names = sorted(alike, key=lambda name: -alike[name])
     if not names:
@@ -105,7 +105,7 @@ def unknown_name(key: str, value: str, known: Iterable[str]) -> ConfigError:
 
 @contextmanager
 def require_extra(name: str, need: str) -> Iterator[None]:
-    """Say which extra to install where an import in this context fails."""
+    """Name the extra to install if an import in this context fails."""
     try:
         yield
     except ImportError as error:
@@ -132,8 +132,8 @@ def without_paths(text: str) -> str:
 def unforeseen(error: BaseException) -> str:
     """Describe an unforeseen error without anything of local data.
 
-    An error of the operating system is told by its kind: its text names files, which
-    may lie anywhere and have blanks in their names.
+    Of an error of the operating system only the kind remains, since its text names
+    files, whose names may hold blanks.
     """
     text = error.strerror if isinstance(error, OSError) else str(error)
     return without_paths(f"{type(error).__name__}: {text or 'without a reason'}")

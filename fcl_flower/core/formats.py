@@ -1,7 +1,7 @@
-"""Formats of what is kept on the disk: each file says the number of its own.
+"""The formats of files on the disk, each of which holds the number of its format.
 
-A number is raised with every change after which another version would misread the
-file. A file of another format is refused and left as it is.
+A change after which another version would misread a file raises the number. A file of
+another format is refused and stays as it is.
 """
 
 from typing import Final
@@ -10,20 +10,20 @@ from fcl_flower import __version__
 from fcl_flower.core.errors import ConfigError
 
 KEY: Final = "format"
-"""The number has this name wherever a file has it."""
+"""The key of this number in each file."""
 
 
 class FormatError(ConfigError):
-    """A file is of a format that another version has written."""
+    """A file has a format of another version."""
 
 
 def check_format(file: object, number: object, expected: int) -> None:
     """Refuse a file of another format.
 
     Args:
-        file: its path.
-        number: its format, as the file has it; None where it has none.
-        expected: the format that this version writes.
+        file: path of the file.
+        number: format in the file; None without one.
+        expected: format that this version writes.
 
     Raises:
         FormatError: the numbers differ.

@@ -58,7 +58,7 @@ class Registry(Generic[T]):
         return any(name == listed for listed in self)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all names: built-in ones, those of packages, those of this process."""
+        """Yield all names: of built-in things, of packages, and of this process."""
         names = (*self._built_in, *self._entry_points(), *self._registered)
         return iter(dict.fromkeys(names))
 

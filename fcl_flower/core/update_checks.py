@@ -1,5 +1,7 @@
 """Checks of an update before any algorithm may aggregate it."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fcl_flower.core.errors import WireError
@@ -11,26 +13,29 @@ _BLOCK = 2**15
 
 def finite(payload: Payload) -> None:
     """Refuse NaN and infinite values with a `WireError` that names the tensor."""
-    for group, arrays in payload.items():
-        for name, tensor in arrays.items():
-            values = tensor.values if isinstance(tensor, SparseArray) else tensor
-            if values.dtype.kind != "f":
-                continue
-            flat = values.reshape(-1)
-            # A finite sum of squares, which takes one pass, has finite summands.
-            with np.errstate(over="ignore", invalid="ignore"):
-                total = np.dot(flat, flat)
-            if not (np.isfinite(total) or np.isfinite(flat).all()):
-                raise WireError(f"{group}/{name}: holds NaN or infinite values")
+    for name, values in _floats(payload):
+        flat = values.reshape(-1)
+        # A finite sum of squares, which takes one pass, has finite summands.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.dot(flat, flat)
+        if not (np.isfinite(total) or np.isfinite(flat).all()):
+            raise WireError(f"{name}: holds NaN or infinite values")
 
 
 def no_nan(payload: Payload) -> None:
     """Refuse NaN, but not infinity, which may stand for an unknown value."""
+    for name, values in _floats(payload):
+        if np.isnan(values).any():
+            raise WireError(f"{name}: holds NaN")
+
+
+def _floats(payload: Payload) -> Iterator[tuple[str, Array]]:
+    """Yield the name and the present values of each tensor of floating point."""
     for group, arrays in payload.items():
         for name, tensor in arrays.items():
             values = tensor.values if isinstance(tensor, SparseArray) else tensor
-            if values.dtype.kind == "f" and np.isnan(values).any():
-                raise WireError(f"{group}/{name}: holds NaN")
+            if values.dtype.kind == "f":
+                yield f"{group}/{name}", values
 
 
 def norm(payload: Payload, base_norm: float, limit: float) -> None:
@@ -51,18 +56,15 @@ def base_norm(state: Payload) -> float:
 
 def _norm(payload: Payload) -> float:
     total = 0.0
-    for arrays in payload.values():
-        for tensor in arrays.values():
-            values = tensor.values if isinstance(tensor, SparseArray) else tensor
-            if values.dtype.kind == "f":
-                # In double precision squares of float32 values are finite; those of
-                # float64 values may be infinite, which no limit allows. A copy of the
-                # whole tensor would take ten times as long as blocks.
-                flat = values.reshape(-1)
-                with np.errstate(over="ignore"):
-                    for start in range(0, flat.size, _BLOCK):
-                        block = flat[start : start + _BLOCK].astype(np.float64)
-                        total += float(block @ block)
+    for _, values in _floats(payload):
+        # In double precision squares of float32 values are finite. Squares of float64
+        # values may be infinite, which no limit allows. A copy of the whole tensor
+        # would take ten times as long as blocks.
+        flat = values.reshape(-1)
+        with np.errstate(over="ignore"):
+            for start in range(0, flat.size, _BLOCK):
+                block = flat[start : start + _BLOCK].astype(np.float64)
+                total += float(block @ block)
     return float(np.sqrt(total))
 
 

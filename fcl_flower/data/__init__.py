@@ -1,4 +1,7 @@
-"""Data sets, and scenarios that deal their classes to clients and tasks."""
+"""Data sets, local data, and scenarios that deal classes to clients and tasks.
+
+It may import `models` and all rooms below it.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -82,17 +82,17 @@ def at_most(labels: Indices, most: int, rng: np.random.Generator) -> Indices:
 def train_valid_split(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Hold out a fraction of each class; return sorted indices (kept, held out).
+    """Hold out a fraction of each class; return sorted indices (rest, held out).
 
     The number of held-out samples of a class is rounded, at least one and never all. A
     class with a single sample keeps it. A fraction of 0 holds out no sample.
     """
     if not fraction:
         return np.arange(len(labels)), np.arange(0)
-    kept, held = [], []
+    rest, held_out = [], []
     for label in np.unique(labels):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
         number = min(max(round(fraction * len(shuffled)), 1), len(shuffled) - 1)
-        held.append(shuffled[:number])
-        kept.append(shuffled[number:])
-    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+        held_out.append(shuffled[:number])
+        rest.append(shuffled[number:])
+    return np.sort(np.concatenate(rest)), np.sort(np.concatenate(held_out))

@@ -1,4 +1,4 @@
-"""The registry of data sets: built-in ones, those of packages, files and the Hub."""
+"""The registry of data sets: built-in ones, packages, files and the Hub."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator

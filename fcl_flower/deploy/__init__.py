@@ -1,5 +1,5 @@
 """A federation on real machines: `fcl server`, `client`, `run` and `serve`.
 
-Processes, certificates, the reverse proxy at the door, metrics and diagnosis. It may
-import all below it. What replaces private parts of Flower is in `speedups`.
+It may import `simulation` and all rooms below it; `speedups` alone may use private
+parts of Flower.
 """

@@ -1,5 +1,4 @@
-"""The Flower app: ServerApp, ClientApp, and what turns Flower's words into ours.
+"""The Flower app: ServerApp, ClientApp, and Flower's messages as ours.
 
-It imports public names of Flower alone (`flwr.app`, `flwr.serverapp`,
-`flwr.clientapp`), and may import all that lies below it: the rounds know no Flower.
+It may import `service` and all rooms below it, and public names of Flower alone.
 """

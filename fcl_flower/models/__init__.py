@@ -1,4 +1,7 @@
-"""Networks with a head for each task or a single head."""
+"""Networks with heads: bodies, pre-trained encoders, and the registry of models.
+
+It may import `privacy` and all rooms below it.
+"""
 
 from typing import TYPE_CHECKING
 

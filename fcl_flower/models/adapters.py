@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, linear
 from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.encoder import Transformer
+from fcl_flower.models.encoder import KEYS, VALUES, Transformer
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.models.registry import LoraParams
 
@@ -31,12 +31,10 @@ _PLACES = {
     "feed-forward": (_AFTER_FEED_FORWARD,),
 }
 _QUERIES = ("query", "q_lin", "q_proj")
-_KEYS = ("key", "k_lin", "k_proj")
-_VALUES = ("value", "v_lin", "v_proj")
 _LAYERS = {
     "all": ("", ("",)),
-    "attention": (" of queries and values", (*_QUERIES, *_VALUES, "qkv")),
-    "keys-values": (" of keys and values", _KEYS + _VALUES),
+    "attention": (" of queries and values", (*_QUERIES, *VALUES, "qkv")),
+    "keys-values": (" of keys and values", KEYS + VALUES),
 }
 """The layers' words in an error, and their names' endings, by ``model.layers``."""
 

@@ -16,11 +16,11 @@ from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.models.registry import (
+    MODELS,
     TABULAR,
     TEXT,
     ModelEntry,
     check_modality,
-    model_entry,
 )
 
 _WORDS = 16
@@ -77,7 +77,7 @@ def create_model(
         ContractError: ``params`` belong to another model, or a user's network cannot be
             trained (`try_body`).
     """
-    entry = model_entry(name)
+    entry = MODELS[name]
     params = entry.params() if params is None else params
     if type(params) is not entry.params:
         raise ContractError(

@@ -23,6 +23,9 @@ _LISTS = (
     *("encoder.layer", "transformer.layer", "layers", "encoder.layers"),
     "network.blocks",
 )
+KEYS = ("key", "k_lin", "k_proj")
+VALUES = ("value", "v_lin", "v_proj")
+"""The names of a block's linear layers for keys and for values."""
 _NORMS = ("layernorm", "layer_norm", "norm", "network.norm")
 _TOLERANCE = 1e-3
 _CHUNK = 64

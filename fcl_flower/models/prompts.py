@@ -15,11 +15,9 @@ from torch.nn.functional import normalize, pad
 from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.encoder import Hidden, Transformer, token_mean
+from fcl_flower.models.encoder import KEYS, VALUES, Hidden, Transformer, token_mean
 from fcl_flower.models.registry import PromptParams
 
-_KEYS = ("key", "k_lin", "k_proj")
-_VALUES = ("value", "v_lin", "v_proj")
 _CHUNK = 64
 _TINY: Final = 1e-24
 """The least squared length of a divisor, so that no query divides by 0."""
@@ -139,7 +137,7 @@ class PromptedTransformer(Transformer):
             for _ in range(count)
         )
         self._prefixes = [
-            (self._attach(block, _KEYS, params), self._attach(block, _VALUES, params))
+            (self._attach(block, KEYS, params), self._attach(block, VALUES, params))
             for block in self.blocks[:count]
         ]
 

@@ -228,13 +228,8 @@ Another package declares a `ModelEntry` under ``fcl_flower.models``. The context
 """
 
 
-def model_entry(name: str) -> ModelEntry:
-    """Look up the entry of a model."""
-    return MODELS[name]
-
-
 def check_modality(name: str, modality: str) -> None:
     """Refuse a model that does not take data of a modality."""
-    if model_entry(name).modality != modality:
+    if MODELS[name].modality != modality:
         fitting = [n for n, entry in MODELS.items() if entry.modality == modality]
         raise config_error("model", name, f"one for {modality}: {', '.join(fitting)}")

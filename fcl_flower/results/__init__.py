@@ -1,4 +1,4 @@
-"""Results of a run: measures, record, tables, reports and trackers.
+"""Results of a run: metrics, records, tables, reports.
 
-They import data, models, privacy, configuration and core.
+It may import `data` and all rooms below it, but not `training`.
 """

@@ -1,4 +1,4 @@
-"""The rounds of a federation: both sides of every message, whatever carries it.
+"""The rounds of a federation: both sides of each message, whatever carries it.
 
-Nothing here knows Flower: requests and replies are ours; a `Transport` carries them.
+It may import `setup` and all rooms below it, but not Flower.
 """

@@ -1,1 +1,4 @@
-"""The way from a configuration to the objects of a run."""
+"""The way from a configuration to the objects of a run.
+
+It may import `algorithms` and all rooms below it.
+"""

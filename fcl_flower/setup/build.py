@@ -60,41 +60,26 @@ from fcl_flower.training.tensors import snapshot
 class Built(Entries):
     """The objects of a run.
 
-    What never changes is made when it is first asked for, and kept. A model, a strategy
-    and a learner are new with each call, as they are for their caller to change.
+    A property makes its object once and keeps it, since it never changes. Models,
+    strategies and learners are new in each call, since callers change them.
     """
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The clients, their tasks, and the order of the tasks."""
-        section, data = self.config.scenario, self.config.data
-        return draw_scenario(
-            section.name,
-            datasets=data.names,
-            data_root=self.data_root,
-            clients=section.clients,
-            tasks=section.tasks,
-            classes_per_task=section.classes_per_task or None,
-            valid_fraction=section.valid_fraction,
-            seed=self.config.run.seed,
-            params=self.scenario_params,
-            max_train_per_class=section.max_train_per_class,
-            max_test_per_class=section.max_test_per_class,
-            public_fraction=data.public_fraction,
-            public_dataset=data.public_dataset,
-        )
+        """The plan of clients, tasks and their order."""
+        return draw_scenario(self.config, self.data_root, self.scenario_params)
 
     @property
     def balances_scores(self) -> bool:
-        """Whether clients also tell balanced accuracies: some may be unbalanced."""
+        """Whether clients also report balanced accuracies."""
         return self.spec.local_data or self.scenario.unbalanced
 
     @cached_property
     def word_vectors(self) -> WordVectors | None:
         """Word vectors, the same on the server and on every client.
 
-        None for what is not text, or is read by a pre-trained encoder. With local texts
-        these are vectors of no word: only their width is known.
+        None for other data, and for texts that a pre-trained encoder reads. With local
+        texts the table has no word, only a width.
         """
         if self.spec.modality != "text" or self.model_entry.encoder:
             return None
@@ -112,7 +97,7 @@ class Built(Entries):
 
     @cached_property
     def tokenizer(self) -> EncoderTokenizer | None:
-        """Tokenizer of a pre-trained encoder of texts; None without one."""
+        """The tokenizer of a pre-trained encoder of texts; None without an encoder."""
         params = self.model_params
         if isinstance(params, EncoderParams) and self.spec.modality == "text":
             return encoder_tokenizer(params.encoder, params.max_tokens)
@@ -120,7 +105,7 @@ class Built(Entries):
 
     @cached_property
     def inputs(self) -> InputSpec:
-        """The transform that turns samples of data sets into inputs of the network."""
+        """The form in which the network takes samples."""
         words = self.tokenizer or self.word_vectors
         single = self.config.model.head == "single"
         shape, normalisation = self.spec.input_shape, self.normalisation
@@ -128,7 +113,7 @@ class Built(Entries):
 
     @cached_property
     def normalisation(self) -> Normalisation:
-        """Mean and deviation of the pixels of images, as the network takes them."""
+        """The standardization of pixels before the network."""
         if self.spec.modality != "images":
             return FIXED
         return self._named_normalisation or self.model().normalisation
@@ -137,12 +122,12 @@ class Built(Entries):
     def _named_normalisation(self) -> Normalisation | None:
         """The normalisation of the settings; None for the network's own.
 
-        With ``data`` it is found before the first round; until then pixels are asked
-        for as they are.
+        With ``data`` the server finds it before the first round. Until then pixels stay
+        as they are.
         """
         section = self.config.data
-        if found := section.pixel_statistics:
-            return Normalisation(*found)
+        if statistics := section.pixel_statistics:
+            return Normalisation(*statistics)
         return {"fixed": FIXED, "data": PIXELS}.get(section.normalise)
 
     @cached_property
@@ -150,13 +135,13 @@ class Built(Entries):
         """The augmentation of inputs before a training step; None for none."""
         names = self.config.training.transforms
         images = self.spec.modality == "images"
-        known = self.normalisation if images else None
-        return augmentation(names, known) if names else None
+        normalisation = self.normalisation if images else None
+        return augmentation(names, normalisation) if names else None
 
     @cached_property
     def local_data(self) -> LocalDataSpec:
-        """The expectations of a client's local data."""
-        datasets = {one.modality: one for one in ENDINGS}
+        """The form of local data that the run expects."""
+        datasets = {kind.modality: kind for kind in ENDINGS}
         config, modality = self.config, self.spec.modality
         return LocalDataSpec(
             dataset_type=datasets[modality],
@@ -196,13 +181,13 @@ class Built(Entries):
 
     @property
     def device(self) -> str:
-        """Torch device of the run."""
+        """The torch device of the run."""
         return find_device(self.config.training.device)
 
     def model(self, words: WordVectors | None = None) -> MultiHeadModel:
         """Make the initial network, the same on the server and on every client.
 
-        ``words`` are vectors of a client's own words; None for those of the run.
+        ``words`` has vectors of a client's own words; None takes those of the run.
         """
         config, plan = self.config, self.scenario
         single = config.model.head == "single"
@@ -228,7 +213,7 @@ class Built(Entries):
         return model
 
     def labels_until(self, task: int) -> Sequence[int]:
-        """List the places of a growing head that have a class by a task."""
+        """List the places of a growing head that have a class after a task."""
         if self.spec.names_classes:
             return range(len(self.config.data.classes))
         return self.scenario.labels_until(task)
@@ -244,7 +229,7 @@ class Built(Entries):
         return self.model(words).to(self.device)
 
     def training(self, smallest_batch: int = 1) -> Training:
-        """Say how all is trained, in steps of ``smallest_batch`` examples or more."""
+        """Collect the settings of training, in steps of ``smallest_batch`` examples."""
         section = self.config.training
         return Training(
             epochs=section.epochs,
@@ -272,29 +257,29 @@ class Built(Entries):
         return RateSchedule(section.lr_schedule, self.schedule, steps, factor)
 
     def strategy(self, network: MultiHeadModel | None = None) -> ServerStrategy[Any]:
-        """Make the server side; of a local-only run, one that sends nothing.
+        """Make the server side; in a local-only run it sends nothing.
 
-        Takes the shape of ``network``, of `model`; None to make it.
+        The strategy gets the shape of ``network``; None makes a `model` for it.
         """
         if self.config.strategy.local_only:
-            made = self.server(Params(), ServerContext(self.config.run.seed))
+            strategy = self.server(Params(), ServerContext(self.config.run.seed))
         else:
-            made = self._server_side(network)
-        check_parameters(self, made)
+            strategy = self._server_side(network)
+        check_parameters(self, strategy)
         section = self.config.federation
-        made.aggregation = Aggregation(
+        strategy.aggregation = Aggregation(
             section.aggregation,
             section.hostile_fraction,
             section.clip_to_median,
             section.weighting,
             section.examples_limit,
         )
-        return made
+        return strategy
 
     def learner(
         self, client: int, network: MultiHeadModel | None = None
     ) -> ClientLearner[Any]:
-        """Make the client side for one client, which may change ``network``."""
+        """Make the client side of one client; it may change ``network``."""
         torch.set_num_threads(self.config.training.threads)
         network = network or self.network()
         check_network(self, network)
@@ -307,13 +292,13 @@ class Built(Entries):
             hidden_tasks=self.spec.hidden_tasks,
             augment=self.augment,
         )
-        made = self.algorithm.load_client()(self.params, network, context)
+        learner = self.algorithm.load_client()(self.params, network, context)
         if not self.config.strategy.local_only:
-            return made
-        return LocalOnlyLearner(made, self._server_side(network))
+            return learner
+        return LocalOnlyLearner(learner, self._server_side(network))
 
     def trainer(self) -> ServerTrainer:
-        """Make what trains on the server, with the public data that there are."""
+        """Make the trainer on the server, with the run's public data."""
         path = self.config.data.public_path
         inputs = self.inputs._replace(single_head=True)
         public = (
@@ -323,10 +308,10 @@ class Built(Entries):
         )
         network = self.network()
         check_network(self, network)
-        here = PublicExamples(*(part.to(self.device) for part in public))
+        on_device = PublicExamples(*(part.to(self.device) for part in public))
         training = self.training(network.smallest_batch)
         make = self.algorithm.load_trainer()
-        return make(network, here, training, self.config.run.seed)
+        return make(network, on_device, training, self.config.run.seed)
 
     def _server_side(self, network: MultiHeadModel | None) -> ServerStrategy[Any]:
         make = self.algorithm.load_server()
@@ -354,7 +339,7 @@ class Built(Entries):
 
 
 def built(spec: RunSpec) -> Built:
-    """Find the objects of a run, made once a process while no other run comes."""
+    """Build the objects of a run; a process keeps those of its last run."""
     return _built(spec.to_json())
 
 
@@ -364,12 +349,12 @@ def _built(text: str) -> Built:
 
 
 def let_go() -> None:
-    """Drop what is kept: what a name stands for may change from run to run."""
+    """Drop the kept objects, since a later run may register other things."""
     _built.cache_clear()
 
 
 def validate(spec: RunSpec) -> None:
-    """Build all that a run needs, to refuse now what would fail later."""
+    """Build all objects of a run, to refuse settings before it starts."""
     run = Built(spec)
     find_device(run.config.training.device)
     for name in run.config.run.trackers:
@@ -381,7 +366,7 @@ def validate(spec: RunSpec) -> None:
 
 
 def find_device(name: str) -> str:
-    """Find the torch device of a name; for ``auto`` an accelerator if there is one."""
+    """Find the torch device of a name; ``auto`` prefers an accelerator."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -393,9 +378,9 @@ def find_device(name: str) -> str:
 
 
 def limited_threads(algorithm: Algorithm, threads: int) -> threadpool_limits:
-    """Limit each library to so many threads, until the context that is returned ends.
+    """Limit each library to ``threads`` threads until the returned context ends.
 
-    Imports both sides of the algorithm first, and with them their libraries.
+    First it imports both sides of the algorithm, and with them their libraries.
     """
     algorithm.load_server()
     algorithm.load_client()

@@ -1,13 +1,13 @@
 """Refusals of settings that do not go together, or not with the method.
 
-Ranges stand in the sections, and what settings alone decide in `RunConfig`. The rest is
-here, a generator for each subject: of what is wrong it yields the setting, its value
-and what was expected. The first is what a user is told.
+Sections refuse values outside of a range, and `RunConfig` refuses pairs of settings.
+Here a generator for each subject yields the settings to refuse, each with its value and
+the expected value. A user gets the first of them.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from fcl_flower.algorithms.base import (
     ServerQueries,
@@ -15,9 +15,16 @@ from fcl_flower.algorithms.base import (
     SumsUpdates,
     adds_up,
 )
-from fcl_flower.config.run_config import LEAST_SUMMANDS, MOST_LOST, RunConfig, Wrong
+from fcl_flower.config.run_config import (
+    DEFAULTS,
+    LEAST_SUMMANDS,
+    MOST_LOST,
+    RunConfig,
+    Wrong,
+    field_of,
+)
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.registry import model_entry
+from fcl_flower.models.registry import MODELS
 from fcl_flower.setup.entries import Entries
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
 
 ON_MODELS = frozenset({"sign-flip", "noise", "scaling", "counts"})
 """Attacks on the models that clients send."""
+LEVELS = frozenset({"int8", "int4", "ternary"})
+"""Types on the wire that round to levels."""
 SINGLE_UPDATES = (
     "federation.aggregation federation.clip_to_median federation.examples_limit"
 )
@@ -33,13 +42,12 @@ NO_NAMES = "the names of all classes, and no growing head"
 
 
 def check(run: Entries) -> None:
-    """Refuse settings that do not go together, whatever is in the data."""
+    """Refuse settings that do not go together, for any data."""
     for subject in (
         validation,
         data,
         pixels,
         augmentation,
-        wire,
         secure_aggregation,
         scenario,
         joining,
@@ -48,7 +56,6 @@ def check(run: Entries) -> None:
         asynchronous,
         privacy,
         method,
-        attack,
     ):
         _refuse_first(subject(run))
 
@@ -69,66 +76,133 @@ def check_network(run: Entries, network: "MultiHeadModel") -> None:
     _refuse_first(_of_network(run, network))
 
 
-def _refuse_first(found: Iterable[Wrong]) -> None:
-    for key, value, expected in found:
+def _refuse_first(refusals: Iterable[Wrong]) -> None:
+    for key, value, expected in refusals:
         raise config_error(key, value, expected)
 
 
-# ---- what a method declares
+# ---- the method
 
 
 class Need(NamedTuple):
-    """A need of some settings: what a method declares, or they keep their defaults."""
+    """Settings whose values depend on what a method declares.
+
+    Attributes:
+        keys: settings by ``section.key``, separated by spaces.
+        allows: whether the method allows a value; its default needs no permission.
+        why: end of the sentence of a refusal.
+        expected: its beginning; empty for the choices that the method allows.
+    """
 
     keys: str
-    met: Callable[[Entries], bool]
+    allows: Callable[[Entries, Any], bool]
     why: str
+    expected: str = ""
+
+
+def _trains_one_head(run: Entries) -> bool:
+    return run.config.scenario.joint or run.algorithm.needs_single_head
+
+
+def _communicates(run: Entries) -> bool:
+    return run.algorithm.federated and not run.config.strategy.local_only
+
+
+def _is_open_to(run: Entries, attack: str) -> bool:
+    server = run.server
+    if attack == "adapters":
+        return bool(server.kinds("private"))
+    averages = server.kinds("model") or server.robust_aggregation
+    sends_models = averages or not server.kinds("private")
+    return attack not in ON_MODELS or bool(sends_models and not adds_up(server))
 
 
 NEEDS = (
     Need(
         "federation.patience",
-        lambda run: run.algorithm.validates,
+        lambda run, _: run.algorithm.validates,
         "whose clients measure no validation loss",
     ),
     Need(
         "data.public_path",
-        lambda run: bool(run.algorithm.trainer) and run.spec.local_data,
+        lambda run, _: bool(run.algorithm.trainer) and run.spec.local_data,
         "unless it trains on the server, with local data",
     ),
     Need(
         "model.mask_loss",
-        lambda run: not run.algorithm.trainer,
+        lambda run, _: not run.algorithm.trainer,
         "which trains on the server on all classes",
     ),
     Need(
         "model.mask_loss",
-        lambda run: not run.algorithm.needs_single_head,
+        lambda run, _: not run.algorithm.needs_single_head,
         "whose losses are over classes of old tasks, too",
     ),
     Need(
         "model.growing_head",
-        lambda run: not run.algorithm.trainer or run.algorithm.needs_classes,
+        lambda run, _: not run.algorithm.trainer or run.algorithm.needs_classes,
         "which trains on the server on all classes",
     ),
     Need(
+        "model.head",
+        lambda run, head: head == "single" or not _trains_one_head(run),
+        "which trains one head for several tasks together",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: run.algorithm.returns_to_tasks or not run.scenario_entry.hidden,
+        "which would take each for another task",
+        "one whose tasks do not come again",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: not (run.spec.hidden_tasks and _trains_one_head(run)),
+        "which trains one head for several tasks together",
+        "one whose tasks are told apart",
+    ),
+    Need(
+        "scenario.name",
+        lambda run, _: not run.spec.local_data or not run.algorithm.needs_classes,
+        "whose server has to know them before the run",
+        "one whose classes are known",
+    ),
+    Need(
         "privacy.unit",
-        lambda run: run.config.privacy.unit in run.algorithm.privacy_units,
+        lambda run, _: _communicates(run),
+        "whose clients send nothing that they learn",
+    ),
+    Need(
+        "privacy.unit",
+        lambda run, unit: unit in run.algorithm.privacy_units,
         "whose clients tell more than the noise of this unit covers",
     ),
     Need(
+        "training.balance",
+        lambda run, balance: balance in run.algorithm.load_client().balances,
+        "whose clients balance classes in no other way",
+    ),
+    Need(
         "training.augment",
-        lambda run: run.algorithm.load_client().augments,
+        lambda run, _: run.algorithm.load_client().augments,
         "whose clients meet all samples as they are",
     ),
     Need(
+        "federation.wire_dtype",
+        lambda run, dtype: (
+            dtype not in LEVELS
+            or not _communicates(run)
+            or bool(run.server.kinds("model") or run.server.kinds("private"))
+        ),
+        "which sends no models that could be rounded",
+    ),
+    Need(
         "federation.secure_aggregation",
-        lambda run: issubclass(run.server, SumsUpdates),
+        lambda run, _: issubclass(run.server, SumsUpdates),
         "whose server needs other things than sums over the clients of a round",
     ),
     Need(
         "asynchronous.enabled",
-        lambda run: (
+        lambda run, _: (
             adds_up(run.server)
             or (bool(run.server.kinds("model")) and not run.server.needs_rounds)
         ),
@@ -136,70 +210,56 @@ NEEDS = (
     ),
     Need(
         "federation.aggregation federation.clip_to_median",
-        lambda run: run.server.robust_aggregation,
+        lambda run, _: run.server.robust_aggregation,
         "which averages no updates that way",
     ),
     Need(
         "federation.weighting",
-        lambda run: not adds_up(run.server),
+        lambda run, _: not adds_up(run.server),
         "whose sums count samples",
     ),
+    Need("federation.attack", _is_open_to, "whose clients send nothing else to attack"),
 )
 
 
 def method(run: Entries) -> Iterator[Wrong]:
-    """Find settings for which a method lacks what it would have to declare."""
-    config, name = run.config, run.config.strategy.name
-    for keys, met, why in NEEDS:
-        for wrong in config.must_be(keys, f"for {name}, {why}"):
-            if not met(run):  # which may load a side of the method
-                yield wrong
-    balance = config.training.balance
-    if balance != "none":
-        known = ["none", *run.algorithm.load_client().balances]
-        if balance not in known:
-            ways = "in no other way" if known[1:] else "in no way"
-            why = f"whose clients balance classes {ways}"
-            expected = f"{' or '.join(map(repr, known))} for {name}, {why}"
-            yield "training.balance", balance, expected
+    """Find settings that the method's declarations do not allow."""
+    name = run.config.strategy.name + " local-only" * run.config.strategy.local_only
+    for need in NEEDS:
+        for key, value, default in run.config.must_be(need.keys, ""):
+            if need.allows(run, value):  # may load a side of the method
+                continue
+            choices = [
+                repr(choice)
+                for choice in get_args(field_of(key).annotation)
+                if choice and (choice == DEFAULTS[key] or need.allows(run, choice))
+            ]
+            expected = need.expected or " or ".join(choices) or default.strip()
+            yield key, value, f"{expected} for {name}, {need.why}"
 
 
-def attack(run: Entries) -> Iterator[Wrong]:
-    """Find an attack on something that clients of a strategy do not send."""
-    kind, name, server = run.config.federation.attack, run.config.title, run.server
-    averages, why = bool(server.kinds("model") or server.robust_aggregation), ""
-    if kind == "adapters" and not server.kinds("private"):
-        why = f"another for {name}, whose clients receive no others' adapters"
-    elif kind in ON_MODELS and adds_up(server):
-        why = f"label-flip for {name}, whose clients send sums, no model"
-    elif kind in ON_MODELS and server.kinds("private") and not averages:
-        why = f"label-flip or adapters for {name}, whose clients average no models"
-    if why:
-        yield "federation.attack", kind, why
-
-
-# ---- what settings, scenario and data decide
+# ---- settings, scenario and data
 
 
 def validation(run: Entries) -> Iterator[Wrong]:
-    """Find what does nothing without validation samples; local data may bring some."""
+    """Find settings that need validation samples; local data may bring some."""
     config, fraction = run.config, run.config.scenario.valid_fraction
     if fraction or run.spec.local_data:
         return
     keys = "training.lr_patience training.early_stopping_patience federation.patience"
-    why = "with scenario.valid_fraction 0, as nothing tells when training stagnates"
+    why = "with scenario.valid_fraction 0, as no loss shows that training stagnates"
     yield from config.must_be(keys, why, 0)
     if run.spec.hidden_tasks:
-        why = "hidden concepts, which a client tells by validation samples"
+        why = "hidden concepts, which a client infers from validation samples"
     elif run.params.needs_validation:
-        why = "these parameters of the strategy, which decide by validation samples"
+        why = "these parameters of the strategy, which need validation samples"
     else:
         return
     yield "scenario.valid_fraction", fraction, f"above 0 for {why}"
 
 
 def data(run: Entries) -> Iterator[Wrong]:
-    """Find settings of data that the run has no use for."""
+    """Find settings of data that the run does not use."""
     config, section, modality = run.config, run.config.data, run.spec.modality
     if not run.spec.local_data:
         keys = "data.class_names data.labels data.columns"
@@ -218,7 +278,7 @@ def data(run: Entries) -> Iterator[Wrong]:
 
 
 def pixels(run: Entries) -> Iterator[Wrong]:
-    """Find a normalisation that no image has, or that shows what a run hides."""
+    """Find a normalisation that suits no image, or that shows hidden data."""
     config, modality = run.config, run.spec.modality
     key, normalise = "data.normalise", config.data.normalise
     if normalise in ("model", "fixed"):
@@ -241,7 +301,7 @@ def pixels(run: Entries) -> Iterator[Wrong]:
 
 
 def augmentation(run: Entries) -> Iterator[Wrong]:
-    """Find transforms that do not suit the data, or what hides an example."""
+    """Find transforms that do not suit the data, or the privacy unit."""
     names = run.config.training.transforms
     if not names:
         return
@@ -249,7 +309,7 @@ def augmentation(run: Entries) -> Iterator[Wrong]:
 
     key = "training.augment"
     for name in names:
-        TRANSFORMS[name]  # which refuses what is unknown
+        TRANSFORMS[name]  # refuses an unknown name
         if name in IMAGES and run.spec.modality != "images":
             yield key, name, f"a callable of your own for {run.spec.modality} data"
         if name not in IMAGES and run.config.privacy.unit == "example":
@@ -257,24 +317,8 @@ def augmentation(run: Entries) -> Iterator[Wrong]:
             yield key, name, f"some of {', '.join(IMAGES)} {why}"
 
 
-def wire(run: Entries) -> Iterator[Wrong]:
-    """Find ways of rounding that the run's messages do not allow."""
-    config, section = run.config, run.config.federation
-    key, dtype, whole = "federation.wire_dtype", section.wire_dtype, ""
-    sends = run.algorithm.federated and not config.strategy.local_only
-    if dtype not in ("int8", "int4", "ternary"):
-        return
-    if section.secure_aggregation:
-        whole = "with secure aggregation, whose sums are of fixed point"
-    elif sends and not (run.server.kinds("model") or run.server.kinds("private")):
-        why = "which sends no models that could be rounded"
-        whole = f"for {config.strategy.name}, {why}"
-    if whole:
-        yield key, dtype, f"float32, float16 or bfloat16 {whole}"
-
-
 def secure_aggregation(run: Entries) -> Iterator[Wrong]:
-    """Find what masks over a sum do not allow."""
+    """Find settings that do not go with masks over a sum."""
     config, section = run.config, run.config.federation
     if not section.secure_aggregation:
         return
@@ -282,13 +326,13 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
     in_a_round = max(1, round(clients * section.client_fraction))
     why = ""
     if config.asynchronous.enabled:
-        why = "in an asynchronous run, which takes up each update by itself"
+        why = "in an asynchronous run, which aggregates each update by itself"
     elif config.strategy.local_only:
-        why = "with strategy.local_only, by which nothing is sent"
+        why = "with strategy.local_only, as clients send nothing"
     elif clients > 0 and in_a_round < LEAST_SUMMANDS:
         why = (
-            f"with {in_a_round} clients in a round, as in a sum of fewer than "
-            f"{LEAST_SUMMANDS} each knows what the other has added"
+            f"with {in_a_round} clients in a round, as a sum of fewer than "
+            f"{LEAST_SUMMANDS} shows each client the other's update"
         )
     if why:
         yield key, True, f"false {why}"
@@ -298,34 +342,37 @@ def secure_aggregation(run: Entries) -> Iterator[Wrong]:
             "federation.secure_collusion",
             section.secure_collusion,
             f"at most {most:g} with federation.secure_threshold "
-            f"{section.secure_threshold:g}, as those who collude and those who drop "
-            f"out may be {MOST_LOST:g} of the clients",
+            f"{section.secure_threshold:g}, as at most {MOST_LOST:g} of the clients "
+            "may collude or drop out",
         )
-    why = "with secure aggregation, as nobody sees single updates"
+    if section.wire_dtype in LEVELS:
+        why = "with secure aggregation, whose sums are of fixed point"
+        expected = f"float32, float16 or bfloat16 {why}"
+        yield "federation.wire_dtype", section.wire_dtype, expected
+    why = "with secure aggregation, as the server sees no single update"
     yield from config.must_be(f"{SINGLE_UPDATES} federation.weighting", why)
 
 
 def scenario(run: Entries) -> Iterator[Wrong]:
-    """Find what a scenario does not offer to the run."""
+    """Find settings that the scenario does not allow."""
     config, hidden = run.config, run.scenario_entry.hidden
-    here = f"for scenario {config.scenario.name}, "
+    scope = f"for scenario {config.scenario.name}, "
     if hidden:
         why = "in which clients meet concepts by rounds"
-        yield from config.must_be("asynchronous.enabled", here + why)
+        yield from config.must_be("asynchronous.enabled", scope + why)
         keys = "federation.rounds_by_task federation.patience"
-        yield from config.must_be(keys, here + "whose tasks are hidden")
+        yield from config.must_be(keys, scope + "whose tasks are hidden")
+        why = "whose concepts share out all classes"
+        yield from config.must_be("scenario.classes_per_task", scope + why)
+    if not run.scenario_entry.incremental:
+        keys, why = "data.public_fraction data.public_dataset", "not class-incremental"
+        yield from config.must_be(keys, f"{scope}which is {why}")
+    if (public := config.data.public_dataset) in config.data.names:
+        yield "data.public_dataset", public, "a data set that no client learns"
     if hidden or run.spec.local_data:
-        why = here + "whose tasks are not shared out beforehand"
+        why = scope + "whose tasks are not shared out beforehand"
         yield from config.must_be("scenario.joint", why)
     one_at_a_time = config.scenario.params.get("mean_duration", 1) != 0
-    name, declared = config.strategy.name, run.algorithm
-    if hidden and not declared.returns_to_tasks:
-        why = f"for {name}, to which each would be another"
-        expected = f"one whose tasks do not come again, {why}"
-        yield "scenario.name", config.scenario.name, expected
-    if run.spec.local_data and declared.needs_classes:
-        expected = f"one whose classes are known, for {name}"
-        yield "scenario.name", config.scenario.name, expected
     revealed = bool(config.scenario.params.get("reveal_ids", False))
     if revealed and not (hidden and one_at_a_time):
         expected = "it with hidden concepts of which a client has one at a time"
@@ -338,7 +385,7 @@ def scenario(run: Entries) -> Iterator[Wrong]:
 
 
 def joining(run: Entries) -> Iterator[Wrong]:
-    """Find clients that cannot join later, and tasks that they cannot sit out."""
+    """Find lists of joining rounds, or of tasks sat out, that do not suit the run."""
     config, section = run.config, run.config.scenario
     joined, left_out = section.joined_after, section.tasks_sat_out
     clients, tasks = section.clients, section.tasks
@@ -353,8 +400,8 @@ def joining(run: Entries) -> Iterator[Wrong]:
         yield (
             "scenario.joined",
             section.joined,
-            f"0 for the first, and for each of scenario.clients ({clients}) no fewer "
-            f"than for the one before, all below the {total} rounds of the run",
+            f"a number for each of scenario.clients ({clients}), ascending from 0, all "
+            f"below the {total} rounds of the run",
         )
     learners_lost = Counter(task for _, task in left_out)
     if section.sat_out and (
@@ -371,18 +418,11 @@ def joining(run: Entries) -> Iterator[Wrong]:
 
 
 def heads(run: Entries) -> Iterator[Wrong]:
-    """Find heads and masks of logits that suit neither scenario nor strategy."""
+    """Find heads and masks of logits that do not suit the scenario."""
     config, entry, model = run.config, run.scenario_entry, run.config.model
-    strategy, name, head = config.strategy.name, config.scenario.name, model.head
+    name, head = config.scenario.name, model.head
     if entry.single and head != "single":
         yield "model.head", head, f"'single' for scenario {name}, {entry.single}"
-    if config.scenario.joint or run.algorithm.needs_single_head:
-        together = f"for {strategy}, which trains one head for several tasks together"
-        if head != "single":
-            yield "model.head", head, f"'single' {together}"
-        if run.spec.hidden_tasks:
-            expected = f"one whose tasks are told apart, {together}"
-            yield "scenario.name", name, expected
     if head != "single":
         why = "with a head for each task, which has no other labels"
         yield from config.must_be("model.mask_logits", why)
@@ -414,7 +454,7 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
 
 
 def asynchronous(run: Entries) -> Iterator[Wrong]:
-    """Find what goes by rounds, in a run without them."""
+    """Find settings that need rounds, in a run without rounds."""
     if not run.config.asynchronous.enabled:
         return
     for keys, why in (
@@ -432,10 +472,10 @@ def asynchronous(run: Entries) -> Iterator[Wrong]:
 
 
 def privacy(run: Entries) -> Iterator[Wrong]:
-    """Find what a run that hides data cannot do: nothing is promised in vain."""
+    """Find settings that a run with privacy cannot keep to."""
     config, unit = run.config, run.config.privacy.unit
     if not config.privacy.scores:
-        why = "by which no client is asked how well it does"
+        why = "by which clients report no accuracies"
         yield from config.must_be(
             "federation.per_class", f"with privacy.scores false, {why}"
         )
@@ -444,21 +484,18 @@ def privacy(run: Entries) -> Iterator[Wrong]:
         yield from config.must_be("federation.patience", why)
     if unit == "none":
         return
-    why = f"with privacy.unit {unit!r}, by which clients tell nothing of their training"
+    why = f"with privacy.unit {unit!r}, by which clients do not report their training"
     yield from config.must_be("training.count_multiply_adds federation.patience", why)
     if run.spec.names_classes:
-        why = f"with privacy.unit {unit!r}, as clients would tell theirs"
+        why = f"with privacy.unit {unit!r}, as clients would report theirs"
         yield "data.class_names", config.data.class_names, f"{NO_NAMES}, {why}"
-    if config.strategy.local_only or not run.algorithm.federated:
-        why = f"for {config.title}, whose clients send nothing that they learn"
-        yield from config.must_be("privacy.unit", why)
 
 
 # ---- local data
 
 
 def check_local_data(config: RunConfig) -> None:
-    """Refuse a run over local data that leaves open what cannot be looked up."""
+    """Refuse a run over local data without the settings that no data set gives."""
     for key, value, expected in _left_open(config):
         expected += f", for scenario {config.scenario.name}"
         raise config_error(key, value, expected)
@@ -470,7 +507,7 @@ def _left_open(config: RunConfig) -> Iterator[Wrong]:
         yield "data.datasets", section.datasets, "none"
     if not name:
         yield "model.name", name, "the name of a network that suits the data"
-    entry = model_entry(name)
+    entry = MODELS[name]
     features = config.model.num_features
     counted = entry.modality in ("tabular", "text") and not entry.encoder
     columns = section.column_names if entry.modality == "tabular" else ()

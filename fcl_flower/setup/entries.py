@@ -1,4 +1,4 @@
-"""Entries of the registries that a run names, with checked parameters."""
+"""The registry entries that a run names, with checked parameters."""
 
 import os
 from functools import cached_property
@@ -10,48 +10,48 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
 from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.data.scenarios.registry import ScenarioEntry, scenario_entry
+from fcl_flower.data.scenarios.registry import SCENARIOS, ScenarioEntry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
-from fcl_flower.models.registry import ModelEntry, model_entry
+from fcl_flower.models.registry import MODELS, ModelEntry
 
 
 class Entries:
-    """The entries behind the names of a run, in this process; no torch is needed."""
+    """The registry entries behind the names of a run; they load no torch."""
 
     def __init__(self, spec: RunSpec) -> None:
-        """Look the names up, and check their parameters."""
+        """Look up the names, and check their parameters."""
         config = spec.config
         self.spec, self.config = spec, config
         self.algorithm: Algorithm = algorithm(config.strategy.name)
         self.params: Params = self.algorithm.params(config.strategy.params)
-        self.scenario_entry: ScenarioEntry = scenario_entry(config.scenario.name)
+        self.scenario_entry: ScenarioEntry = SCENARIOS[config.scenario.name]
         self.scenario_params: Params = validate_params(
             self.scenario_entry.params,
             config.scenario.params,
             "scenario.",
             ScenarioSection.keys(),
         )
-        self.model_entry: ModelEntry = model_entry(config.model.name)
+        self.model_entry: ModelEntry = MODELS[config.model.name]
         self.model_params: Params = model_params(config, self.model_entry)
         self.data_root = data_root(config)
 
     @cached_property
     def server(self) -> type[ServerStrategy[Any]]:
-        """Server side of the run: for a local-only one, what sends nothing."""
-        silent = self.config.strategy.local_only
-        return (algorithm("local") if silent else self.algorithm).load_server()
+        """The server side; that of a local-only run sends nothing."""
+        alone = self.config.strategy.local_only
+        return (algorithm("local") if alone else self.algorithm).load_server()
 
 
 def data_root(config: RunConfig) -> Path:
-    """Find the folder with data sets: the setting, ``$FCL_DATA`` or ``./data``."""
+    """Find the folder of data sets: the setting, ``$FCL_DATA`` or ``./data``."""
     return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
 
 
 def model_params(config: RunConfig, entry: ModelEntry) -> Params:
     """Check the parameters of a network; an encoder of texts has a default."""
-    found = validate_params(
+    params = validate_params(
         entry.params, config.model.params, "model.", ModelSection.keys()
     )
-    if isinstance(found, EncoderParams) and entry.modality == "text":
-        return found.model_copy(update={"encoder": found.encoder or MINILM})
-    return found
+    if isinstance(params, EncoderParams) and entry.modality == "text":
+        return params.model_copy(update={"encoder": params.encoder or MINILM})
+    return params

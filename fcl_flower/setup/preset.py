@@ -1,4 +1,4 @@
-"""Presets: published protocols as files of settings, under which a user's own come."""
+"""Presets: published protocols as files of settings, which a user's own replace."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,19 +12,19 @@ FOLDER: Final = Path(__file__).with_name("presets")
 
 
 class Preset(NamedTuple):
-    """Settings by ``section.key``, and parameters for strategies that know them."""
+    """Settings by ``section.key``, and parameters for the strategies that have them."""
 
     settings: Mapping[str, Any] = {}
     params: Mapping[str, Any] = {}
 
     def params_for(self, strategies: Iterable[str]) -> dict[str, Any]:
-        """Choose the parameters that any of some strategies knows."""
-        known = {
+        """Choose the parameters that one of the strategies has."""
+        keys = {
             f"{STRATEGY}{key}"
             for name in strategies
             for key in algorithm(name).params_type.model_fields
         }
-        return {key: value for key, value in self.params.items() if key in known}
+        return {key: value for key, value in self.params.items() if key in keys}
 
 
 def preset_names() -> list[str]:
@@ -36,7 +36,7 @@ def read_preset(name: str | None) -> Preset:
     """Read a preset by name; an empty one for None.
 
     Raises:
-        ConfigError: there is none of that name; the message lists all.
+        ConfigError: no preset has the name; the message lists all.
     """
     if name is None:
         return Preset()
@@ -44,6 +44,6 @@ def read_preset(name: str | None) -> Preset:
         raise config_error("preset", name, "a name, or None")
     if name not in preset_names():
         raise unknown_name("preset", name, preset_names())
-    found = flatten(read_toml(FOLDER / f"{name}.toml", "preset"))
-    params = {key: value for key, value in found.items() if key.startswith(STRATEGY)}
-    return Preset({k: v for k, v in found.items() if k not in params}, params)
+    values = flatten(read_toml(FOLDER / f"{name}.toml", "preset"))
+    params = {key: value for key, value in values.items() if key.startswith(STRATEGY)}
+    return Preset({k: v for k, v in values.items() if k not in params}, params)

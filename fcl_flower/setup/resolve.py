@@ -1,6 +1,6 @@
-"""Open settings, decided once: names that suit each other, sizes, defaults.
+"""Decisions on open settings: names that suit each other, sizes, defaults.
 
-Nothing else looks at data to find out what a run is: all others get its `RunSpec`.
+Each is taken here once. All other code gets the `RunSpec`, and looks at no data for it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from fcl_flower.data.local.formats import (
 )
 from fcl_flower.data.local.layout import find_tasks
 from fcl_flower.data.registry import load_dataset
-from fcl_flower.data.scenarios.registry import scenario_entry
+from fcl_flower.data.scenarios.registry import SCENARIOS
 from fcl_flower.data.tables import TEXT, read_arrays, read_rows
 from fcl_flower.data.texts import TextDataset
 from fcl_flower.models.pretrained import EncoderParams, image_shape
-from fcl_flower.models.registry import MODELS, ModelEntry, check_modality, model_entry
+from fcl_flower.models.registry import MODELS, ModelEntry, check_modality
 from fcl_flower.setup.checks import check, check_local_data
 from fcl_flower.setup.entries import Entries, data_root, model_params
 
@@ -38,23 +38,22 @@ _SUITS = {
     "tabular": "mlp",
     "text": "kim-cnn",
 }
-"""The model for each modality of data sets."""
+"""The usual model of each modality."""
 
 
 def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
-    """Decide what a configuration leaves open.
+    """Decide the settings that a configuration leaves open.
 
-    A data set and a scenario that suit the strategy, a model that suits the data, a
-    batch size and a learning rate that suit the model, and a head, a number of rounds
-    and of clients that suit the scenario. ``clients`` are those that are connected; 0
-    for those of the configuration.
+    Data set and scenario suit the strategy, and the model suits the data. Batch size
+    and learning rate suit the model. Head, rounds and clients suit the scenario.
+    ``clients`` counts connected clients; 0 takes the number of the configuration.
     """
     if clients:
         config = config.replace(clients=clients)
     method = algorithm(config.strategy.name)
-    local_data = _has_local_data(config)  # which refuses an unknown name
-    if config.model.name:  # unknown names first: data sets take a while to load
-        model_entry(config.model.name)
+    local_data = _has_local_data(config)  # refuses an unknown name
+    if config.model.name:
+        MODELS[config.model.name]  # refuses an unknown name before data sets load
     config = config.replace(**_of_method(config, method, local_data=local_data))
     local_data = _has_local_data(config)
     if local_data:
@@ -70,7 +69,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     modality = _modality(config, root, local_data=local_data)
     model_name = config.model.name or _suitable(method, config, modality)
     check_modality(model_name, modality)
-    model = model_entry(model_name)
+    model = MODELS[model_name]
     own = {
         f"model.{key}": method.defaults[f"model.{key}"]
         for key in model.params.model_fields
@@ -81,7 +80,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     scenario_name = config.scenario.name or (
         "text" if modality == "text" else "overlapped"
     )
-    scenario = scenario_entry(scenario_name)
+    scenario = SCENARIOS[scenario_name]
     rounds = config.federation.rounds_per_task or scenario.rounds
     features = _num_features(config, root, modality, local_data=local_data)
     config = config.replace(
@@ -116,7 +115,7 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
 
 def _has_local_data(config: RunConfig) -> bool:
     name = config.scenario.name
-    return bool(name) and scenario_entry(name).local_data
+    return bool(name) and SCENARIOS[name].local_data
 
 
 def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
@@ -131,7 +130,7 @@ def _input_shape(config: RunConfig, model: ModelEntry) -> tuple[int, ...]:
 def _of_method(
     config: RunConfig, method: Algorithm, *, local_data: bool
 ) -> dict[str, Scalar]:
-    """Choose the method's defaults of settings; parameters are looked up elsewhere."""
+    """Choose the method's defaults of settings, but not of its parameters."""
     values = config.flat()
     return {
         key: value
@@ -149,8 +148,8 @@ def _suitable(method: Algorithm, config: RunConfig, modality: str) -> str:
 
 
 def _own_model(method: Algorithm, modality: str) -> str:
-    """Find the network that a method is for; empty for none of a modality."""
-    fitting = (name for name in method.models if model_entry(name).modality == modality)
+    """Find the method's own network for a modality; empty if it has none."""
+    fitting = (name for name in method.models if MODELS[name].modality == modality)
     return next(fitting, "")
 
 
@@ -160,7 +159,7 @@ def _learning_rate(config: RunConfig, model: ModelEntry) -> float:
             "training.learning_rate",
             config.training.learning_rate,
             f"a rate above 0 with training.optimizer {config.training.optimizer!r}, as "
-            "those that suit the models are Adam's",
+            "the models' default rates are for Adam",
         )
     return config.training.learning_rate or model.learning_rate
 
@@ -169,22 +168,22 @@ def _num_features(
     config: RunConfig, root: Path, modality: str, *, local_data: bool
 ) -> int:
     if local_data:
-        columns = config.data.column_names if modality == "tabular" else ()
-        return config.model.num_features or len(columns)
+        names = config.data.column_names if modality == "tabular" else ()
+        return config.model.num_features or len(names)
     source = load_dataset(config.data.names[0], root)
-    found = source.train.x.shape[1] if modality == "tabular" else 0
-    if config.model.num_features not in (0, found):
+    columns = source.train.x.shape[1] if modality == "tabular" else 0
+    if config.model.num_features not in (0, columns):
         raise config_error(
             "model.num_features",
             config.model.num_features,
-            f"{found or 'none'}, as the samples of {source.name!r} are {modality}",
+            f"{columns or 'none'}, as the samples of {source.name!r} are {modality}",
         )
-    return found
+    return columns
 
 
 def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
     if local_data:
-        return model_entry(config.model.name).modality
+        return MODELS[config.model.name].modality
     names = config.data.all_names
     modalities = {load_dataset(name, root).modality for name in names}
     if len(modalities) > 1:
@@ -196,11 +195,11 @@ def _modality(config: RunConfig, root: Path, *, local_data: bool) -> str:
     return modalities.pop()
 
 
-# ---- local data, read off the files
+# ---- settings that suit the files of local data
 
 
 def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
-    """Fill in what a user leaves open for clients with these folders of local data."""
+    """Fill in open settings for clients with these folders of local data."""
     for key, value, wanted in (
         ("scenario.name", config.scenario.name, "local-data"),
         ("scenario.clients", config.scenario.clients, len(folders)),
@@ -217,16 +216,16 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
 
 
 def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
-    """Propose settings by ``section.key`` that suit local data.
+    """Propose settings by ``section.key`` for a folder of local data per client.
 
-    There is a folder for each client. A model that ``config`` names is kept.
+    The proposal keeps the model that ``config`` names.
     """
     tasks = []
     for folder in folders:
-        found = find_tasks(folder)
-        if not found:
+        task_files = find_tasks(folder)
+        if not task_files:
             raise config_error("data-path", str(folder), "at least one task")
-        tasks.append(found)
+        tasks.append(task_files)
     first = tasks[0][0].train
     kind = _kind(first)
     method = algorithm(config.strategy.name)
@@ -234,7 +233,7 @@ def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
     name = name or _for_files(kind, first)
     names = columns_of(first) if kind is TabularDataset else ()
     columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
-    shape = (columns,) if columns else model_entry(name).input_shape
+    shape = (columns,) if columns else MODELS[name].input_shape
     merged, classes = config.data.labels == "merge", 0
     for task in chain.from_iterable(tasks):
         if kind is TabularDataset:
@@ -283,7 +282,7 @@ def _for_files(kind: type[Dataset], path: Path) -> str:
     fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
     if not fitting:
         expected = f"a network of your own for series of shape {shape}"
-        expected += ", since none of ours takes them"
+        expected += ", since no built-in one takes them"
         raise config_error("model.name", "", expected)
     return fitting[0]
 

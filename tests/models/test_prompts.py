@@ -236,7 +236,7 @@ def test_more_components_than_directions_are_refused(backbone):
 
 
 def test_an_encoder_without_keys_of_its_width_is_refused(backbone, monkeypatch):
-    monkeypatch.setattr(prompts, "_KEYS", ("intermediate",))
+    monkeypatch.setattr(prompts, "KEYS", ("intermediate",))
     with pytest.raises(
         ConfigError, match="linear layer of the encoder's width called i"
     ):

@@ -175,7 +175,7 @@ def test_series_that_no_network_takes_ask_for_one(tmp_path):
     folder = client(tmp_path / "a", arrays(np.full((4, 3, 10), 2.5)))
     assert refusal(folder) == (
         "model.name: got '', expected a network of your own for series of shape "
-        "(3, 10), since none of ours takes them"
+        "(3, 10), since no built-in one takes them"
     )
     assert refusal(folder, model="har-cnn").endswith(
         "samples have shape (3, 10), expected (9, 128), which the model takes"

@@ -84,13 +84,7 @@ def test_sizes_that_are_left_open_are_decided(resolved):
     assert (training.batch_size, training.learning_rate) == (50, 1e-3 / 3)
 
 
-def test_the_rates_that_suit_models_are_adams(resolved):
-    with pytest.raises(ConfigError) as problem:
-        resolved(optimizer="sgd")
-    assert str(problem.value) == (
-        "training.learning_rate: got 0.0, expected a rate above 0 with "
-        "training.optimizer 'sgd', as those that suit the models are Adam's"
-    )
+def test_another_optimizer_takes_the_rate_of_its_user(resolved):
     given = resolved(optimizer="sgd", learning_rate=0.05).config.training
     assert given.learning_rate == 0.05
 

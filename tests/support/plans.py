@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 NOWHERE = Path("no-such-folder")
@@ -13,10 +14,10 @@ def draw(name="overlapped", root=NOWHERE, **changes):
     """Draw a plan of digits; some changes are the scenario's own parameters."""
     model = SCENARIOS[name].params
     params = {key: changes.pop(key) for key in model.model_fields if key in changes}
-    usual = {"datasets": ["digits"], "clients": 3, "tasks": 4, "seed": 7}
-    rest = {"classes_per_task": None, "valid_fraction": 0.15}
-    settings = {"params": model(**params), **usual, **rest, **changes}
-    return draw_scenario(name, data_root=root, **settings)
+    names = ",".join(changes.pop("datasets", ["digits"]))
+    settings = {"dataset": names, "clients": 3, "tasks": 4, "seed": 7, **changes}
+    config = RunConfig.from_settings(scenario=name, **settings)
+    return draw_scenario(config, root, model(**params))
 
 
 def all_tasks(plan):

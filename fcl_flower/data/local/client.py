@@ -194,9 +194,9 @@ def _loaded(
         if samples is not None:
             return samples.split(numbers)
         rng = np.random.default_rng(derive(spec.seed, purpose, number))
-        kept, cut = train_valid_split(rest.y, fraction, rng)
-        cut_out, rest = rest.take(cut), rest.take(kept)
-        return cut_out
+        remaining, held_out = train_valid_split(rest.y, fraction, rng)
+        split, rest = rest.take(held_out), rest.take(remaining)
+        return split
 
     def capped(split: Split, most: int, purpose: str) -> Split:
         rng = np.random.default_rng(derive(spec.seed, purpose, number))
@@ -205,7 +205,7 @@ def _loaded(
     tested = part(test, "own-test", TEST_FRACTION)
     tested = capped(tested, spec.max_test_per_class, "local-max-test")
     rest = capped(rest, spec.max_train_per_class, "local-max-train")
-    held = part(valid, "own-valid", spec.valid_fraction)
+    validated = part(valid, "own-valid", spec.valid_fraction)
     if not len(tested.y):
         raise ConfigError(
             f"{train.where}: every class has a single sample, expected more, or a test "
@@ -213,7 +213,7 @@ def _loaded(
         )
     data = spec.dataset_type(files.name, rest, tested, tuple(order))
     classes = tuple(name for name in order if name in train.names)
-    return LocalTask(data, held, classes, train.columns)
+    return LocalTask(data, validated, classes, train.columns)
 
 
 def _check_classes(

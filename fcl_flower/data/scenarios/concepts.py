@@ -86,8 +86,9 @@ def _chunks(spec: Spec, group: Group, number: int) -> list[Task]:
         rng = np.random.default_rng(derive(spec.seed, "concept-valid", client, number))
         # The split ignores classes, since a chunk may have one sample of a class.
         one_class = np.zeros_like(train)
-        kept, out = train_valid_split(one_class, spec.valid_fraction, rng)
-        task = group.task(train=train[kept], valid=train[out], test=test, number=number)
+        rest, held_out = train_valid_split(one_class, spec.valid_fraction, rng)
+        valid = train[held_out]
+        task = group.task(train=train[rest], valid=valid, test=test, number=number)
         tasks.append(task)
     return tasks
 

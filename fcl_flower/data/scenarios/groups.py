@@ -96,10 +96,10 @@ class Group(NamedTuple):
         A ``fraction`` of the part is held out for validation.
         """
         y = self.source.train.y[part]
-        kept, out = train_valid_split(y, fraction, rng)
+        rest, held_out = train_valid_split(y, fraction, rng)
         return self.task(
-            train=part[kept],
-            valid=part[out],
+            train=part[rest],
+            valid=part[held_out],
             test=test,
             number=number,
             labels=tuple(np.unique(y).tolist()),

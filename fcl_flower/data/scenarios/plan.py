@@ -299,7 +299,7 @@ class Scenario:
 
     @property
     def local_data(self) -> bool:
-        """Whether the clients have local data, which nobody else knows."""
+        """Whether the clients have local data, which only each client itself knows."""
         return not self.datasets
 
     @property

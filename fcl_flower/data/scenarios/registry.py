@@ -1,15 +1,15 @@
-"""The registry of scenarios: built-in ones and those of installed packages."""
+"""The registry of scenarios: built-in scenarios, and scenarios of packages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fcl_flower.config.parsing import Params
-from fcl_flower.config.run_config import DataSection
+from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.registry import load_dataset
@@ -35,11 +35,7 @@ __all__ = [
     "ScenarioEntry",
     "Task",
     "draw_scenario",
-    "scenario_entry",
 ]
-
-PUBLIC_FRACTION: Final = DataSection().public_fraction
-"""The default share of each class's training samples that the server gets."""
 
 
 def _local_tasks(spec: ScenarioSpec) -> TaskStreams:
@@ -139,27 +135,7 @@ Another package declares a `ScenarioEntry` under the entry point group
 """
 
 
-def scenario_entry(name: str) -> ScenarioEntry:
-    """Look up a scenario by name."""
-    return SCENARIOS[name]
-
-
-def draw_scenario(
-    name: str,
-    *,
-    datasets: Sequence[str],
-    data_root: Path,
-    clients: int,
-    tasks: int,
-    classes_per_task: int | None,
-    valid_fraction: float,
-    seed: int,
-    params: Params | None = None,
-    max_train_per_class: int = 0,
-    max_test_per_class: int = 0,
-    public_fraction: float = PUBLIC_FRACTION,
-    public_dataset: str = "",
-) -> Scenario:
+def draw_scenario(config: RunConfig, data_root: Path, params: Params) -> Scenario:
     """Draw the plan of a federation; later calls return the same object.
 
     Training samples of a class group that several clients learn are cut, class by
@@ -167,73 +143,38 @@ def draw_scenario(
     of its tasks; ``concepts`` and ``class-incremental`` deal them out, too.
 
     Args:
-        name: name of a scenario in `SCENARIOS`.
-        datasets: different names for `load_dataset`; empty for local data.
+        config: the run's configuration, with the name of a scenario in `SCENARIOS` and
+            numbers of clients and tasks. Clients themselves cap local data.
         data_root: folder of the data sets' files.
-        clients: number of clients, at least 1.
-        tasks: tasks per client, or concepts, at least 1.
-        classes_per_task: at least 2; not for ``concepts``. For local data it is the
-            largest number of classes of a task. None for the scenario's default.
-        valid_fraction: share of each task's training samples, class by class, that is
-            kept for validation, in [0, 1). A class's single sample is for training.
-        seed: seed of the draw, at least 0.
-        params: settings of the scenario, of its entry's type; None for the defaults.
-        max_train_per_class: training samples of each class that are used, drawn by the
-            seed (in ``text`` with the pool) before they are shared out; 0 for all.
-            Clients themselves cap local data.
-        max_test_per_class: test samples of each class that are used; 0 for all.
-        public_fraction: share of each class's training samples that the server gets,
-            in [0, 1), for ``class-incremental``.
-        public_dataset: data set that the server has instead; empty for none.
+        params: settings of the scenario, of its entry's type.
     """
-    entry = scenario_entry(name)
-    params = entry.params() if params is None else params
-    if type(params) is not entry.params:
-        raise ContractError(
-            f"scenario {name}: got {type(params).__name__}, expected "
-            f"{entry.params.__name__}"
-        )
+    section, data = config.scenario, config.data
+    name, datasets, public = section.name, data.names, data.public_dataset
+    entry = SCENARIOS[name]
     if bool(datasets) == entry.local_data or len(set(datasets)) < len(datasets):
         expected = "none" if entry.local_data else "one or more different names"
         raise config_error("datasets", list(datasets), expected)
-    sized = entry.hidden and classes_per_task is not None
-    fraction_given = not entry.incremental and public_fraction != PUBLIC_FRACTION
-    public_given = not entry.incremental and public_dataset != ""
-    fraction = "a number of at least 0 and below 1"
-    no_size = f"none for scenario {name}, whose concepts share out all classes"
-    no_public = f"none for scenario {name}, which is not class-incremental"
-    unlearned = "a data set that no client learns"
-    for key, value, wrong, expected in (
-        ("clients", clients, clients < 1, "at least 1"),
-        ("tasks", tasks, tasks < 1, "at least 1"),
-        ("valid_fraction", valid_fraction, not 0 <= valid_fraction < 1, fraction),
-        ("classes_per_task", classes_per_task, sized, no_size),
-        ("public_fraction", public_fraction, fraction_given, no_public),
-        ("public_dataset", public_dataset, public_given, no_public),
-        ("public_dataset", public_dataset, public_dataset in datasets, unlearned),
-    ):
-        if wrong:
-            raise config_error(key, value, expected)
     sources = tuple(load_dataset(dataset, data_root) for dataset in datasets)
-    size, total = classes_per_task, sum(source.num_classes for source in sources)
-    if size is None:
+    total = sum(source.num_classes for source in sources)
+    size = requested = section.classes_per_task
+    if not size:
         few_or_many = 5 if total >= 25 else 2
         usual = entry.classes_per_task
         size = few_or_many if usual is None else min(usual, total)
-    if size < 2 and (classes_per_task is not None or entry.classes_per_task != 0):
+    if size < 2 and (requested or entry.classes_per_task != 0):
         raise config_error("classes_per_task", size, "at least 2")
     spec = ScenarioSpec(
-        sources,
-        clients,
-        tasks,
-        size,
-        valid_fraction,
-        params,
-        max_train_per_class,
-        max_test_per_class,
-        public_fraction if entry.incremental else 0.0,
-        load_dataset(public_dataset, data_root) if public_dataset else None,
-        seed,
+        sources=sources,
+        clients=section.clients,
+        tasks=section.tasks,
+        classes_per_task=size,
+        valid_fraction=section.valid_fraction,
+        params=params,
+        max_train_per_class=section.max_train_per_class,
+        max_test_per_class=section.max_test_per_class,
+        public_fraction=data.public_fraction if entry.incremental else 0.0,
+        public=load_dataset(public, data_root) if public else None,
+        seed=config.run.seed,
     )
     return _build(name, entry, spec)
 

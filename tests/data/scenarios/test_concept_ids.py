@@ -43,7 +43,7 @@ def stages(transport, kind):
             (
                 {"strategy": name, "scenario.reveal_ids": ids},
                 "scenario.name: got 'concepts', expected one whose tasks do not come "
-                f"again, for {name}",
+                f"again for {name}",
             )
             for name, ids in (("glfc", False), ("matched-ensemble", True))
         ),

@@ -349,6 +349,7 @@ def test_clients_may_be_absent_come_late_or_leave(tmp_path):
 
 
 @pytest.mark.fuzz
+@pytest.mark.run
 def test_matching_beats_averaging_over_concepts_by_far(tmp_path):
     found = {}
     for name, text in (("concept-matching", "concepts = 3"), ("fedavg", "")):

@@ -46,8 +46,8 @@ def test_more_who_collude_than_a_sum_can_hold_are_refused(collusion, threshold, 
     share = {"secure_threshold": threshold}
     message = (
         f"^federation.secure_collusion: got {collusion}, expected at most {most} with "
-        f"federation.secure_threshold {threshold}, as those who collude and those who "
-        "drop out may be 0.9 of the clients$"
+        f"federation.secure_threshold {threshold}, as at most 0.9 of the clients may "
+        "collude or drop out$"
     )
     with pytest.raises(ConfigError, match=message):
         resolve(
