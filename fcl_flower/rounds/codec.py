@@ -315,9 +315,10 @@ def _written(
 ) -> tuple[str, bytes, Array]:
     """Write float32 values: the suffix, the step of levels, and what is stored."""
     most = LEVELS.get(precision, _MOST_LEVELS)
-    step = step_of(values, most) if len(values) >= _SEARCHED else None
-    if step is not None:
-        return "levels", step.tobytes(), np.rint(values / step).astype(np.int8)
+    exact = exact_levels(values, most) if len(values) >= _SEARCHED else None
+    if exact is not None:
+        step, levels = exact
+        return "levels", step.tobytes(), levels
     if precision in LEVELS:
         step = np.float32(np.abs(values).max(initial=0) / most)
         return "levels", step.tobytes(), _levels(values, step, most, seed)
@@ -329,7 +330,7 @@ def _written(
     return "", b"", values
 
 
-def step_of(values: Array, most: int) -> np.float32 | None:
+def exact_levels(values: Array, most: int) -> tuple[np.float32, Array] | None:
     """Find a step whose multiples all values are, bit by bit.
 
     Args:
@@ -337,7 +338,7 @@ def step_of(values: Array, most: int) -> np.float32 | None:
         most: the largest multiple, in [1, 127]; the search looks at 1, 3, 7, ...
 
     Returns:
-        The step; None where there is none.
+        The step, and the int8 multiples; None where there is no such step.
     """
     largest = np.abs(values).max(initial=0)
     if not 0 < largest < np.inf:
@@ -353,7 +354,7 @@ def step_of(values: Array, most: int) -> np.float32 | None:
     for step in steps[fits.all(axis=1)]:
         levels = np.rint(values / step).astype(np.int8)
         if np.array_equal(_multiplied(levels, step).view("u4"), values.view("u4")):
-            return np.float32(step)
+            return np.float32(step), levels
     return None
 
 

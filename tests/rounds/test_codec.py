@@ -26,8 +26,8 @@ from fcl_flower.rounds.codec import (
     decode,
     decompress,
     encode,
+    exact_levels,
     spec,
-    step_of,
 )
 
 DTYPES = [
@@ -193,11 +193,13 @@ def test_an_adapter_that_a_client_has_rounded_is_at_levels(bits):
 
 def test_what_is_no_multiple_has_no_step():
     values = (np.arange(-127, 128) * np.float32(0.3)).astype(np.float32)
-    assert step_of(values, 127) == np.float32(0.3)
-    assert step_of(values, 7) is None
+    step, levels = exact_levels(values, 127)
+    assert step == np.float32(0.3)
+    assert levels.tolist() == [*range(-127, 128)]
+    assert exact_levels(values, 7) is None
     for other in (np.float32(-0.0), np.float32(0.31), np.nan, np.inf):
-        assert step_of(np.append(values, other).astype(np.float32), 127) is None
-    assert step_of(np.zeros(100, np.float32), 127) is None
+        assert exact_levels(np.append(values, other).astype(np.float32), 127) is None
+    assert exact_levels(np.zeros(100, np.float32), 127) is None
 
 
 def test_every_form_is_chosen_by_some_tensor():
