@@ -74,7 +74,7 @@ class AsyncLoop(Loop):
         super().__init__(run, evaluate_fn)
         self._mailbox = Mailbox(self._transport, run.timeout)
         self._clients = {
-            client: ClientProgress(max(self._server.last_round(client), before))
+            client: ClientProgress(max(self._server.stages.last_round(client), before))
             for client in range(self._schedule.clients)
             for before in [self._schedule.rounds_before(client)]
         }
@@ -89,7 +89,7 @@ class AsyncLoop(Loop):
         while self._unfinished():
             self._ask_idle_clients()
             replies = self._mailbox.collect()
-            inbox |= {self._server.client(reply): reply for reply in replies}
+            inbox |= {self._registry.client(reply.node): reply for reply in replies}
             client = self._next_client(inbox)
             if client is None:
                 self._mailbox.pause()
@@ -98,7 +98,7 @@ class AsyncLoop(Loop):
             for request in self._tests():
                 self._mailbox.send([request])
         given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
-        self._server.note_given_up(given_up)
+        self._server.recorder.note_failures(given_up)
         finished = [c for c, found in self._clients.items() if self._at_end(found)]
         needed = self._section.updates_needed(self._schedule.clients)
         if len(finished) < needed:
@@ -125,7 +125,7 @@ class AsyncLoop(Loop):
     # ---- requests
 
     def _ask_idle_clients(self) -> None:
-        connected = self._server.refresh_clients()
+        connected = self._registry.refresh()
         now = time.monotonic()
         requests = []
         for client in self._unfinished():
@@ -143,7 +143,7 @@ class AsyncLoop(Loop):
         progress = self._clients[client]
         if progress.ended_task:  # it was not there to be tested
             return self._test(client)
-        own = server.stage_for(client, schedule.stage(progress.done + 1, client))
+        own = server.stages.stage_for(client, schedule.stage(progress.done + 1, client))
         stage = replace(own, round=server.done + 1)
         if progress.queried < own.round:
             progress.queried = own.round
@@ -159,7 +159,7 @@ class AsyncLoop(Loop):
         return [
             self._test(client)
             for client, progress in self._clients.items()
-            if progress.ended_task and client in self._server.clients
+            if progress.ended_task and client in self._registry.clients
         ]
 
     def _test(self, client: int) -> Request:
@@ -281,7 +281,7 @@ class AsyncLoop(Loop):
         server, kept = self._server, self._server.pending
         if kept is None:
             return []
-        kept = kept.without(kept.requests.keys() - set(server.clients))
+        kept = kept.without(kept.requests.keys() - set(self._registry.clients))
         for client, progress in kept.progress.items():
             self._clients[client] = ClientProgress(**progress)
         self._pending = dict(kept.requests)
@@ -297,7 +297,7 @@ class AsyncLoop(Loop):
                 self._schedule.stage(last, client),
                 self._schedule.evaluated(last, client),
             ).request
-            for client in server.clients
+            for client in self._registry.clients
             if client in finished
         ]
         replies = send_and_wait(self._transport, asked, self._run.timeout)

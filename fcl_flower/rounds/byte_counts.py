@@ -150,31 +150,24 @@ def _names_bytes(names: Iterable[str]) -> int:
     return len(json.dumps(dict.fromkeys(names, _ID)).encode())
 
 
-def nominal_bytes(payload: Payload) -> int:
-    """Count the nominal bytes of papers: 4 for each non-zero parameter.
-
-    FedWeIT, table 2: indices, masks of presence and headers are free there.
-    """
-    return NominalBytes().of(payload)
-
-
 class NominalBytes:
-    """Counts nominal bytes; a group that goes to many clients is looked at once.
+    """Counts the nominal bytes of papers: 4 for each non-zero parameter.
 
-    Keep one for one round only: it holds the groups that it has seen.
+    FedWeIT, table 2: indices, masks of presence and headers are free there. A group
+    that goes to many clients is looked at once. Keep a counter for one round only: it
+    holds the groups that it has seen.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Arrays, int]] = {}
 
     def of(self, payload: Payload) -> int:
-        """Count the nominal bytes of a payload; see `nominal_bytes`."""
+        """Count the nominal bytes of a payload."""
         return NOMINAL_BYTES * sum(map(self._nonzero, payload.values()))
 
     def _nonzero(self, arrays: Arrays) -> int:
         if id(arrays) not in self._seen:
-            found = sum(map(_nonzero, arrays.values()))
-            self._seen[id(arrays)] = arrays, found
+            self._seen[id(arrays)] = arrays, sum(map(_nonzero, arrays.values()))
         return self._seen[id(arrays)][1]
 
 

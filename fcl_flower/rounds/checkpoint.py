@@ -23,6 +23,7 @@ from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Arrays, Payload, group_kind
 from fcl_flower.rounds import messages
+from fcl_flower.rounds.codec import encode
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.stored import (
     Entry,
@@ -58,6 +59,11 @@ class Saved(NamedTuple):
 class _Manifest(TypedDict):
     round: int
     groups: dict[str, Entry]
+
+
+def stored_bytes(group: str, arrays: Arrays) -> int:
+    """Count the bytes that a group has in a store, by encoding it."""
+    return sum(len(encode(tensor).data) for tensor in arrays.values())
 
 
 class StateStore(ABC):
@@ -108,6 +114,10 @@ class StateStore(ABC):
         whose tensors are read whenever they are looked at.
         """
         return state
+
+    def size(self, group: str, arrays: Arrays) -> int:
+        """Count the bytes that a group has in this store, or would have."""
+        return stored_bytes(group, arrays)
 
     @abstractmethod
     def last(self, group: str) -> Arrays:
@@ -191,34 +201,40 @@ class FolderStateStore(StateStore):
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
-                file = File(path)
-                found = _manifest(file)
-                if found["round"] >= before:
+                file = File.opened(path)
+                manifest = _manifest(file)
+                if manifest["round"] >= before:
                     continue
-                self._loaded = self._stored(found, file)
+                self._loaded = self._stored(manifest["groups"], {path.name: file})
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
                 damage = damage or error
                 continue
-            self._entries = found["groups"]
-            return found["round"], self._loaded
+            self._entries = manifest["groups"]
+            return manifest["round"], self._loaded
         if damage is not None:
             raise damage
         return None
 
-    def _stored(self, found: _Manifest, own: File) -> dict[str, Arrays]:
-        files, loaded = {own.path.name: own}, dict[str, Arrays]()
-        for group, entry in found["groups"].items():
-            name = entry["file"]
+    def _stored(
+        self, entries: Mapping[str, Entry], files: dict[str, File]
+    ) -> dict[str, Arrays]:
+        loaded = dict[str, Arrays]()
+        for group, entry in entries.items():
             if not entry["tensors"]:
                 loaded[group] = {}
                 continue
-            if name not in files:
-                files[name] = File(self._folder / name)
-            loaded[group] = stored = StoredArrays(files[name], entry)
+            loaded[group] = stored = StoredArrays(self._file(entry, files), entry)
             if self._durable:
-                stored.check()
+                stored.encoded()  # refuses a damaged group
         return loaded
+
+    def _file(self, entry: Entry, files: dict[str, File]) -> File:
+        """Find the file of a group among those that are open, or open it."""
+        name = entry["file"]
+        if name not in files:
+            files[name] = File.opened(self._folder / name)
+        return files[name]
 
     @override
     def _save(self, groups: Payload, server_round: int) -> None:
@@ -236,28 +252,31 @@ class FolderStateStore(StateStore):
 
     @override
     def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
-        files, found = dict[str, File](), dict[str, Arrays]()
+        files, moved = dict[str, File](), dict[str, Arrays]()
         for group, arrays in state.items():
             entry = self._entries[group]
             if group_kind(group) not in kinds or not entry["tensors"]:
                 continue
             if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
                 continue
-            name = entry["file"]
-            if name not in files:
-                files[name] = File(self._folder / name)
-            found[group] = StoredArrays(files[name], entry, held=False)
-        self._loaded |= found
-        return {**state, **found}
+            moved[group] = StoredArrays(self._file(entry, files), entry, held=False)
+        self._loaded |= moved
+        return {**state, **moved}
+
+    @override
+    def size(self, group: str, arrays: Arrays) -> int:
+        if self._loaded.get(group) is arrays:
+            return size_of(self._entries[group])
+        return super().size(group, arrays)
 
     @override
     def last(self, group: str) -> Arrays:
         for path in reversed(self._manifests()):
             try:
-                entry = _manifest(File(path))["groups"].get(group)
+                entry = _manifest(File.opened(path))["groups"].get(group)
                 if entry is None or not entry["tensors"]:
                     return {}
-                return dict(StoredArrays(File(self._folder / entry["file"]), entry))
+                return dict(StoredArrays(self._file(entry, {}), entry))
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
         return {}
@@ -265,9 +284,9 @@ class FolderStateStore(StateStore):
     def drop_earlier(self) -> None:
         """Remove all versions but the last saved, and what only they hold."""
         last = self._manifests()[-1]
-        number, found = _number(last) + 1, _manifest(File(last))
+        number, saved_round = _number(last) + 1, _manifest(File.opened(last))["round"]
         given_up = {entry["file"] for entry in self._entries.values()}
-        self._write(number, self._loaded, found["round"], self._entries, given_up)
+        self._write(number, self._loaded, saved_round, self._entries, given_up)
         self._drop_old_versions(number, [], 0)
 
     def _manifests(self) -> list[Path]:
@@ -281,7 +300,7 @@ class FolderStateStore(StateStore):
         kept = {f"{MANIFEST}{number}"} | _files(self._entries)
         for path in reversed(old):
             try:
-                manifest = _manifest(File(path))
+                manifest = _manifest(File.opened(path))
             except WireError:
                 continue
             if manifest["round"] < server_round:  # the last one that is
@@ -314,14 +333,14 @@ class FolderStateStore(StateStore):
                     written[id(arrays)] = (
                         encode_group(file, arrays)
                         if known is None
-                        else copy_group(file, File(self._folder / known["file"]), known)
+                        else copy_group(file, self._file(known, {}), known)
                     )
                     written[id(arrays)]["file"] = name
                 entries[group] = written[id(arrays)]
             for entry in written.values():
                 entry["of"] = file.tell() - len(_MAGIC)
-            found = {KEY: FORMAT, "round": server_round, "groups": entries}
-            text = json.dumps(found).encode()
+            manifest = {KEY: FORMAT, "round": server_round, "groups": entries}
+            text = json.dumps(manifest).encode()
             file.write(text)
             file.write(_END.pack(len(text), zlib.crc32(text)))
         if self._durable:
@@ -354,13 +373,13 @@ def _number(path: Path) -> int:
 
 def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) != _MAGIC:
-        raise WireError(f"state: {file.path} is damaged")
+        raise WireError(f"state: {file.name} is damaged")
     end = file.size - _END.size
     length, checksum = _END.unpack(file.read(end, _END.size))
     length = min(length, end)  # if it is damaged, any number
     text = file.read(end - length, length)
     if zlib.crc32(text) != checksum:
-        raise WireError(f"state: {file.path} is damaged")
-    found: _Manifest = json.loads(text)
-    check_format(file.path, found.get(KEY), FORMAT)
-    return found
+        raise WireError(f"state: {file.name} is damaged")
+    manifest: _Manifest = json.loads(text)
+    check_format(file.name, manifest.get(KEY), FORMAT)
+    return manifest

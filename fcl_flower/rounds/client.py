@@ -1,7 +1,7 @@
 """The client of a message: its run, its data, its learner and its state."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from fcl_flower.core.errors import (
     WireError,
     config_error,
 )
-from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import (
     ClientData,
     Examples,
@@ -47,8 +47,9 @@ from fcl_flower.rounds.checkpoint import (
     MemoryStateStore,
     Saved,
     StateStore,
+    stored_bytes,
 )
-from fcl_flower.rounds.codec import WireFormat, encode
+from fcl_flower.rounds.codec import WireFormat
 from fcl_flower.rounds.copies import ModelCopy
 from fcl_flower.rounds.network_pool import NetworkPool
 from fcl_flower.rounds.place import Place
@@ -142,22 +143,27 @@ def vector_file(run: Built) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
-def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
+def model_bytes(
+    learner: ClientLearner[Any],
+    state: Payload,
+    received: Payload,
+    size: Callable[[str, Arrays], int] = stored_bytes,
+) -> int:
     """Count the bytes of what a client must keep from its finished tasks.
 
     That is what it needs to predict, and to go on learning: a memory of samples or the
     importance of weights counts, the moments of an optimizer and `training_only` groups
-    do not. A client alone keeps all of the server's part.
+    do not. A client alone keeps all of the server's part. ``size`` counts the bytes of
+    a group by its name and its tensors.
     """
     left_out = (
         (state, (*learner.temporary_state, SPENT)),
         (received, learner.training_only),
     )
     return sum(
-        len(encode(tensor).data)
+        size(group, arrays)
         for payload, names in left_out
-        for arrays in _without(payload, names).values()
-        for tensor in arrays.values()
+        for group, arrays in _without(payload, names).items()
     )
 
 
@@ -252,7 +258,7 @@ class Client:
     ) -> Evaluation:
         """Test the client, and count what it takes to predict."""
         scores = self.scores(state, received, stage)
-        size = model_bytes(self.learner, state, received)
+        size = model_bytes(self.learner, state, received, self.store.size)
         tasks = len(self.run.schedule.own_tasks(self.learner.context.client))
         ends = stage.ends_task and stage.task + 1 == tasks and not before_aggregation
         inferred = self.inferred(state, received, tasks) if ends else []

@@ -285,10 +285,10 @@ class ClientRegistry:
             for node in asked
         )
 
-    def refresh(self) -> None:
-        """Note who has come and gone.
+    def refresh(self) -> tuple[int, ...]:
+        """Note which nodes have come and gone; return the clients that are connected.
 
-        Who claims a number that is taken stays out for as long as the other is there.
+        A node that claims a taken number stays out for as long as the other is there.
         """
         online = self._online()
         for client in [c for c, node in self._connected.items() if node not in online]:
@@ -313,6 +313,7 @@ class ClientRegistry:
             here = self._connected.keys()
             refused = {c: why for c, why in named.items() if c not in here}
             self._roll.note(self._connected, refused | self._outsiders)
+        return self.clients
 
     def _online(self) -> frozenset[int]:
         # Over a network the call retries without end where its server does not

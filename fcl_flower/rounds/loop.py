@@ -41,8 +41,8 @@ class Loop(ABC):
     ) -> None:
         """Take up a run of `prepare`, fresh or resumed; see `run_federation`."""
         self._run, self._evaluate_fn = run, evaluate_fn
-        self._server, self._registry = run.server, run.registry
-        self._transport = run.registry.transport
+        self._server, self._registry = run.server, run.server.registry
+        self._transport = self._registry.transport
         self._schedule, self._clock = run.schedule, run.clock
         self._section = run.config.federation
         self._result = LoopResult()
@@ -78,6 +78,6 @@ class Loop(ABC):
         if self._evaluate_fn is None:
             return
         number = self._server.done
-        found = self._evaluate_fn(number, self._result.model)
-        if found is not None:
-            self._result.own_metrics[number] = found
+        metrics = self._evaluate_fn(number, self._result.model)
+        if metrics is not None:
+            self._result.own_metrics[number] = metrics

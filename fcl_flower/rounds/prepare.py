@@ -25,7 +25,6 @@ from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.events import Event
-from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.rounds import versions
@@ -37,7 +36,7 @@ from fcl_flower.rounds.given_numbers import NUMBERS_FILE
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.pixel_sums import agree_on_pixels
 from fcl_flower.rounds.questions import Asker
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.rounds.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.rounds.server import Server
 from fcl_flower.rounds.transport import Transport
@@ -59,8 +58,6 @@ class FederatedRun:
         server: with its state, fresh or resumed.
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
-        lateness: of the clients whose last update was late, as the record has it.
-        registry: maps clients to nodes.
         config: of the run, with nothing left open.
         timeout: seconds to wait for clients and for their replies.
         ledger: what clients' data have cost; None where they are no privacy unit.
@@ -73,8 +70,6 @@ class FederatedRun:
     server: Server
     schedule: Schedule
     clock: SimulatedClock
-    lateness: Mapping[int, Lateness]
-    registry: ClientRegistry
     config: RunConfig
     timeout: float
     ledger: Ledger | None = None
@@ -165,16 +160,7 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
-    run = FederatedRun(
-        server,
-        made.schedule,
-        clock,
-        recorder.record.lateness,
-        registry,
-        config,
-        timeout,
-        ledger,
-    )
+    run = FederatedRun(server, made.schedule, clock, config, timeout, ledger)
     section = config.federation
     quorum = Quorum(section.quorum, section.deadline_factor)
     if made.spec.names_classes:
@@ -346,8 +332,9 @@ def _reader(
     return ReplyReader(
         strategy,
         registry,
-        ScoreCheck(network.classes if section.per_class else 0, samples),
         max_update_norm=section.max_update_norm,
+        classes=network.classes if section.per_class else 0,
+        samples=samples,
         counts_multiply_adds=made.config.training.count_multiply_adds,
     )
 

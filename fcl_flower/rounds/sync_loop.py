@@ -91,7 +91,7 @@ class SyncLoop(Loop):
                 patience,
                 done + 1,
             )
-            self._server.replan(self._schedule.rounds_by_task)
+            self._server.recorder.replan(done, self._schedule.rounds_by_task)
 
     # ---- training
 
@@ -122,13 +122,13 @@ class SyncLoop(Loop):
                 return
 
     def _select_participants(self, number: int) -> None:
-        lateness, clock = self._run.lateness, self._clock
+        lateness, clock = self._server.recorder.record.lateness, self._clock
         participants = set(self._schedule.participants(number))
         needed = self._section.updates_needed(len(participants))
         self._quorum = replace(self._quorum, least=needed)
         deadline = time.monotonic() + self._run.timeout
         while True:
-            here = participants.intersection(self._server.refresh_clients())
+            here = participants.intersection(self._registry.refresh())
             nodes = self._mailbox.busy()
             busy = {c for c in here if self._registry.node(c) in nodes}
             clock.now = pacing.next_free_time(lateness, clock.now, here, needed)
@@ -142,7 +142,9 @@ class SyncLoop(Loop):
         if len(here - busy) - len(backing_off) < needed:
             backing_off = {}
         self._stages = {
-            client: self._server.stage_for(client, self._schedule.stage(number, client))
+            client: self._server.stages.stage_for(
+                client, self._schedule.stage(number, client)
+            )
             for client in sorted(here - busy - backing_off.keys())
         }
         self._failures = {
@@ -168,7 +170,7 @@ class SyncLoop(Loop):
         schedule = self._schedule
         stages = {
             client: schedule.stage(number, client)
-            for client in self._server.clients
+            for client in self._registry.clients
             if schedule.has_joined(client, number)
             and schedule.task(number) in schedule.own_tasks(client)
         }
@@ -176,7 +178,7 @@ class SyncLoop(Loop):
         self._stages = {
             client: stage
             for client, stage in self._stages.items()
-            if client not in self._failures and client in self._server.clients
+            if client not in self._failures and client in self._registry.clients
         }
 
     def _query(self) -> None:
@@ -195,7 +197,7 @@ class SyncLoop(Loop):
         self._stages = {
             client: stage
             for client, stage in self._stages.items()
-            if client in server.clients and client not in self._late
+            if client in self._registry.clients and client not in self._late
         }
 
     def _agree_on_masks(self) -> None:
@@ -258,7 +260,7 @@ class SyncLoop(Loop):
         asked: list[Request] = []
         if schedule.evaluates(number) or self._sends_models(number):
             out = self._scores.keys() | self._late.keys() | self._busy
-            for client in server.refresh_clients():
+            for client in self._registry.refresh():
                 tasks = schedule.evaluated(number, client)
                 there = tasks > 0 and schedule.has_joined(client, number)
                 if there and client not in out:
@@ -297,7 +299,7 @@ class SyncLoop(Loop):
         length = self._update_quorum().closes_at(*self._durations())
         requests = {request.node: request for request in asked}
         for reply in replies:
-            if self._clock.duration(self._server.client(reply)) > length:
+            if self._clock.duration(self._registry.client(reply.node)) > length:
                 yield mailbox.late_answer(requests[reply.node])
             else:
                 yield reply
@@ -308,7 +310,7 @@ class SyncLoop(Loop):
     def _note_late(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         for reply in replies:
             if mailbox.is_late(reply):
-                client = self._server.client(reply)
+                client = self._registry.client(reply.node)
                 self._late[client] = self._clock.now + self._clock.duration(client)
             yield reply
 
@@ -320,6 +322,6 @@ class SyncLoop(Loop):
         if asked:
             server.report_progress(number, len(asked), working)
         for reply in mailbox.ask(self._mailbox, asked, closes_at):
-            working.discard(server.client(reply))
+            working.discard(self._registry.client(reply.node))
             server.report_progress(number, len(asked), working)
             yield reply

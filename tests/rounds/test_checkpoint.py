@@ -225,7 +225,7 @@ def test_a_group_without_a_reader_is_not_decoded(tmp_path, monkeypatch):
     read = []
     plain = stored.decode
     monkeypatch.setattr(
-        stored, "decode", lambda encoded: read.append(encoded) or plain(encoded)
+        stored, "decode", lambda *given: read.append(given) or plain(*given)
     )
     memory = FolderStateStore(tmp_path, durable=False)
     loaded = memory.load(9).state

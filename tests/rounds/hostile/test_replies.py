@@ -21,7 +21,7 @@ from fcl_flower.rounds import messages
 from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.rounds.server import Server
 from fcl_flower.rounds.sync_loop import SyncLoop
 from fcl_flower.rounds.transport import Reply
@@ -89,12 +89,12 @@ class OneRound:
         registry.wait_for_clients(len(NODES), timeout=5)
         store = FolderStateStore(self.folder / "checkpoint", durable=False)
         strategy = Built(resolved).strategy()
-        reader = ReplyReader(strategy, registry, ScoreCheck(), max_update_norm=0)
+        reader = ReplyReader(strategy, registry, max_update_norm=0)
         server = Server(strategy, registry, recorder, store, reader=reader)
         server.begin(snapshot(self.initial, self.initial.shared_names()))
         schedule = Built(resolved).schedule
         schedule = replace(schedule, tasks=1)
-        parts = (server, schedule, SimulatedClock(), {}, registry, self.config)
+        parts = (server, schedule, SimulatedClock(), self.config)
         SyncLoop(FederatedRun(*parts, timeout=5)).run()
         return exact(server.state), rounds_of(self.folder)[0], recorder.record.accuracy
 

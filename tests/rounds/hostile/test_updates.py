@@ -24,7 +24,7 @@ from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.codec import Encoded
 from fcl_flower.rounds.mailbox import send_and_wait
 from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.rounds.server import Server
 from fcl_flower.rounds.sync_loop import SyncLoop
 from fcl_flower.rounds.transport import Content, Reply
@@ -77,15 +77,14 @@ class Waiting:
         store = FolderStateStore(folder / "checkpoint", durable=False)
         self.strategy = Built(resolve(config)).strategy()
         self.norm_limit = config.federation.max_update_norm
-        reader = ReplyReader(
-            self.strategy, registry, ScoreCheck(), max_update_norm=self.norm_limit
-        )
+        limit = self.norm_limit
+        reader = ReplyReader(self.strategy, registry, max_update_norm=limit)
         recorder = Recorder(folder, config, plan)
         self.server = Server(self.strategy, registry, recorder, store, reader=reader)
         model = Built(resolve(config)).model()
         self.server.begin(snapshot(model, model.shared_names()))
         first = replace(schedule, tasks=1)
-        parts = (self.server, first, SimulatedClock(), {}, registry, config)
+        parts = (self.server, first, SimulatedClock(), config)
         SyncLoop(FederatedRun(*parts, timeout=5)).run()
 
         self.stage = schedule.stage(2)
@@ -280,7 +279,7 @@ def test_broken_updates_change_nothing(
     caplog.set_level("ERROR")
     server = waiting.server
     before, expected = exact(server.state), exact(waiting.aggregated())
-    done = server.done, server.last_round(HONEST)
+    done = server.done, server.stages.last_round(HONEST)
     mutants = waiting.mutants(seed=1)
     drawn, survived, reasons = Counter(), 0, set()
     forget_peak()
@@ -315,7 +314,7 @@ def test_broken_updates_change_nothing(
     after = exact(server.state)
     before.get("meta/seen", {}).pop(str(HOSTILE), None)  # it said: forgotten
     assert after == before
-    assert (server.done, server.last_round(HONEST)) == done
+    assert (server.done, server.stages.last_round(HONEST)) == done
     assert exact(waiting.aggregated()) == expected
 
 
