@@ -16,7 +16,7 @@ from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.data.labels import look_alikes, plain, refusal
 from fcl_flower.results.events import ClassHolders
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import Asker
 from fcl_flower.rounds.transport import QUERY
 
 
@@ -50,7 +50,9 @@ class ClassPlaces:
             if (client, stage.task) not in self._named
         }
         kind = f"{QUERY}.{messages.CLASSES}"
-        named = self._asker.ask(kind, requests, messages.class_names)
+        named, _ = self._asker.ask(
+            kind, requests, lambda _, content: messages.class_names(content)
+        )
         before = self._spec.config.data.classes
         names, failures, noted = list(before), dict[int, str](), False
         for client, own in named.items():
@@ -109,4 +111,4 @@ class ClassPlaces:
         registry = self._asker.registry
         text = registry.tell(self._spec)
         every = {client: messages.greeting(text) for client in registry.clients}
-        self._asker.ask(QUERY, every, messages.told_run)
+        self._asker.ask(QUERY, every, lambda _, content: content)

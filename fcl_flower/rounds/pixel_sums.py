@@ -16,7 +16,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Array, Assignment, TaskStage
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import Asker
 from fcl_flower.rounds.transport import QUERY, Content
 
 SUMS = "pixels"
@@ -42,20 +42,20 @@ def agree_on_pixels(asker: Asker, spec: RunSpec, schedule: Schedule) -> RunSpec:
     here = [client for client in asked if client in asker.registry.clients]
     request = messages.MessageEncoder().encode_request({}, Assignment(_FIRST))
     channels = spec.input_shape[0]
-    found = asker.ask(
+    sums, _ = asker.ask(
         KIND,
         dict.fromkeys(here, request),
-        lambda content: read_sums(content, channels),
+        lambda _, content: read_sums(content, channels),
     )
-    if missing := sorted({*asked} - found.keys()):
+    if missing := sorted({*asked} - sums.keys()):
         raise RoundError(
             f"data.normalise: got no sums of pixels from clients {missing}, expected "
             "them of all: let them connect, or give mean and deviation as numbers"
         )
-    text = statistics([*found.values()])
+    text = statistics([*sums.values()])
     log(INFO, "pixels: mean and deviation of all clients are %s", text)
-    told = spec.with_settings(**{"data.normalise": text})
-    return told.model_copy(update={"revision": spec.revision + 1})
+    agreed = spec.with_settings(**{"data.normalise": text})
+    return agreed.model_copy(update={"revision": spec.revision + 1})
 
 
 def pixel_sums(pixels: Tensor) -> Content:
@@ -76,10 +76,10 @@ def read_sums(content: Content, channels: int) -> Array:
         WireError: no pixels have these sums.
     """
     payload = messages.decode_payload(content)
-    found = np.asarray(payload.get(SUMS, {}).get("sums", ()))
-    if found.shape != (3, channels) or not np.isfinite(found).all():
+    sums = np.asarray(payload.get(SUMS, {}).get("sums", ()))
+    if sums.shape != (3, channels) or not np.isfinite(sums).all():
         raise WireError(f"{SUMS}/sums: expected shape (3, {channels}), got other data")
-    count, total, squares = found
+    count, total, squares = sums
     slack = _ROUNDING * count
     if not (
         ((count >= 0) & (count <= messages.MAX_EXAMPLES * 2**20)).all()
@@ -87,7 +87,7 @@ def read_sums(content: Content, channels: int) -> Array:
         and (total**2 <= count * (squares + slack)).all()
     ):
         raise WireError(f"{SUMS}/sums: expected those of pixels between 0 and 1")
-    return found
+    return sums
 
 
 def statistics(sums: Sequence[Array]) -> str:

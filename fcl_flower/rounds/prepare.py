@@ -30,12 +30,10 @@ from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.rounds import versions
 from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.class_names import ClassPlaces
-from fcl_flower.rounds.clients import ClientRegistry
+from fcl_flower.rounds.clients import NUMBERS_FILE, Asker, ClientRegistry
 from fcl_flower.rounds.codec import WireFormat
-from fcl_flower.rounds.given_numbers import NUMBERS_FILE
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.pixel_sums import agree_on_pixels
-from fcl_flower.rounds.questions import Asker
 from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.rounds.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.rounds.server import Server

@@ -17,9 +17,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.results.record import read
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.given_numbers import NUMBERS_FILE
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import NUMBERS_FILE, Asker, ClientRegistry
 from fcl_flower.rounds.run import run_federation
 from fcl_flower.rounds.transport import QUERY, Content, Transport
 from fcl_flower.service.changes import extend, replace_config
@@ -83,8 +81,10 @@ class TaskCounts:
             asked.update(due)
             self._asked |= dict.fromkeys(due, now)
             kind, questions = f"{QUERY}.{messages.TASKS}", dict.fromkeys(due, Content())
-            told = self._asker.ask(kind, questions, messages.finished_tasks)
-            self.told |= {client: (now, samples) for client, samples in told.items()}
+            counts, _ = self._asker.ask(
+                kind, questions, lambda _, content: messages.finished_tasks(content)
+            )
+            self.told |= {client: (now, samples) for client, samples in counts.items()}
 
     def _is_due(self, client: int, now: float) -> bool:
         # A clock that is set back delays nothing.

@@ -1,11 +1,11 @@
 """The server's part of a sum: the exchange of keys, the unmasking, the strategy."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from logging import WARNING
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -20,19 +20,18 @@ from fcl_flower.core.failures import told
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.results.events import Traffic
-from fcl_flower.rounds import byte_counts, mailbox
-from fcl_flower.rounds.clients import ClientRegistry
+from fcl_flower.rounds import byte_counts
+from fcl_flower.rounds.clients import Asker, ClientRegistry
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.secure import client as protocol
 from fcl_flower.rounds.secure import crypto
 from fcl_flower.rounds.secure.client import KEYS, SHARES, UNMASK, Table
 from fcl_flower.rounds.secure.crypto import CHECKS, Layout, Vector
 from fcl_flower.rounds.secure.graph import MaskGraph, holders, mask_graph
-from fcl_flower.rounds.transport import QUERY, Content, Request
+from fcl_flower.rounds.transport import QUERY, Content
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(NamedTuple):
     """Asks clients, and counts the traffic."""
 
     registry: ClientRegistry
@@ -50,29 +49,21 @@ class Channel:
     ) -> tuple[dict[int, Table], dict[int, str]]:
         """Ask each client; return their answers, and why others fail.
 
-        A client's answer has ``rows`` of these clients and so many columns. At least
-        ``least`` answers are waited for.
+        A client's answer has a row for each of its ``rows``, and so many columns. At
+        least ``least`` answers are waited for.
         """
-        traffic, asked = self.traffic(), []
-        for client, content in questions.items():
+        traffic = self.traffic()
+        for content in questions.values():
             traffic.down += byte_counts.traffic(content)
-            node = self.registry.node(client)
-            asked.append(Request(node, f"{QUERY}.{query}", content))
-        answers: dict[int, Table] = {}
-        failures: dict[int, str] = {}
-        box = mailbox.Mailbox(self.registry.transport, self.timeout)
+
+        def read(client: int, content: Content) -> Table:
+            traffic.up += byte_counts.traffic(content)
+            return protocol.from_content(content, columns, rows(client))
+
         closes_at = replace(self.quorum, least=least).closes_at
-        for reply in mailbox.ask(box, asked, closes_at):
-            client = self.registry.client(reply.node)
-            # A peer's content may break what reads it in any way.
-            try:
-                content = self.registry.open(reply)
-                traffic.up += byte_counts.traffic(content)
-                answers[client] = protocol.from_content(content, columns, rows(client))
-            except Exception as error:
-                failures[client] = f"{query}: {mailbox.reason(error)}"
-                log(WARNING, "client %d left out: %s", client, failures[client])
-        return dict(sorted(answers.items())), failures
+        asker = Asker(self.registry, self.timeout, closes_at)
+        answers, failures = asker.ask(f"{QUERY}.{query}", questions, read)
+        return answers, {client: f"{query}: {why}" for client, why in failures.items()}
 
 
 MAX_WRONG = 1000
