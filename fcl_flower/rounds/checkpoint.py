@@ -36,20 +36,20 @@ from fcl_flower.rounds.stored import (
 
 MANIFEST = "manifest-"
 FORMAT: Final = 3
-"""A manifest has this number, for itself and the files that it names."""
+"""The format of a manifest and of the files that it names."""
 _MAGIC: Final = b"fcl-flower state\n"
-"""Each file begins with this."""
+"""The beginning of each file."""
 _END: Final = struct.Struct("<QI")
 """The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
 """The number of states that are kept: a repeated round starts from the one before."""
 BESIDE: Final = ("asked", "copies")
-"""Groups whose names begin so are kept beside an algorithm's state: requests
-that are pending, and models that are known, with what rounding has left of them."""
+"""The beginnings of names of groups beside an algorithm's state: pending requests, and
+copies of models with what rounding has left."""
 
 
 class Saved(NamedTuple):
-    """The state that was saved in a round; ``beside`` it stands what `BESIDE` names."""
+    """The state that was saved in a round, and the groups that `BESIDE` names."""
 
     round: int
     state: Payload
@@ -70,14 +70,11 @@ class StateStore(ABC):
     """Keeps states, always at full precision."""
 
     def load(self, before: int = sys.maxsize) -> Saved | None:
-        """Load what was saved last, but in an earlier round than ``before``.
-
-        None where there is nothing.
-        """
-        found = self._load(before)
-        if found is None:
+        """Load the last state of a round earlier than ``before``, if there is one."""
+        loaded = self._load(before)
+        if loaded is None:
             return None
-        number, groups = found
+        number, groups = loaded
         state, beside = dict[str, Arrays](), dict[str, dict[str, Arrays]]()
         for group, arrays in groups.items():
             name, _, rest = group.partition("/")
@@ -93,7 +90,7 @@ class StateStore(ABC):
         server_round: int,
         beside: Mapping[str, Payload] = MappingProxyType({}),
     ) -> None:
-        """Save a state; those of this round and of later ones are dropped."""
+        """Save a state; drop the states of this round and of later ones."""
         for group in state:
             if group.partition("/")[0] in BESIDE:
                 raise ContractError(
@@ -108,10 +105,10 @@ class StateStore(ABC):
         self._save({**state, **kept}, server_round)
 
     def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
-        """Let go of groups of some kinds, where they can be read again.
+        """Release the tensors of groups of some kinds, where they can be read again.
 
-        ``state`` was loaded or saved last; it is returned with others for these groups,
-        whose tensors are read whenever they are looked at.
+        ``state`` was loaded or saved last. Each look at a tensor of these groups in the
+        returned state reads it.
         """
         return state
 
@@ -123,8 +120,8 @@ class StateStore(ABC):
     def last(self, group: str) -> Arrays:
         """Load a group as it was saved last, in whatever round; empty if it was not.
 
-        A round that is repeated starts from the state before it, but what its first
-        attempt has cost is spent.
+        A repeated round starts from the state before it, but the cost of its first
+        attempt is spent.
         """
 
     @abstractmethod
@@ -135,11 +132,11 @@ class StateStore(ABC):
 
 
 class MemoryStateStore(StateStore):
-    """The memory of a client whose node has no folder: it is lost with its program.
+    """The memory of a client whose node has no folder; it is lost with its program.
 
-    In a simulation of Flower's every client's state lies in the driver and travels with
-    each message, so that large states of many clients want `FolderStateStore`. It holds
-    one version only: a round that is repeated starts from what its first attempt left.
+    In Flower's simulation each client's state lies in the driver and travels with each
+    message: large states of many clients need `FolderStateStore`. The memory holds one
+    version only, so that a repeated round starts from the state of its first attempt.
     """
 
     def __init__(self, place: Place) -> None:
@@ -148,8 +145,8 @@ class MemoryStateStore(StateStore):
 
     @override
     def last(self, group: str) -> Arrays:
-        found = self._load(sys.maxsize)
-        return {} if found is None else found[1].get(group, {})
+        loaded = self._load(sys.maxsize)
+        return {} if loaded is None else loaded[1].get(group, {})
 
     @override
     def _load(self, before: int) -> tuple[int, Payload] | None:
@@ -157,7 +154,7 @@ class MemoryStateStore(StateStore):
         if MANIFEST not in kept.scalars:
             return None
         number = int(str(kept.scalars[MANIFEST]["round"]))
-        # Its own state: old adapters may take more in dense form than a peer may.
+        # Old adapters of the client's state may claim more than a peer's tensors may.
         return number, messages.decode_payload(kept, max_bytes=sys.maxsize)
 
     @override
@@ -171,25 +168,25 @@ class MemoryStateStore(StateStore):
 
 
 class FolderStateStore(StateStore):
-    """A folder with a file for each of two versions, and for what is older in them.
+    """A folder with a file for each of two versions, and for their older groups.
 
-    A file has the groups that had changed, and then a manifest: where each group of the
-    version lies, there or in an earlier file. An earlier file of which less than half
-    is in use is given up: what is in use is copied.
+    A file has the groups that had changed, and then a manifest. The manifest says where
+    each group of the version lies: in this file or in an earlier one. When less than
+    half of an earlier file is in use, the groups in use are copied and the file goes.
 
-    Its owner alone can read it. A crash at any moment leaves the old state or the new
-    one, never a mixture; a damaged file is found by its checksum, and the version
-    before it is taken instead. A group is not encoded again when it is the very object
-    that was loaded, and unless ``durable`` not read before it is looked into: a client
-    with many old tasks touches those that it works on. A group without tensors is a
-    line of the manifest.
+    Only its owner can read the folder. A crash at any moment leaves the old state or
+    the new one, never a mixture. A checksum shows a damaged file, and the version
+    before it is loaded instead. A group that is the loaded object is not encoded again.
+    Unless ``durable``, a group is not read before its first use: a client with many old
+    tasks reads only those that it works on. A group without tensors is a line of the
+    manifest.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        """Keep states in ``folder``, one client's own, which need not exist yet.
+        """Keep states in ``folder``, which need not exist yet.
 
         ``durable`` forces each file to the disk, so that even a power cut loses
-        nothing, and checks every group when loading; a simulation does without.
+        nothing, and checks every group when loading. A simulation needs neither.
         """
         self._folder = folder
         self._durable = durable
@@ -282,7 +279,7 @@ class FolderStateStore(StateStore):
         return {}
 
     def drop_earlier(self) -> None:
-        """Remove all versions but the last saved, and what only they hold."""
+        """Remove all versions but the last one, and the groups that only they have."""
         last = self._manifests()[-1]
         number, saved_round = _number(last) + 1, _manifest(File.opened(last))["round"]
         given_up = {entry["file"] for entry in self._entries.values()}
@@ -290,9 +287,9 @@ class FolderStateStore(StateStore):
         self._drop_old_versions(number, [], 0)
 
     def _manifests(self) -> list[Path]:
-        # One before these may be there for what it has of the groups of a later one.
-        found = filter(_number, self._folder.glob(f"{MANIFEST}*"))
-        return sorted(found, key=_number)[-VERSIONS:]
+        # An earlier file may be there, since a later version uses some of its groups.
+        paths = filter(_number, self._folder.glob(f"{MANIFEST}*"))
+        return sorted(paths, key=_number)[-VERSIONS:]
 
     def _drop_old_versions(
         self, number: int, old: list[Path], server_round: int
@@ -325,15 +322,15 @@ class FolderStateStore(StateStore):
         with replacing(path, private=True, durable=self._durable) as file:
             file.write(_MAGIC)
             for group, arrays in groups.items():
-                known = unchanged.get(group)
-                if known is not None and known["file"] not in given_up:
-                    entries[group] = known
+                earlier = unchanged.get(group)
+                if earlier is not None and earlier["file"] not in given_up:
+                    entries[group] = earlier
                     continue
                 if id(arrays) not in written:  # a group may have two names
                     written[id(arrays)] = (
                         encode_group(file, arrays)
-                        if known is None
-                        else copy_group(file, self._file(known, {}), known)
+                        if earlier is None
+                        else copy_group(file, self._file(earlier, {}), earlier)
                     )
                     written[id(arrays)]["file"] = name
                 entries[group] = written[id(arrays)]
