@@ -1,5 +1,4 @@
-"""The Flower app: ServerApp, ClientApp, and what turns Flower's words into ours.
+"""The Flower app: ServerApp, ClientApp, and the transport over Flower's grid.
 
-It imports public names of Flower alone (`flwr.app`, `flwr.serverapp`,
-`flwr.clientapp`), and may import all that lies below it: the rounds know no Flower.
+It imports only public names of Flower, and may import all rooms below it.
 """

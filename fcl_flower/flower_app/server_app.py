@@ -31,7 +31,7 @@ def run_with(
     try:
         work(RunConfig.of(context.run_config), GridTransport(grid))
     except FclError:
-        # The message is for the user. Flower prints the rest, and ends the process.
+        # The user needs only the message. Flower prints it, and ends the process.
         sys.tracebacklimit = 0
         raise
 
@@ -39,7 +39,7 @@ def run_with(
 def noted_run(config: RunConfig) -> AbstractContextManager[None]:
     """Note beside the server's state that a run goes on.
 
-    Nothing is noted in a simulation, which has no such state, or of a nameless run.
+    A simulation has no such state, and a run without a name is not noted.
     """
     state = server_state()
     if state is None or not config.run.id:

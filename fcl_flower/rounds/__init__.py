@@ -1,4 +1,4 @@
-"""The rounds of a federation: both sides of every message, whatever carries it.
+"""The rounds of a federation: both sides of every message, over any `Transport`.
 
-Nothing here knows Flower: requests and replies are ours; a `Transport` carries them.
+It imports no Flower, and no room above it.
 """

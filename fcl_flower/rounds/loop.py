@@ -1,4 +1,4 @@
-"""The base of both loops: the beginning of a run, and the result for its caller."""
+"""The base of both loops: it begins a run, and collects the result for the caller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ EvaluateFn: TypeAlias = Callable[[int, Arrays], Metrics | None]
 
 @dataclass
 class LoopResult:
-    """The results that a run leaves in memory.
+    """The results of a run in memory.
 
     Attributes:
         model: the final global model; empty where there is none.
         train_metrics: mean loss and number of the clients trained, by round.
         evaluate_metrics: mean test accuracies of the clients, by round.
-        own_metrics: what the caller has measured of the global model, by round.
+        own_metrics: the caller's measures of the global model, by round.
     """
 
     model: Arrays = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Mean and deviation of all clients' pixels, agreed on before the first round.
 
-A client adds up the pixels that it trains on first, and their squares, channel by
-channel. Nothing else of them travels, and all clients standardize by what follows.
+A client adds up the pixels of its first task, and their squares, channel by channel.
+Only the sums travel. All clients standardize by the mean and the deviation.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ _ROUNDING = 1e-9
 def agree_on_pixels(asker: Asker, spec: RunSpec, schedule: Schedule) -> RunSpec:
     """Ask clients for their sums; return the run with the mean and the deviation.
 
-    Those are asked who are there from the start, and have data for the first task.
+    Only clients that take part from the start and have data for the first task are
+    asked.
 
     Raises:
         RoundError: some of them are not connected, or have not answered.
@@ -59,9 +60,9 @@ def agree_on_pixels(asker: Asker, spec: RunSpec, schedule: Schedule) -> RunSpec:
 
 
 def pixel_sums(pixels: Tensor) -> Content:
-    """Add up pixels between 0 and 1, shape (N, C, H, W): what a client replies.
+    """Add up pixels between 0 and 1, shape (N, C, H, W), for a client's reply.
 
-    They are float64, shape (3, C): how many there are, their sum, and that of squares.
+    The sums are float64, shape (3, C): number, sum and sum of squares.
     """
     rows = pixels.double().transpose(0, 1).flatten(1)
     counts = rows.new_full((len(rows),), rows.shape[1])
@@ -73,7 +74,7 @@ def read_sums(content: Content, channels: int) -> Array:
     """Read a client's sums, shape (3, C).
 
     Raises:
-        WireError: no pixels have these sums.
+        WireError: no pixels can have these sums.
     """
     payload = messages.decode_payload(content)
     sums = np.asarray(payload.get(SUMS, {}).get("sums", ()))
@@ -96,7 +97,7 @@ def statistics(sums: Sequence[Array]) -> str:
     A channel in which all pixels are the same has the deviation 1.
 
     Args:
-        sums: of each client, in the order of `pixel_sums`; one at least.
+        sums: of each client, as `pixel_sums` makes them; one client at least.
     """
     count, total, squares = np.sum(sums, 0)
     mean = total / np.maximum(count, 1)

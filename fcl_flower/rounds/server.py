@@ -1,4 +1,4 @@
-"""The server's side of every message, and the only writer of the server's state."""
+"""The server's side of every message; nothing else changes the server's state."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ from fcl_flower.rounds.transport import EVALUATE, TRAIN, Reply, Request
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request to a client, and what it was made of."""
+    """A request to a client, and its parts."""
 
     request: Request
     pending: PendingRequest
@@ -77,10 +77,10 @@ class Server:
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
-        ``reader`` checks what clients reply. With ``evaluates_updates`` clients are
-        tested before the aggregation, too. A first message of more than
-        ``largest_message`` bytes is refused; later ones are sent. ``on_task_end`` is
-        called with the last round of a task and the state after it.
+        ``reader`` checks replies. With ``evaluates_updates`` clients are tested before
+        the aggregation, too. In the first round a message of more than
+        ``largest_message`` bytes is refused; later it is sent with a warning.
+        ``on_task_end`` is called with the last round of a task and the state after it.
         """
         self._strategy = strategy
         self._on_task_end = on_task_end
@@ -118,7 +118,7 @@ class Server:
             self.stages.restore(record.state_lost, record.stages)
         return True
 
-    # ---- what may be read
+    # ---- the standing of the run
 
     @property
     def state(self) -> Payload:
@@ -132,7 +132,7 @@ class Server:
 
     @property
     def valid_losses(self) -> list[float | None]:
-        """Mean validation losses of the clients by round, as far as they were told."""
+        """Mean validation losses of the clients by round; None where unknown."""
         return [row.valid_loss for row in self.recorder.record.rounds]
 
     @property
@@ -142,7 +142,7 @@ class Server:
 
     @property
     def evaluates_after_training(self) -> bool:
-        """Whether clients are tested in the reply that holds their update."""
+        """Whether the reply with an update has test scores, too."""
         return self._strategy.predicts_locally or self._evaluates_updates
 
     @property
@@ -157,7 +157,7 @@ class Server:
     def query_request(
         self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
     ) -> Sent | None:
-        """Ask the algorithm's query before a task; None if it has none."""
+        """Make the algorithm's query before a task; None if it has none."""
         if not isinstance(self._strategy, ServerQueries):
             return None
         payload = self._strategy.configure_query(self._state, stage, client)
@@ -174,10 +174,10 @@ class Server:
         tasks: int = 0,
         client_stage: TaskStage | None = None,
     ) -> Sent:
-        """Ask a connected client to train, and for the accuracies of so many tasks.
+        """Ask a connected client to train, and to test so many tasks.
 
-        ``stage`` is in the server's count of rounds, ``client_stage`` the same in the
-        client's own, if that differs.
+        ``stage`` is in the server's count of rounds. ``client_stage`` is the stage in
+        the client's own count, if that differs.
         """
         payload = self._strategy.configure_train(self._state, stage, client)
         self.traffic.nominal_down += self._nominal.of(payload)
@@ -186,17 +186,17 @@ class Server:
         return self._send(client, TRAIN, payload, assignment, stage, tasks)
 
     def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Sent:
-        """Ask a client to score its model."""
+        """Ask a client to test its model on so many tasks."""
         payload: Payload = {}
         if not self.predicts_locally:
             payload = self._strategy.configure_evaluate(self._state, stage, client)
-        # Its update may be aggregated, and its round not closed.
+        # Its update may be aggregated before its round is closed.
         since = self._aggregated.get(client, self.stages.last_round(client))
         assignment = Assignment(stage, since)
         return self._send(client, EVALUATE, payload, assignment, stage, tasks)
 
     def ask_again(self, client: int, pending: PendingRequest) -> Request:
-        """Repeat a request of before the run was ended; its bytes were counted then."""
+        """Repeat a request of an interrupted run; its bytes were counted before."""
         self._reader.expect(client, pending)
         return pending.again(self.registry.node(client), self._publisher.wire)
 
@@ -238,8 +238,7 @@ class Server:
     def receive(self, replies: Iterable[Reply]) -> Replies:
         """Decode, check and count replies, at most one of each client.
 
-        A client that reports the loss of its private state counts from now on as one
-        that has never trained.
+        A client that reports the loss of its private state counts as new from now on.
         """
         buffer = UpdateBuffer.of(self._strategy, self.recorder.folder)
         received = self._reader.read(replies, self._state, buffer.store)
@@ -256,17 +255,17 @@ class Server:
         return received
 
     def check_kept(self) -> None:
-        """Refuse a run at whose end no client has the state that it had learned with.
+        """Refuse a run at whose end all connected clients have lost their state.
 
         Raises:
-            StatesLostError: all that are connected have lost it.
+            StatesLostError: they have.
         """
         self._losses.check(self.registry.here, least=1)
 
     # ---- the state
 
     def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
-        """Let the algorithm use the answers to its queries, task by task."""
+        """Let the algorithm use the replies to its queries, task by task."""
         assert isinstance(self._strategy, ServerQueries)  # replies come to queries
         stages = {client: self._reader.expected(client).stage for client in replies}
         for task in sorted({stage.task for stage in stages.values()}):
@@ -277,9 +276,9 @@ class Server:
     def aggregate(
         self, stage: TaskStage, updates: Mapping[int, Update], weight: float = 1.0
     ) -> None:
-        """Move the state towards what the algorithm makes of the updates.
+        """Move the state to the algorithm's aggregate of the updates.
 
-        ``weight`` is how far the averaged groups go, in (0, 1]; see `interpolate`.
+        Averaged groups move by the fraction ``weight``, in (0, 1]; see `interpolate`.
         """
         before, strategy = self._state, self._strategy
         counted = strategy.aggregation.count(updates)
@@ -303,13 +302,13 @@ class Server:
         """Record test accuracies after ``task``, by client."""
         event = Evaluated(round=server_round, task=task, scores=dict(scores))
         self.recorder.add(event)
-        if self.predicts_locally:  # nothing of the aggregation has reached them yet
+        if self.predicts_locally:  # no aggregate has reached the clients yet
             self.record_before_aggregation(server_round, task, scores)
 
     def record_before_aggregation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
-        """Record test accuracies of what clients have trained themselves."""
+        """Record test accuracies of the clients' models before the aggregation."""
         event = EvaluatedBefore(round=server_round, task=task, scores=dict(scores))
         self.recorder.add(event)
 
@@ -324,8 +323,8 @@ class Server:
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
 
-        For ``timing`` and ``late`` see `Trained`; ``pending`` is what other clients
-        have not answered.
+        For ``timing`` and ``late`` see `Trained`; ``pending`` are the requests that
+        other clients have not answered.
         """
         self._done = stage.round
         stages = {c: self._reader.expected(c).assignment.stage for c in updates}
@@ -360,7 +359,7 @@ class Server:
         return self._store.on_disk(state, self._strategy.kinds("on_disk"))
 
     def finish(self) -> None:
-        """Write the summary and the report; only then is the run shown as finished."""
+        """Write the summary and the report, and then show the run as finished."""
         advice = self._strategy.advice(self.recorder.record.diagnostics)
         summary = self.recorder.finish(self.traffic, advice)
         if advice:
@@ -373,7 +372,7 @@ class Server:
         self.recorder.progress(self._done, 0, 0, "finished")
 
     def check_evaluated(self) -> None:
-        """Refuse a record without a single accuracy, with the reason if known."""
+        """Refuse a record without any accuracy; give the reason if it is known."""
         record = self.recorder.record
         if np.isnan(record.accuracy).all():
             why = told(record.failures) or "unknown"

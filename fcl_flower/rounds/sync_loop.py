@@ -26,10 +26,10 @@ POLL_SECONDS = 0.1
 class SyncLoop(Loop):
     """Runs rounds of training, aggregation and, after a task, tests.
 
-    Clients may vanish, return and join late: a round asks those of its participants
-    that are connected, and is tried again where too few of them answer. With a quorum
-    neither training nor test waits for the others; who was late is not asked while it
-    is busy, and less often if its update is late again.
+    Clients may vanish, return and join late. A round asks its connected participants,
+    and is tried again if too few of them answer. With a quorum neither training nor
+    test waits for the other clients. A late client is not asked while it is busy, and
+    less often if its update is late again.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class SyncLoop(Loop):
         self._late: dict[int, float] = {}
         self._state_lost = frozenset[int]()
         self._busy = set[int]()
-        # Who was there in a round, and of those until when rounds wait who have gone:
-        self._known = set[int]()
+        # Clients that have been connected, and until when rounds wait for missing ones:
+        self._met = set[int]()
         self._awaited: dict[int, float] = {}
 
     @override
@@ -76,7 +76,7 @@ class SyncLoop(Loop):
             self._end_early()
 
     def _end_early(self) -> None:
-        """Let the task of the last round end with the next one where it stagnates."""
+        """Let the current task end with the next round if its loss stagnates."""
         done, plan, patience = self._server.done, self._schedule, self._section.patience
         if not (patience and done):
             return
@@ -96,7 +96,7 @@ class SyncLoop(Loop):
     # ---- training
 
     def _train(self, number: int) -> None:
-        # An attempt does not count in which a client has lost its state, once each.
+        # An attempt does not count if a client loses its state for the first time.
         attempt, excused = 1, set[int]()
         self._state_lost = frozenset()
         while True:
@@ -155,12 +155,12 @@ class SyncLoop(Loop):
         self._late, self._busy = {}, busy
 
     def _waits_for(self, missing: set[int], here: set[int]) -> bool:
-        """Tell whether anybody who was there may return; each has its grace once."""
-        self._known |= here
+        """Tell whether a missing client may return; each has one time of grace."""
+        self._met |= here
         for client in here & self._awaited.keys():
             del self._awaited[client]
         now, grace = time.monotonic(), self._section.grace
-        for client in sorted(missing & self._known - self._awaited.keys()):
+        for client in sorted(missing & self._met - self._awaited.keys()):
             self._awaited[client] = now + grace
             if grace:
                 log(INFO, "waiting up to %g s for client %d to return", grace, client)
@@ -188,7 +188,7 @@ class SyncLoop(Loop):
         if not asked:
             return
         replies = mailbox.ask(self._mailbox, asked, self._quorum.closes_at)
-        if not self._quorum.waits_for_all:  # else it is asked to train all the same
+        if not self._quorum.waits_for_all:  # else the client trains without the query
             replies = self._note_late(replies)
         received = server.receive(replies)
         server.aggregate_query(received.query_replies)
@@ -236,7 +236,7 @@ class SyncLoop(Loop):
             server.record_before_aggregation(number, stage.task, received.scores)
         server.aggregate(stage, self._updates)
         metrics = train_metrics(self._updates)
-        # The record needs their scalars alone.
+        # The record needs only their scalars.
         self._updates = {c: replace(u, payload={}) for c, u in self._updates.items()}
         loss = metrics["loss"]
         has_loss = not math.isnan(loss)
@@ -247,7 +247,7 @@ class SyncLoop(Loop):
             self._schedule.num_rounds,
             stage.task,
             len(self._updates),
-            # Who solves equations in place of training has none.
+            # A method that solves equations in place of training has no loss.
             f", loss {loss:.4f}" if has_loss else "",
         )
         self._note_model()
@@ -280,7 +280,7 @@ class SyncLoop(Loop):
             self._result.evaluate_metrics[number] = metrics
 
     def _sends_models(self, number: int) -> bool:
-        """Tell whether clients that are not tested get what predicts all the same."""
+        """Tell whether clients get the final models of a task without a test."""
         ends_task = self._schedule.stage(number).ends_task
         local = self._server.predicts_locally or self._transport.simulated
         return not self._schedule.scores and ends_task and not local

@@ -28,7 +28,7 @@ class Runner:
     """Runs one configuration after another in a process of its own.
 
     The process is started for the first run, and anew for the next one if it has died.
-    It ends with the context, or with this process, and all that it has started does.
+    The process and its children end with the context, or with this process.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

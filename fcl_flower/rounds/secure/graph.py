@@ -24,8 +24,8 @@ MOST_CLIENTS = 2**20
 """The most clients of one sum."""
 
 SECRECY, SUCCESS = 40, 20
-"""For each sum over a ring: the server learns more with a probability of at most 2^-40,
-and it cannot compute the sum with a probability of at most 2^-20."""
+"""Limits of each sum over a ring: the server learns more with a probability of at most
+2^-40, and it cannot compute the sum with a probability of at most 2^-20."""
 
 
 @dataclass(frozen=True, slots=True)
