@@ -2,6 +2,7 @@
 
 import pytest
 from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
+from resuming import PulledPlugError
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
@@ -18,10 +19,6 @@ LOSSES = {1: [0.9, 0.5, 0.6, 0.5, 0.1], 2: [0.9, 0.8, 0.7, 0.6, 0.5]}
 
 SHORTER = {**LOSSES, 1: [0.5, 0.6, 0.1, 0.1, 0.1]}
 """By which the first task is over after three rounds with a patience of one."""
-
-
-class PulledPlugError(BaseException):
-    """The server ends."""
 
 
 def scripted(told, end=None):

@@ -34,15 +34,11 @@ def stage_of(request):
     return messages.decode_request(request.content).stage
 
 
-def is_kind(request, kind):
-    return request.kind == kind
-
-
 def only(client, kind, number, replace):
     """Return a tamper for one client's replies of one round (None: of all)."""
 
     def tamper(who, request, reply):
-        hit = who == client and is_kind(request, kind)
+        hit = who == client and request.kind == kind
         if hit and number is not None:
             hit = stage_of(request).round == number
         return replace(request, reply) if hit else reply
@@ -110,7 +106,7 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
         asked = [
             client
             for client, request in transport.asked
-            if is_kind(request, "train") and stage_of(request).round == number
+            if request.kind == "train" and stage_of(request).round == number
         ]
         assert tuple(asked) == plan.participants(number)
     assert [row["clients"] for row in rounds_of(tmp_path)] == [
@@ -119,9 +115,9 @@ def test_exactly_the_scheduled_clients_take_part(tmp_path):
     evaluated = {
         (stage_of(request).round, client)
         for client, request in transport.asked
-        if is_kind(request, "evaluate")
+        if request.kind == "evaluate"
         or (
-            is_kind(request, "train")
+            request.kind == "train"
             and messages.decode_request(request.content).evaluate
         )
     }
@@ -205,7 +201,7 @@ def test_a_failed_evaluation_is_left_out_by_name(tmp_path):
 @pytest.mark.run
 def test_a_run_without_a_single_evaluation_fails_and_leaves_a_report(tmp_path):
     def mute(who, request, reply):
-        return failure(request, "gone") if is_kind(request, "evaluate") else reply
+        return failure(request, "gone") if request.kind == "evaluate" else reply
 
     with pytest.raises(RoundError, match=r"no client was evaluated.* failed: gone"):
         run_in_process(tiny(tmp_path, strategy="fedavg"), tamper=mute)
@@ -255,7 +251,7 @@ def test_a_client_with_a_key_has_no_other_number_and_the_run_goes_on(
     )
     why = f"node {11 + liar} left out: has the key of client {liar}, but claims to be "
     assert why + str(other) in caplog.text
-    asked = {client for client, request in transport.asked if is_kind(request, "train")}
+    asked = {client for client, request in transport.asked if request.kind == "train"}
     assert asked == {other}
     rows = rounds_of(tmp_path / "run")
     assert [row["clients"] for row in rows] == [[other], [other]]
@@ -304,9 +300,7 @@ def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
     transport = run_in_process(
         tiny(tmp_path, strategy="fedavg"), nodes=[1, 2, 3, 4], tamper=tamper
     )
-    trained = {
-        client for client, request in transport.asked if is_kind(request, "train")
-    }
+    trained = {client for client, request in transport.asked if request.kind == "train"}
     assert trained == {0, 1}
     assert summary_of(tmp_path)["clients"] == 2
 
@@ -448,7 +442,7 @@ def queries(transport):
     return [
         (client, stage_of(request))
         for client, request in transport.asked
-        if is_kind(request, "query.survey")
+        if request.kind == "query.survey"
     ]
 
 
@@ -459,15 +453,13 @@ def test_a_query_is_a_message_before_a_clients_first_round_of_a_task(tmp_path):
     begins = [
         (client, stage_of(request))
         for client, request in transport.asked
-        if is_kind(request, "train") and stage_of(request).starts_task
+        if request.kind == "train" and stage_of(request).starts_task
     ]
     assert asked == begins
     assert len({stage.round for _, stage in asked}) > 2
     assert all(stage.starts_task for _, stage in asked)
     order = [
-        (stage_of(m).round, m.kind)
-        for _, m in transport.asked
-        if not is_kind(m, "query")
+        (stage_of(m).round, m.kind) for _, m in transport.asked if m.kind != "query"
     ]
     ranks = {"query.survey": 0, "train": 1, "evaluate": 2}
     assert order == sorted(order, key=lambda pair: (pair[0], ranks[pair[1]]))
@@ -510,7 +502,7 @@ def test_a_client_whose_query_fails_is_named_and_trains_all_the_same(
     received = {
         client: [g for g in request.content.tensors if g.startswith("adapters/")]
         for client, request in transport.asked
-        if is_kind(request, "train") and stage_of(request).round == 2
+        if request.kind == "train" and stage_of(request).round == 2
     }
     assert received[1] == []
     assert len(received[0]) == len(received[2]) == 1
