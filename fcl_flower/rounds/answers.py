@@ -156,23 +156,13 @@ def survey(content: Content, place: Place) -> Content:
     return messages.MessageEncoder(client.wire).payload(reply)
 
 
-def advertise_keys(content: Content, place: Place) -> Content:
-    """Begin a sum under masks: reply with public keys."""
-    return _side_of_sum(place).advertise_keys()
+def _in_sum(step: Callable[[ClientSide, Content], Content]) -> Handler:
+    """Make the handler of one step of a sum under masks."""
 
+    def reply(content: Content, place: Place) -> Content:
+        return step(ClientSide(place, place.spec().config.federation), content)
 
-def share_keys(content: Content, place: Place) -> Content:
-    """Reply with shares of the secrets behind the masks, sealed for other clients."""
-    return _side_of_sum(place).share_keys(content)
-
-
-def unmask(content: Content, place: Place) -> Content:
-    """Reply with the shares that take the masks off the sum."""
-    return _side_of_sum(place).unmask(content)
-
-
-def _side_of_sum(place: Place) -> ClientSide:
-    return ClientSide(place, place.spec().config.federation)
+    return reply
 
 
 def train(content: Content, place: Place) -> Content:
@@ -260,9 +250,9 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     f"{QUERY}.{messages.CLASSES}": classes,
     pixel_sums.KIND: pixels,
     SURVEY: survey,
-    f"{QUERY}.{exchange.KEYS}": advertise_keys,
-    f"{QUERY}.{exchange.SHARES}": share_keys,
-    f"{QUERY}.{exchange.UNMASK}": unmask,
+    f"{QUERY}.{exchange.KEYS}": _in_sum(lambda side, _: side.advertise_keys()),
+    f"{QUERY}.{exchange.SHARES}": _in_sum(ClientSide.share_keys),
+    f"{QUERY}.{exchange.UNMASK}": _in_sum(ClientSide.unmask),
     TRAIN: train,
     EVALUATE: evaluate,
 }

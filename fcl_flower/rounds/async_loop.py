@@ -55,9 +55,9 @@ class ClientProgress:
 
     def to_json(self) -> dict[str, Any]:
         """Turn the progress into a table for a checkpoint."""
-        kept = asdict(self)
-        del kept["idle_since"]
-        return kept
+        table = asdict(self)
+        del table["idle_since"]
+        return table
 
 
 class AsyncLoop(Loop):
@@ -278,13 +278,13 @@ class AsyncLoop(Loop):
     # ---- beginning and end
 
     def _pending_before(self) -> list[Request]:
-        server, kept = self._server, self._server.pending
-        if kept is None:
+        server, earlier = self._server, self._server.pending
+        if earlier is None:
             return []
-        kept = kept.without(kept.requests.keys() - set(self._registry.clients))
-        for client, progress in kept.progress.items():
+        earlier = earlier.without(earlier.requests.keys() - set(self._registry.clients))
+        for client, progress in earlier.progress.items():
             self._clients[client] = ClientProgress(**progress)
-        self._pending = dict(kept.requests)
+        self._pending = dict(earlier.requests)
         return [server.ask_again(c, asked) for c, asked in self._pending.items()]
 
     def _evaluate_finished(self, finished: list[int]) -> None:

@@ -97,12 +97,12 @@ class StateStore(ABC):
                     f"state: got the group {group!r}, expected a name that does not "
                     f"begin with {' or '.join(BESIDE)}, as what is kept beside it does"
                 )
-        kept = {
+        others = {
             f"{name}/{group}": arrays
             for name, groups in beside.items()
             for group, arrays in groups.items()
         }
-        self._save({**state, **kept}, server_round)
+        self._save({**state, **others}, server_round)
 
     def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
         """Release the tensors of groups of some kinds, where they can be read again.
@@ -150,12 +150,12 @@ class MemoryStateStore(StateStore):
 
     @override
     def _load(self, before: int) -> tuple[int, Payload] | None:
-        kept = self._place.state
-        if MANIFEST not in kept.scalars:
+        content = self._place.state
+        if MANIFEST not in content.scalars:
             return None
-        number = int(str(kept.scalars[MANIFEST]["round"]))
+        number = int(str(content.scalars[MANIFEST]["round"]))
         # Old adapters of the client's state may claim more than a peer's tensors may.
-        return number, messages.decode_payload(kept, max_bytes=sys.maxsize)
+        return number, messages.decode_payload(content, max_bytes=sys.maxsize)
 
     @override
     def _save(self, groups: Payload, server_round: int) -> None:
@@ -294,18 +294,18 @@ class FolderStateStore(StateStore):
     def _drop_old_versions(
         self, number: int, old: list[Path], server_round: int
     ) -> None:
-        kept = {f"{MANIFEST}{number}"} | _files(self._entries)
+        needed = {f"{MANIFEST}{number}"} | _files(self._entries)
         for path in reversed(old):
             try:
                 manifest = _manifest(File.opened(path))
             except WireError:
                 continue
             if manifest["round"] < server_round:  # the last one that is
-                kept |= {path.name} | _files(manifest["groups"])
+                needed |= {path.name} | _files(manifest["groups"])
                 break
         for path in self._folder.iterdir():
             ours = path.suffix == ".new" or _number(path)
-            if ours and path.name not in kept:
+            if ours and path.name not in needed:
                 path.unlink()
 
     def _write(

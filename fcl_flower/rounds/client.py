@@ -65,7 +65,7 @@ _Key: TypeAlias = tuple[str, str, str, str]
 class NetworkPool(threading.local):
     """A network for one learner after the other, a separate one in each thread.
 
-    A copy for each message costs three to ten times the time. So a network of this
+    A copy for each message takes several times as long. So a network of this
     package is reset in place, unless a learner has rebuilt it. A network of another
     package may have more to reset: each learner gets a copy.
     """
@@ -251,8 +251,8 @@ class Client:
     def model_copy(self, saved: Saved | None) -> ModelCopy:
         """Take up the client's copies of models that were saved with a state."""
         context = self.learner.context
-        kept = {} if saved is None else saved.beside.get("copies", {})
-        return ModelCopy(self.wire, context.seed, context.client, kept)
+        copies = {} if saved is None else saved.beside.get("copies", {})
+        return ModelCopy(self.wire, context.seed, context.client, copies)
 
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -265,9 +265,9 @@ class Client:
         after, update = self.learner.train(state, received, stage, data)
         # A server's notes of a round are NaN where there was nothing to measure.
         notes = f"{SERVER}meta/"
-        kept = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
+        checked = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
         try:
-            update_checks.no_nan(kept)
+            update_checks.no_nan(checked)
             update_checks.finite(update.payload)
         except WireError as error:
             raise self._diverged(str(error)) from error

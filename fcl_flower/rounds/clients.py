@@ -158,8 +158,8 @@ class GivenNumbers:
 
     def _write(self) -> None:
         if self._file is not None and self._given:
-            found = {KEY: NUMBERS_FORMAT, "nodes": self._given}
-            replace_file(self._file, json.dumps(found))
+            content = {KEY: NUMBERS_FORMAT, "nodes": self._given}
+            replace_file(self._file, json.dumps(content))
 
 
 # ---- connected clients
@@ -215,8 +215,8 @@ class ClientRegistry:
         self._listed = frozenset[int]()
         self._spec = ""
         self._outsiders: dict[int, str] = {}
-        path = os.environ.get(VARIABLE)
-        self._roll = Roll(Path(path).parent) if path else None
+        state = server_state()
+        self._roll = Roll(state) if state else None
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -326,7 +326,7 @@ class ClientRegistry:
         self._numbers.keep(folder / NUMBERS_FILE)
 
     @property
-    def told(self) -> str:
+    def run_json(self) -> str:
         """The specification of the run that clients get now, as JSON."""
         return self._spec
 

@@ -69,9 +69,9 @@ class ModelVersion:
 NO_VERSION = ModelVersion()
 
 
-def notes_of(known: ModelVersion) -> dict[str, Value]:
+def notes_of(version: ModelVersion) -> dict[str, Value]:
     """Make the table `COPIES` of a message that sends models as values."""
-    return {g: [known.version, checksum(a)] for g, a in known.models.items()}
+    return {g: [version.version, checksum(a)] for g, a in version.models.items()}
 
 
 def checksum(arrays: Arrays) -> int:
@@ -86,13 +86,13 @@ def checksum(arrays: Arrays) -> int:
 # ---- differences
 
 
-def restored(payload: Payload, known: Payload) -> Payload:
+def restored(payload: Payload, models: Payload) -> Payload:
     """Add the differences in an update to the models that the client knew."""
     whole: dict[str, Arrays] = dict(payload)
-    for group in payload.keys() & known.keys():
+    for group in payload.keys() & models.keys():
         arrays = dict(payload[group])
         for name, tensor in arrays.items():
-            start = known[group].get(name)
+            start = models[group].get(name)
             if start is None or not is_matrix(tensor):
                 continue
             if tensor.shape != start.shape:

@@ -79,7 +79,7 @@ class Place:
         if self.node.partition_id is not None:
             return
         if not self.node.state_path:
-            self.state.scalars[messages.NUMBER] = {"client": number}
+            self.state.scalars |= messages.greeting("", number).scalars
             return
         make_private_folder(self._states)
         text = json.dumps({KEY: NUMBER_FORMAT, "client": number})
@@ -90,7 +90,7 @@ class Place:
     def keep_spec(self, spec: RunSpec) -> None:
         """Keep the specification of a run beside the client's state."""
         if not self.node.state_path:
-            self.state.scalars[messages.SPEC] = {"json": spec.to_json()}
+            self.state.scalars |= messages.greeting(spec.to_json()).scalars
             return
         make_private_folder(self.folder)
         text = json.dumps({KEY: SPEC_FORMAT, **json.loads(spec.to_json())})
@@ -106,8 +106,8 @@ class Place:
         if self.node.state_path and number is not None:
             text = _without_format(self.folder / SPEC_FILE)
         if not text or number is None:
-            said = "the run is not known here, as after a loss of the state"
-            raise RunUnknownError(said)
+            why = "the run is not known here, as after a loss of the state"
+            raise RunUnknownError(why)
         return RunSpec.from_json(text)
 
 

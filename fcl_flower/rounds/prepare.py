@@ -231,13 +231,13 @@ def _columns(plan: Built) -> dict[str, str]:
     return {"columns of tables": f"not compared between clients: {why}"}
 
 
-def _checked(given: Arrays, model: Arrays) -> Arrays:
+def _checked(initial: Arrays, model: Arrays) -> Arrays:
     """Check a caller's initial tensors, and put them in the order of ``model``."""
-    if given.keys() != model.keys():
-        raise config_error(INITIAL, sorted(given), f"the tensors {sorted(model)}")
+    if initial.keys() != model.keys():
+        raise config_error(INITIAL, sorted(initial), f"the tensors {sorted(model)}")
     tensors: dict[str, AnyArray] = {}
     for name, expected in model.items():
-        key, tensor = f"{INITIAL} {name}", np.asarray(given[name])
+        key, tensor = f"{INITIAL} {name}", np.asarray(initial[name])
         if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
             raise config_error(
                 key,
@@ -258,7 +258,7 @@ def _keep_version(
     state: Payload,
 ) -> None:
     """Keep a version of the server's state after a task."""
-    plan = Built(RunSpec.from_json(registry.told))  # with all classes named so far
+    plan = Built(RunSpec.from_json(registry.run_json))  # with all classes named so far
     numbers = range(1, stage.task + 2)
     spent = {} if ledger is None else ledger.epsilons("clients")
     about = versions.About(

@@ -249,8 +249,8 @@ class Server:
             self.stages.forget(client)
             self._publisher.forget(client)
         used = received.updates.keys() | received.scores.keys()
-        kept = {client for client in used if self._reader.since(client)}
-        self._losses.note(received.state_lost, kept)
+        held = {client for client in used if self._reader.since(client)}
+        self._losses.note(received.state_lost, held)
         self._losses.check(self.registry.here, least=2)
         return received
 

@@ -36,7 +36,7 @@ class TaskCounts:
     """The counts of clients' tasks, asked again and again.
 
     Attributes:
-        told: the time of each client's last answer, and the samples of each of its
+        answers: the time of each client's last answer, and the samples of each of its
             tasks.
     """
 
@@ -57,7 +57,7 @@ class TaskCounts:
         self._asker = Asker(self._registry, seconds)
         self._look, self._clock = look, clock
         self._asked = dict[int, float]()
-        self.told: dict[int, tuple[float, Sequence[int]]] = {}
+        self.answers: dict[int, tuple[float, Sequence[int]]] = {}
 
     @property
     def connected(self) -> tuple[int, ...]:
@@ -84,7 +84,9 @@ class TaskCounts:
             counts, _ = self._asker.ask(
                 kind, questions, lambda _, content: messages.finished_tasks(content)
             )
-            self.told |= {client: (now, samples) for client, samples in counts.items()}
+            self.answers |= {
+                client: (now, samples) for client, samples in counts.items()
+            }
 
     def _is_due(self, client: int, now: float) -> bool:
         # A clock that is set back delays nothing.
@@ -160,7 +162,7 @@ class Service:
         self._postpone_missed()
         schedule, look = self._schedule(), self._policy.look
         counts = TaskCounts(self._transport, look, self._clock, self._folder)
-        began, said, hurried = self._clock(), "", False
+        began, logged, hurried = self._clock(), "", False
         while True:
             before, hurried = hurried, self._now.exists()
             counts.refresh(everybody=hurried and not before)  # tasks may have just come
@@ -177,9 +179,9 @@ class Service:
                 first_new=first_new,
                 clients=clients,
             )
-            if waited != said and due > now:
+            if waited != logged and due > now:
                 log(INFO, "waiting for %s", waited)
-                said = waited
+                logged = waited
             # A known client that is not connected may be about to connect.
             here = all(client.connected for client in clients.values())
             if here or now - began >= look:
@@ -206,7 +208,7 @@ class Service:
             )
             for client, tasks in self._status.clients.items()
         }
-        for client, (told, samples) in counts.told.items():
+        for client, (told, samples) in counts.answers.items():
             by_client[client] = ClientTasks(
                 connected=client in counts.connected,
                 tasks=len(samples),

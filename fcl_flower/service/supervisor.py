@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fcl_flower.deploy.diagnosis import Obstacle
     from fcl_flower.deploy.submission import SuperLink
 
-SERVER_APP = "fcl_flower.flower_app.service_app:app"
+SERVER_APP = "fcl_flower.flower_app.server_app:service"
 RUN_FILE = "service-run.json"
 """The file with Flower's number of the service's last run, which may still go on."""
 FAILURES, WITHIN_SECONDS = 5, 3600.0
@@ -87,11 +87,11 @@ def _await_server(
     report: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> None:
-    said = ""
-    while found := obstacle():
-        if not found.passes:
-            raise RoundError(found.sentence)
-        if found.sentence != said:
-            report(f"{found.sentence}; trying again every {PAUSE_SECONDS:.0f} s")
-        said = found.sentence
+    reported = ""
+    while barrier := obstacle():
+        if not barrier.passes:
+            raise RoundError(barrier.sentence)
+        if barrier.sentence != reported:
+            report(f"{barrier.sentence}; trying again every {PAUSE_SECONDS:.0f} s")
+        reported = barrier.sentence
         sleep(PAUSE_SECONDS)

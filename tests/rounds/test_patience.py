@@ -159,13 +159,6 @@ def test_a_server_that_ends_as_it_decides_decides_again(
     assert len([found for found in events if isinstance(found, Extended)]) == 1
 
 
-@pytest.mark.run
-def test_without_patience_nothing_ends_early(tmp_path):
-    run_in_process(config(tmp_path / "run"), tamper=scripted(SHORTER))
-    assert len(rounds_of(tmp_path / "run")) == 8
-    assert "early stop" not in summary_of(tmp_path / "run")["remarks"]
-
-
 @pytest.mark.parametrize(
     ("losses", "patience", "stale"),
     [

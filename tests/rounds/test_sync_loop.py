@@ -27,7 +27,6 @@ from fcl_flower.rounds import clients, messages
 from fcl_flower.rounds.client import model_bytes
 from fcl_flower.rounds.clients import ClientNumbers, check_claim
 from fcl_flower.rounds.transport import Content, Reply
-from strategies.fedavg import FedAvg
 
 
 def stage_of(request):
@@ -65,22 +64,6 @@ def test_node_ids_and_the_order_of_replies_change_nothing(tmp_path, strategy):
     usual = run("a", nodes=[1, 2, 3])
     assert run("b", nodes=[900, 2**63, 7], delay=lambda client: 2 - client) == usual
     assert run("c", nodes=[30, 20, 10], delay=lambda client: (1, 0, 2)[client]) == usual
-
-
-@pytest.mark.run
-def test_updates_are_aggregated_by_ascending_client_whoever_is_first(
-    tmp_path, monkeypatch
-):
-    seen, aggregate = [], FedAvg.aggregate_train
-
-    def watched(self, state, stage, updates):
-        seen.append(list(updates))
-        return aggregate(self, state, stage, updates)
-
-    monkeypatch.setattr(FedAvg, "aggregate_train", watched)
-    config = tiny(tmp_path, strategy="fedavg", clients=3)
-    run_in_process(config, delay=lambda client: 2 - client)
-    assert seen == [[0, 1, 2]] * 2
 
 
 @pytest.mark.run
@@ -303,15 +286,6 @@ def test_nodes_beyond_the_number_of_clients_are_not_asked(tmp_path):
     trained = {client for client, request in transport.asked if request.kind == "train"}
     assert trained == {0, 1}
     assert summary_of(tmp_path)["clients"] == 2
-
-
-@pytest.mark.run
-def test_a_run_starts_without_those_that_do_not_come_if_enough_are_there(tmp_path):
-    config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.2, min_updates=2)
-    run_in_process(config, nodes=[1, 2])
-    for row in rounds_of(tmp_path):
-        assert row["clients"] == [0, 1]
-        assert row["reasons"] == {"2": "is not connected"}
 
 
 # ---- the client's side

@@ -11,6 +11,7 @@ from fakes import exact, rounds_of, run_in_process, summary_of, tiny
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.types import SparseArray, Update, specs
 from fcl_flower.rounds import replies, stored
+from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.messages import MessageEncoder
 from fcl_flower.rounds.replies import UpdateBuffer
 from fcl_flower.rounds.transport import Content
@@ -45,6 +46,22 @@ def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory, 
     assert exact(kept.payload) == exact(payload())
     assert specs(kept.payload["base"]) == specs(payload()["base"])
     assert (kept.num_examples, kept.metrics) == (3, {"loss": 1.5})
+
+
+def test_a_checkpoint_copies_the_bytes_that_came(tmp_path, no_memory, monkeypatch):
+    came = MessageEncoder().payload(payload()).tensors
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()), came)
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "encode", None)
+        patch.setattr(stored, "decode", None)
+        FolderStateStore(tmp_path).save({"base": kept.payload["base"]}, 1)
+
+    (path,) = tmp_path.glob("manifest-*")
+    assert all(
+        bytes(tensor.data) in path.read_bytes() for tensor in came["base"].values()
+    )
+    state = FolderStateStore(tmp_path).load().state
+    assert exact(state) == exact({"base": payload()["base"]})
 
 
 def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):

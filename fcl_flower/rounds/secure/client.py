@@ -118,7 +118,7 @@ class ClientSide:
         Raises:
             WireError: a key is missing, wrong or there twice, or there are too few.
         """
-        kept = self._kept("keys")
+        secrets = self._secrets("keys")
         roster = from_content(content, 2)
         clients = _clients(content)
         graph = mask_graph(clients, self._section)
@@ -132,12 +132,12 @@ class ClientSide:
                 f"{SAYS}expected the keys of {graph.neighbours + 1} of {clients} "
                 f"clients, got {len(roster)}"
             )
-        if roster.get(self._client) != tuple(kept["public"]):
+        if roster.get(self._client) != tuple(secrets["public"]):
             raise WireError(f"{SAYS}these are not the keys that were sent")
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
             raise WireError(f"{SAYS}two clients have one key")
-        mask_key, seal_key, seed = kept["private"]
+        mask_key, seal_key, seed = secrets["private"]
         seals = crypto.agreed_keys(seal_key, (row[1] for row in roster.values()), SEAL)
         shares = zip(
             roster,
@@ -171,19 +171,19 @@ class ClientSide:
             ContractError: the update does not fit the layout.
             WireError: there are too few clients, or unknown ones.
         """
-        kept = self._kept("shares")
+        secrets = self._secrets("shares")
         if sum_of.keys() != {"clients", "layout"}:
             raise WireError(f"{SUM_OF}: got {sorted(sum_of)}, expected clients, layout")
         layout = crypto.Layout.from_array(sum_of["layout"])
         clients = [int(number) for number in np.asarray(sum_of["clients"])]
-        keys = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
-        self._check_clients(clients, kept)
-        vector = crypto.encode_fixed_point(update, layout, kept["round"])
+        keys = dict(zip(secrets["clients"], secrets["mask_keys"], strict=True))
+        self._check_clients(clients, secrets)
+        vector = crypto.encode_fixed_point(update, layout, secrets["round"])
         others = {c: keys[c] for c in clients if c != self._client}
-        mask_key, seed = kept["own"][:2]
+        mask_key, seed = secrets["own"][:2]
         crypto.add_masks(vector, [(crypto.own_mask(seed), True)])
         crypto.add_masks(vector, crypto.pair_masks(self._client, mask_key, others))
-        self._keep("masked", **{**kept, "summed": clients})
+        self._keep("masked", **{**secrets, "summed": clients})
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, content: Content) -> Content:
@@ -196,17 +196,17 @@ class ClientSide:
             WireError: too few vectors came, or the message names other clients than
                 before.
         """
-        kept = self._kept("masked")
+        secrets = self._secrets("masked")
         del self._place.state.scalars[KEPT]
-        asked = from_content(content, 2, kept["summed"])
+        asked = from_content(content, 2, secrets["summed"])
         present = [c for c, (state, _) in asked.items() if state == PRESENT]
         if any(state not in (PRESENT, ABSENT) for state, _ in asked.values()):
             raise WireError(f"{SAYS}a client is neither here nor absent")
-        self._check_clients(present, kept)
-        seals = dict(zip(kept["clients"], kept["seals"], strict=True))
+        self._check_clients(present, secrets)
+        seals = dict(zip(secrets["clients"], secrets["seals"], strict=True))
         revealed: dict[int, tuple[bytes, ...]] = {}
         for owner, (state, sealed) in asked.items():
-            of_seed, of_key = kept["own"][2:]
+            of_seed, of_key = secrets["own"][2:]
             if owner != self._client:
                 of_seed, of_key = self._opened(_seal(seals[owner]), sealed, owner)
             revealed[owner] = (of_seed if state == PRESENT else of_key,)
@@ -224,9 +224,9 @@ class ClientSide:
         of_both = plain[SHARES_HEAD.size :]
         return of_both[:length], of_both[length:]
 
-    def _check_clients(self, summed: list[int], kept: Mapping[str, Any]) -> None:
-        threshold = mask_graph(kept["round"], self._section).threshold
-        holders, different = {*kept["clients"]}, {*summed}
+    def _check_clients(self, summed: list[int], secrets: Mapping[str, Any]) -> None:
+        threshold = mask_graph(secrets["round"], self._section).threshold
+        holders, different = {*secrets["clients"]}, {*summed}
         enough = len(different) >= max(threshold, len(summed))
         if not enough or not different <= holders:
             raise WireError(
@@ -239,11 +239,11 @@ class ClientSide:
     def _keep(self, step: str, **values: Any) -> None:  # noqa: ANN401
         self._place.state.scalars[KEPT] = {"step": step, **values}
 
-    def _kept(self, step: str) -> dict[str, Any]:
-        kept = dict(self._before)
-        if kept.pop("step", None) != step:
+    def _secrets(self, step: str) -> dict[str, Any]:
+        secrets = dict(self._before)
+        if secrets.pop("step", None) != step:
             raise WireError(f"{SAYS}the step after {step!r} is not next")
-        return kept
+        return secrets
 
 
 SEAL = "seal"

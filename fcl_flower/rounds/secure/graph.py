@@ -99,8 +99,8 @@ def _stays_connected(clients: int, neighbours: int, lost: int) -> bool:
     if neighbours > lost:
         return True
     pairs = clients * (clients - neighbours - 1) / 2
-    one = _log_choose(clients - neighbours, lost - neighbours)
-    all_lost = math.log(pairs) + one - _log_choose(clients, lost)
+    choices = _log_choose(clients - neighbours, lost - neighbours)
+    all_lost = math.log(pairs) + choices - _log_choose(clients, lost)
     return all_lost < -(SECRECY + 1) * math.log(2)
 
 
