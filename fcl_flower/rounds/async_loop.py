@@ -20,7 +20,7 @@ from fcl_flower.core.errors import RoundError
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Update
 from fcl_flower.rounds.loop import EvaluateFn, Loop
-from fcl_flower.rounds.mailbox import Mailbox, send_and_wait
+from fcl_flower.rounds.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.rounds.messages import evaluate_metrics, train_metrics
 from fcl_flower.rounds.pending_requests import PendingRequest, PendingRequests
 from fcl_flower.rounds.prepare import FederatedRun
@@ -300,5 +300,5 @@ class AsyncLoop(Loop):
             for client in self._registry.clients
             if client in finished
         ]
-        replies = send_and_wait(self._transport, asked, self._run.timeout)
+        replies = ask(self._mailbox, asked, wait_for_all)
         self._record_scores(server.done, server.receive(replies))

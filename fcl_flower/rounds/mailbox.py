@@ -207,13 +207,6 @@ class Mailbox:
         time.sleep(min(max(MIN_PAUSE, PATIENCE * quiet), MAX_PAUSE))
 
 
-def send_and_wait(
-    transport: Transport, requests: Iterable[Request], timeout: float
-) -> Iterator[Reply]:
-    """Send all requests; yield one reply to each, as they come."""
-    return ask(Mailbox(transport, timeout), requests, wait_for_all)
-
-
 def wait_for_all(times: Iterable[float], asked: int) -> float:
     """Wait for all answers: a `Deadline` that never comes."""
     return math.inf

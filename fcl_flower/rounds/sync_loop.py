@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from logging import INFO, WARNING
 
@@ -175,11 +175,7 @@ class SyncLoop(Loop):
             and schedule.task(number) in schedule.own_tasks(client)
         }
         self._failures |= self._run.agree_on_classes(stages)
-        self._stages = {
-            client: stage
-            for client, stage in self._stages.items()
-            if client not in self._failures and client in self._registry.clients
-        }
+        self._leave_out(self._failures)
 
     def _query(self) -> None:
         server = self._server
@@ -194,10 +190,15 @@ class SyncLoop(Loop):
         server.aggregate_query(received.query_replies)
         for client, why in received.failures.items():
             self._failures[client] = f"query: {why}"
+        self._leave_out(self._late)
+
+    def _leave_out(self, clients: Collection[int]) -> None:
+        """Leave some clients out of the round, and all that are not connected."""
+        connected = self._registry.clients
         self._stages = {
             client: stage
             for client, stage in self._stages.items()
-            if client in self._registry.clients and client not in self._late
+            if client in connected and client not in clients
         }
 
     def _agree_on_masks(self) -> None:

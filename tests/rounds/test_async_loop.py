@@ -13,6 +13,7 @@ from fakes import (
     summary_of,
     tiny,
     told_progress,
+    trained_by,
 )
 from text_sets import write_topics
 
@@ -159,11 +160,7 @@ def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
         return reply
 
     transport = run_in_process(slow(tmp_path, strategy="fedavg"), tamper=once)
-    rounds = [
-        asked_in(request).stage.round
-        for client, request in transport.asked
-        if client == 1 and request.kind == "train"
-    ]
+    rounds = [stage.round for stage in trained_by(transport, 1)]
     assert rounds == [1, 1, 2, 3, 4]
     reasons = [row["reasons"] for row in rounds_of(tmp_path) if row["reasons"]]
     assert reasons == [{"1": "the client failed: a moment of weakness"}]

@@ -14,6 +14,7 @@ from fakes import (
 )
 from resuming import PulledPlugError
 
+from fcl_flower.core.errors import RoundError
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.codec import decode, encode
@@ -152,7 +153,7 @@ def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
     assert copied(folder) == copied(tmp_path / "whole")
 
 
-def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
+def test_hostile_values_without_a_limit_leave_a_state_of_finite_values(tmp_path):
     inflated = []
 
     def huge(client, request, reply):
@@ -167,7 +168,9 @@ def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
         return reply
 
     values = {"strategy": "fedavg", "max_update_norm": 0.0, "rounds": 1, "tasks": 1}
-    run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
+    with pytest.raises(RoundError, match="predictions are NaN"):
+        run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
     assert inflated
+    assert rounds_of(tmp_path / "run")[0]["clients"] == [0, 1]
     base = state_of(tmp_path / "run")["base"]
     assert all(np.isfinite(tensor).all() for tensor in base.values())

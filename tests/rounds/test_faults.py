@@ -10,6 +10,7 @@ from fakes import (
     rounds_of,
     run_in_process,
     tiny,
+    trained_by,
 )
 from resuming import PulledPlugError, check_resumed, outcome, small
 
@@ -315,9 +316,7 @@ def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
     rows = rounds_of(tmp_path)
     assert rows[0]["reasons"] == {"2": "is not connected"}
     assert rows[1]["clients"] == [0, 1, 2]
-    late = [
-        asked_in(m).stage for c, m in transport.asked if c == 2 and m.kind == "train"
-    ]
+    late = trained_by(transport, 2)
     assert [(s.round, s.starts_task) for s in late[:2]] == [(2, True), (3, False)]
 
 

@@ -5,7 +5,7 @@ import pytest
 from fakes import exact, rounds_of, run_in_process, summary_of
 from local_runs import NODES, check_extended, config, pulled_in, run, table
 from pages import parsed, table_of, verdicts
-from resuming import PulledPlugError
+from resuming import PulledPlugError, outcome
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
@@ -195,8 +195,7 @@ def test_a_run_that_was_interrupted_grows_to_the_same_head(tmp_path):
     assert [one.class_names for one in begun] == [["c0", "c1", "c3", "c2", "c5"]] * 2
     assert begun[0].class_holders == begun[1].class_holders
     assert begun[0].class_holders["c1"] == [0, 1]
-    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
-    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
+    assert outcome(tmp_path / "ended") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.run

@@ -1,7 +1,7 @@
 """Tasks that end early, where the clients' validation loss has got no lower."""
 
 import pytest
-from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny, trained_by
 from resuming import PulledPlugError
 
 from fcl_flower.config.run_config import RunConfig
@@ -56,11 +56,7 @@ def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last
 ):
     run = config(tmp_path / "run", patience=2, rounds=5)
     transport = run_in_process(run, tamper=scripted(LOSSES))
-    stages = [
-        decode_request(request.content).stage
-        for client, request in transport.asked
-        if client == 0 and request.kind == "train"
-    ]
+    stages = trained_by(transport, 0)
     told = [(stage.round, stage.task, stage.ends_task) for stage in stages]
     # Two rounds after the second none is better: the decision falls after the fourth.
     assert told == [

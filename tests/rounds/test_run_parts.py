@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from fakes import InProcessTransport, exact, rounds_of, run_in_process, summary_of, tiny
+from fakes import InProcessTransport, exact, run_in_process, tiny
+from resuming import outcome
 from threadpoolctl import threadpool_info, threadpool_limits
 from watched import keep_nothing
 
@@ -32,7 +33,7 @@ def left_by(folder, settings):
     transport = run_in_process(tiny(folder, **settings))
     kept = [MemoryStateStore(p).load(before=99) for p in transport.places.values()]
     states = [None if found is None else exact(found.state) for found in kept]
-    return summary_of(folder), rounds_of(folder), states
+    return outcome(folder), states
 
 
 @pytest.mark.run

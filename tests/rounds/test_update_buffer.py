@@ -6,7 +6,8 @@ import weakref
 
 import numpy as np
 import pytest
-from fakes import exact, rounds_of, run_in_process, summary_of, tiny
+from fakes import exact, rounds_of, run_in_process, tiny
+from resuming import outcome
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.types import SparseArray, Update, specs
@@ -160,8 +161,7 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
     def run(name, **behaviour):
         config = tiny(tmp_path / name, strategy=strategy, clients=3)
         run_in_process(config, **behaviour)
-        folder = tmp_path / name
-        return summary_of(folder), rounds_of(folder)
+        return outcome(tmp_path / name)
 
     usual = run("memory")
     read = []

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 from descendants import MARK, marked, vanished
-from fakes import rounds_of, summary_of, tiny
+from fakes import tiny
 from flwr.app import Context, RecordDict
+from resuming import outcome
 
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.setup.resolve import resolve
@@ -151,8 +152,7 @@ def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
     for (one, expected), (other, found) in zip(here, there, strict=True):
         assert other.folder == tmp_path / "there" / one.folder.name
         assert found["average_accuracy"] == expected["average_accuracy"]
-        assert summary_of(other.folder) == summary_of(one.folder)
-        assert rounds_of(other.folder) == rounds_of(one.folder)
+        assert outcome(other.folder) == outcome(one.folder)
     assert not marked(tmp_path)
 
 

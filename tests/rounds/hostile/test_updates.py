@@ -18,7 +18,7 @@ from one_round import after_one_round
 from fcl_flower.core.types import SparseArray
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.codec import Encoded
-from fcl_flower.rounds.mailbox import send_and_wait
+from fcl_flower.rounds.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.rounds.transport import Content, Reply
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
@@ -77,7 +77,8 @@ class Waiting:
     def receive(self, client, arrive):
         """Return the used updates and the reasons, when ``arrive()`` is answered."""
         question = self.question[client]
-        replies = list(send_and_wait(Answering(arrive), [question], timeout=5))
+        box = Mailbox(Answering(arrive), timeout=5)
+        replies = list(ask(box, [question], wait_for_all))
         received = self.server.receive(replies)
         return received.updates, received.failures
 
