@@ -13,19 +13,19 @@ from fcl_flower.rounds.transport import Content, Problem
 
 
 class App(ClientApp):
-    """Answers every message, whatever its kind; what a client keeps is in the context.
+    """Answers every message, whatever its kind; the client's state is in the context.
 
     Flower keeps the context from one message of a run to the next.
     """
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message; an error is answered for by its sentence."""
+        """Answer a message; the answer to an error is its sentence."""
         join_flower()
-        found = answered(lambda: _answer(message, context))
-        if isinstance(found, Problem):
-            return Message(Error(code=0, reason=found.reason), reply_to=message)
-        return Message(RecordMaker().records(found), reply_to=message)
+        reply = answered(lambda: _answer(message, context))
+        if isinstance(reply, Problem):
+            return Message(Error(code=0, reason=reply.reason), reply_to=message)
+        return Message(RecordMaker().records(reply), reply_to=message)
 
 
 def _answer(message: Message, context: Context) -> Content | Problem:
@@ -34,10 +34,10 @@ def _answer(message: Message, context: Context) -> Content | Problem:
     place = Place(run, NodeConfig.of(context.node_config), kept)
     before = dict(kept.scalars)
     kind = message.metadata.message_type
-    found = answer(kind, content_of(message.content), place)
+    reply = answer(kind, content_of(message.content), place)
     if place.state is not kept or kept.scalars != before:
         context.state = RecordMaker().records(place.state)
-    return found
+    return reply
 
 
 app = App()

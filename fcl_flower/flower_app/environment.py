@@ -1,4 +1,4 @@
-"""The environment of Flower's programs, and what our apps find in it."""
+"""The environment of Flower's programs and of our apps."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 SPEEDUPS: Final = "FCL_SPEEDUPS"
-"""A module whose `take_up` is called before a server app begins. The server of a
-deployment names its own; on plain Flower there is none."""
+"""The variable with a module whose `take_up` is called before a server app begins. A
+deployment sets it; on plain Flower it is unset."""
 
 
 def no_proxy(variables: Mapping[str, str]) -> str:
-    """Write the hosts that are reached without an HTTP proxy: always this machine."""
+    """List the hosts without an HTTP proxy, which always include this machine."""
     given = variables.get("no_proxy", variables.get("NO_PROXY", ""))
     if given.strip() == "*":
         return given
@@ -22,7 +22,7 @@ def no_proxy(variables: Mapping[str, str]) -> str:
 def environment(home: Path) -> Mapping[str, str]:
     """Build the environment in which Flower's programs run.
 
-    They find this Python and these packages, keep to a folder of their own, and
+    The programs find this Python and its packages, and keep to a separate folder. They
     neither report home nor install anything. HTTP proxies are for other machines.
     """
     return {

@@ -23,12 +23,12 @@ class GridTransport:
     """Carries requests as Flower's messages, by a Grid.
 
     Attributes:
-        simulated: Flower's simulation answers for all clients.
-        blocking: calls go over a network, which may take minutes.
+        simulated: whether Flower's simulation has all clients.
+        blocking: whether calls go over a network, which may take minutes.
     """
 
     def __init__(self, grid: Grid, *, simulated: bool = False) -> None:
-        """Send through ``grid``, of a simulation that we have started or any other."""
+        """Send through a grid; ``simulated`` if this package began the simulation."""
         self._grid = grid
         self.simulated = simulated
         self.blocking = not simulated
@@ -40,7 +40,7 @@ class GridTransport:
         return self._grid.get_node_ids()
 
     def send(self, requests: Sequence[Request], seconds: float) -> list[str | None]:
-        """Push requests; return their messages' ids, None for what is refused."""
+        """Push requests; return their messages' ids, None for a refused one."""
         maker, messages = RecordMaker(), list[Message]()
         for request in requests:
             content = maker.records(request.content)
@@ -55,7 +55,7 @@ class GridTransport:
         return [name if name and name in sent else None for name in names]
 
     def receive(self, name: str, request: Request) -> Reply | None:
-        """Pull the reply to a message; whatever Flower cannot open is a problem."""
+        """Pull the reply to a message; a reply that Flower cannot open is a problem."""
         try:
             for reply in self._grid.pull_messages([name]):
                 if not reply.has_error():
@@ -63,7 +63,7 @@ class GridTransport:
                 gone = reply.error.code == UNAVAILABLE
                 reason = f"{failures.FAILED}: {reply.error.reason}"
                 return Reply(request, Problem(reason, "gone" if gone else "failed"))
-        # Flower unpacks the peer's bytes here, and lets out whatever that raises.
+        # Flower unpacks the peer's bytes here, which may raise any error.
         except Exception as error:
             return Reply(request, Problem(f"its reply cannot be opened: {error!r}"))
         if self.blocking and self._is_gone(request.node):
@@ -71,12 +71,12 @@ class GridTransport:
         return None
 
     def _is_gone(self, node: int) -> bool:
-        # Flower's releases until 1.42 answer for a node that is gone. Newer ones (tried
-        # with 1.43.0.dev20261026) only list it no more.
+        # Flower's releases until 1.42 answer for a node that is gone. Newer releases
+        # (tried with 1.43.0.dev20261026) only drop it from the list.
         now = time.monotonic()
         if now >= self._listed + LIST_SECONDS:
             self._seen |= dict.fromkeys(self.nodes(), time.monotonic())
-            self._listed = now  # at last: others ask themselves until then
+            self._listed = now  # at last, as other threads list meanwhile
         return now > self._seen.get(node, now) + GONE_SECONDS
 
 

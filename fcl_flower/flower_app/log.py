@@ -1,4 +1,4 @@
-"""Our log goes where Flower's goes, in a process that Flower has started."""
+"""Let our log go where Flower's goes, in a process that Flower has started."""
 
 import logging
 
@@ -6,7 +6,7 @@ from fcl_flower.core.log import LOGGER
 
 
 def join_flower() -> None:
-    """Let our log have the handlers of Flower's, from here on."""
+    """Give our log the handlers of Flower's log."""
     if not LOGGER.handlers:
         LOGGER.handlers = list(logging.getLogger("flwr").handlers)
         LOGGER.setLevel(logging.INFO)

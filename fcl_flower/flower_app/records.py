@@ -1,4 +1,4 @@
-"""Content of a message <-> Flower's records, and a model <-> Flower's arrays."""
+"""Turn a message's content into Flower's records and back, and a model into arrays."""
 
 from typing import Final, cast
 
@@ -15,14 +15,14 @@ NUMPY: Final = "numpy.ndarray"
 
 
 class RecordMaker:
-    """Makes records of contents; a tensor that is in several becomes one Array.
+    """Makes records of contents; a tensor in several of them becomes one Array.
 
-    Flower stores an object by its content, and hashes an Array once: what all clients
-    receive is uploaded once. Keep one for messages that are sent together.
+    Flower stores an object by its content, and hashes an Array once: a tensor for all
+    clients is uploaded once. Keep a maker for messages that are sent together.
     """
 
     def __init__(self) -> None:
-        """Have made nothing yet."""
+        """Begin without records."""
         self._made: dict[int, tuple[Encoded, Array]] = {}
 
     def records(self, content: Content) -> RecordDict:
@@ -45,7 +45,7 @@ class RecordMaker:
 
 
 def content_of(records: RecordDict) -> Content:
-    """Read the content of records; what a peer has sent may raise any error."""
+    """Read the content of records; records of a peer may raise any error."""
     content = Content()
     for group, record in records.array_records.items():
         content.tensors[group] = {
@@ -64,7 +64,7 @@ def _data(array: Array) -> bytes:
     return cast(bytes, read()) if read else bytes(array.data)
 
 
-# ---- what Flower's user gives and gets
+# ---- models of Flower's users
 
 
 def model_of(record: ArrayRecord | None) -> Arrays | None:

@@ -47,23 +47,9 @@ class FlowerStrategy(Strategy):
     ) -> Result:
         """Run the whole federation and write its run folder and report.
 
-        Args:
-            grid: connects to the nodes.
-            initial_arrays: the model's shared tensors by name; None or empty for those
-                that the run's seed draws. A resumed run continues from its checkpoint.
-            num_rounds: see `run_federation`.
-            timeout: see `run_federation`.
-            train_config: refused unless empty, as clients read the run configuration.
-            evaluate_config: likewise.
-            evaluate_fn: see `run_federation`.
-
-        Returns:
-            The final global model, where there is one, and by round the means of the
-            clients' losses and test accuracies. A resumed run has only its own rounds.
-
-        Raises:
-            ConfigError: an argument or a setting is refused.
-            RoundError: see `run_federation`.
+        For the arguments, the result and the errors see `run_federation`, whose
+        ``initial_model`` is ``initial_arrays``. ``train_config`` and
+        ``evaluate_config`` are refused, as clients read the run configuration.
         """
         join_flower()
         given = {"train_config": train_config, "evaluate_config": evaluate_config}

@@ -47,16 +47,16 @@ Handler: TypeAlias = Callable[[Content, Place], Content]
 
 
 def answer(kind: str, content: Content, place: Place) -> Content | Problem:
-    """Answer a message of any kind; an error is answered for by its sentence.
+    """Answer a message of any kind; the answer to an error is its sentence.
 
-    What the sentence keeps from the server, as it tells of local data, stands beside it
-    in this machine's log; so does the traceback of an error that nobody has foreseen.
+    The sentence leaves out what tells of local data. This machine's log has it, and the
+    traceback of an unforeseen error.
     """
     return answered(lambda: _handler(kind)(content, place))
 
 
 def answered(call: Callable[[], Content | Problem]) -> Content | Problem:
-    """Answer by what a call returns; see `answer`."""
+    """Answer with the result of a call; see `answer`."""
     try:
         return call()
     except RunUnknownError as error:
@@ -85,8 +85,8 @@ def _handler(kind: str) -> Handler:
 def who(content: Content, place: Place) -> Content:
     """Reply with the client's number, if it has one, and its version.
 
-    The run that the server tells is kept, unless it asks for an attack; so is the
-    number that it gives.
+    The client keeps the server's run, unless that asks for an attack, and the number
+    that the server gives.
     """
     number = messages.told_number(content)
     if number is not None:
@@ -110,7 +110,7 @@ def who(content: Content, place: Place) -> Content:
 
 
 def finished(content: Content, place: Place) -> Content:
-    """Reply with the samples of each task that is there now; no run need be known."""
+    """Reply with the samples of each finished task; the run may be unknown."""
     return messages.told_tasks(_finished(place))
 
 
@@ -132,7 +132,7 @@ def classes(content: Content, place: Place) -> Content:
 
 
 def pixels(content: Content, place: Place) -> Content:
-    """Add up the pixels that the client trains on first, before the run is settled."""
+    """Add up the pixels of the client's first task, before the run is settled."""
     stage = messages.decode_request(content).stage
     run = run_parts(place.run, place.spec(), place.node).run
     data = client_data(run, place, stage.task + 1).training(stage)
@@ -140,7 +140,7 @@ def pixels(content: Content, place: Place) -> Content:
 
 
 def survey(content: Content, place: Place) -> Content:
-    """Answer the question that the strategy asks before a task."""
+    """Answer the strategy's query before a task."""
     stage = messages.decode_request(content).stage
     client = Client(place, stage)
     question = messages.decode_payload(content, MAX_RECEIVED)
@@ -156,33 +156,23 @@ def survey(content: Content, place: Place) -> Content:
     return messages.MessageEncoder(client.wire).payload(reply)
 
 
-def advertise_keys(content: Content, place: Place) -> Content:
-    """Begin a sum under masks: reply with public keys."""
-    return _side_of_sum(place).advertise_keys()
+def _in_sum(step: Callable[[ClientSide, Content], Content]) -> Handler:
+    """Make the handler of one step of a sum under masks."""
 
+    def reply(content: Content, place: Place) -> Content:
+        return step(ClientSide(place, place.spec().config.federation), content)
 
-def share_keys(content: Content, place: Place) -> Content:
-    """Reply with shares of what the masks are made of, sealed for the others."""
-    return _side_of_sum(place).share_keys(content)
-
-
-def unmask(content: Content, place: Place) -> Content:
-    """Reply with the shares by which the masks are taken off the sum."""
-    return _side_of_sum(place).unmask(content)
-
-
-def _side_of_sum(place: Place) -> ClientSide:
-    return ClientSide(place, place.spec().config.federation)
+    return reply
 
 
 def train(content: Content, place: Place) -> Content:
-    """Train one round on the client's current task; be tested too, where asked."""
+    """Train one round on the client's current task, and test it where requested."""
     client = Client(place, messages.decode_request(content).stage)
     return trained(content, client, client.train)
 
 
 def trained(content: Content, client: Client, train: Train) -> Content:
-    """Answer a call to train; ``train`` is the learner's, or a hostile client's."""
+    """Answer a request to train; a hostile client has a ``train`` of its own."""
     assignment = messages.decode_request(content)
     stage = assignment.stage
     saved = client.store.load(before=stage.round)
@@ -205,7 +195,7 @@ def trained(content: Content, client: Client, train: Train) -> Content:
     update = client.add_noise(learned, received, stage)
     payload = copy.send(update.payload, stage.round)
     client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
-    # What was sent is old by now: the client has its private state, and its update.
+    # The received models are old by now. The client has its state and its update.
     own: Payload = {}
     if client.learner.update_is_model:
         own = client.run.algorithm.load_server().to_predict(learned.payload)
@@ -248,12 +238,12 @@ def evaluate(content: Content, place: Place) -> Content:
         return messages.state_lost(assignment.since)
     received = client.model_copy(saved).receive(content, MAX_RECEIVED)
     state = client.state(saved)
-    found = Evaluation((), 0)  # what predicts comes even where no score may leave
+    scores = Evaluation((), 0)  # the client gets models even if no score may leave it
     if client.config.privacy.scores:
-        found = client.evaluation(state, received, stage)
+        scores = client.evaluation(state, received, stage)
     accuracy = client.validated(state, received, stage)
     client.keep_version(state, received, stage, accuracy)
-    return Content(scalars={messages.SCORES: encode_evaluation(found)})
+    return Content(scalars={messages.SCORES: encode_evaluation(scores)})
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -262,10 +252,10 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     f"{QUERY}.{messages.CLASSES}": classes,
     pixel_sums.KIND: pixels,
     SURVEY: survey,
-    f"{QUERY}.{exchange.KEYS}": advertise_keys,
-    f"{QUERY}.{exchange.SHARES}": share_keys,
-    f"{QUERY}.{exchange.UNMASK}": unmask,
+    f"{QUERY}.{exchange.KEYS}": _in_sum(lambda side, _: side.advertise_keys()),
+    f"{QUERY}.{exchange.SHARES}": _in_sum(ClientSide.share_keys),
+    f"{QUERY}.{exchange.UNMASK}": _in_sum(ClientSide.unmask),
     TRAIN: train,
     EVALUATE: evaluate,
 }
-"""The function that answers a message, by the kind of the message."""
+"""The function that answers a message, by the message's kind."""

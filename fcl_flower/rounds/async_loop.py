@@ -1,10 +1,10 @@
 """The asynchronous loop: every client goes through its tasks at its own speed.
 
-FedWeIT (Yoon et al., ICML 2021, figure 9) compares it with the synchronous one. Each
-update is aggregated when it arrives: what the algorithm averages over clients moves
-from x to (1 - w) x + w x', with x' what it makes of this update alone and
-w = mixing * (1 + staleness) ** -exponent, the polynomial rule of FedAsync (Xie, Koyejo
-and Gupta, 2019, https://arxiv.org/abs/1903.03934, section 5.2). Staleness counts the
+FedWeIT (Yoon et al., ICML 2021, figure 9) compares it with the synchronous loop. Each
+update is aggregated when it arrives. Averaged groups move from x to (1 - w) x + w x'.
+Here x' is the aggregate of this update alone, and w is
+mixing * (1 + staleness) ** -exponent, the polynomial rule of FedAsync (Xie, Koyejo and
+Gupta, 2019, https://arxiv.org/abs/1903.03934, section 5.2). Staleness counts the
 updates of other clients that were aggregated while the client was busy.
 """
 
@@ -20,7 +20,7 @@ from fcl_flower.core.errors import RoundError
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Update
 from fcl_flower.rounds.loop import EvaluateFn, Loop
-from fcl_flower.rounds.mailbox import Mailbox, send_and_wait
+from fcl_flower.rounds.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.rounds.messages import evaluate_metrics, train_metrics
 from fcl_flower.rounds.pending_requests import PendingRequest, PendingRequests
 from fcl_flower.rounds.prepare import FederatedRun
@@ -35,13 +35,13 @@ class ClientProgress:
 
     Attributes:
         done: its last round whose update is aggregated, in its own count.
-        due: when it replies to what it was asked, in simulated time.
-        queried: the last round before which a query was made.
-        failures: since its last update.
-        excused: one loss of its state since its last update was not counted.
-        ended_task: it shall be tested, as its last update ended a task.
-        given_up: why it is asked no more; empty while it is.
-        idle_since: since when nothing is asked of it, in seconds of this process.
+        due: when it replies to its request, in simulated time.
+        queried: the last round with a query before it.
+        failures: number of failures since its last update.
+        excused: whether one loss of its state since its last update was not counted.
+        ended_task: whether its last update ended a task, which is not tested yet.
+        given_up: why it gets no more requests; empty while it gets some.
+        idle_since: when its last request ended, in seconds of this process.
     """
 
     done: int
@@ -54,17 +54,17 @@ class ClientProgress:
     idle_since: float = field(default_factory=time.monotonic)
 
     def to_json(self) -> dict[str, Any]:
-        """Turn into what a checkpoint keeps of it."""
-        kept = asdict(self)
-        del kept["idle_since"]
-        return kept
+        """Turn the progress into a table for a checkpoint."""
+        table = asdict(self)
+        del table["idle_since"]
+        return table
 
 
 class AsyncLoop(Loop):
     """Asks each client for its next round as soon as it has answered.
 
-    Where the other loop counts rounds, this counts updates. A client that fails is
-    asked again, and given up after ``max_attempts`` failures in a row.
+    It counts updates in place of rounds. A client that fails is asked again, and given
+    up after ``max_attempts`` failures in a row.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsyncLoop(Loop):
         super().__init__(run, evaluate_fn)
         self._mailbox = Mailbox(self._transport, run.timeout)
         self._clients = {
-            client: ClientProgress(max(self._server.last_round(client), before))
+            client: ClientProgress(max(self._server.stages.last_round(client), before))
             for client in range(self._schedule.clients)
             for before in [self._schedule.rounds_before(client)]
         }
@@ -89,7 +89,7 @@ class AsyncLoop(Loop):
         while self._unfinished():
             self._ask_idle_clients()
             replies = self._mailbox.collect()
-            inbox |= {self._server.client(reply): reply for reply in replies}
+            inbox |= {self._registry.client(reply.node): reply for reply in replies}
             client = self._next_client(inbox)
             if client is None:
                 self._mailbox.pause()
@@ -98,8 +98,8 @@ class AsyncLoop(Loop):
             for request in self._tests():
                 self._mailbox.send([request])
         given_up = {c: p.given_up for c, p in self._clients.items() if p.given_up}
-        self._server.note_given_up(given_up)
-        finished = [c for c, found in self._clients.items() if self._at_end(found)]
+        self._server.recorder.note_failures(given_up)
+        finished = [c for c, p in self._clients.items() if self._at_end(p)]
         needed = self._section.updates_needed(self._schedule.clients)
         if len(finished) < needed:
             raise RoundError(
@@ -125,7 +125,7 @@ class AsyncLoop(Loop):
     # ---- requests
 
     def _ask_idle_clients(self) -> None:
-        connected = self._server.refresh_clients()
+        connected = self._registry.refresh()
         now = time.monotonic()
         requests = []
         for client in self._unfinished():
@@ -141,9 +141,9 @@ class AsyncLoop(Loop):
     def _next_request(self, client: int) -> Request:
         server, schedule, clock = self._server, self._schedule, self._clock
         progress = self._clients[client]
-        if progress.ended_task:  # it was not there to be tested
+        if progress.ended_task:  # it was away when it was to be tested
             return self._test(client)
-        own = server.stage_for(client, schedule.stage(progress.done + 1, client))
+        own = server.stages.stage_for(client, schedule.stage(progress.done + 1, client))
         stage = replace(own, round=server.done + 1)
         if progress.queried < own.round:
             progress.queried = own.round
@@ -159,7 +159,7 @@ class AsyncLoop(Loop):
         return [
             self._test(client)
             for client, progress in self._clients.items()
-            if progress.ended_task and client in self._server.clients
+            if progress.ended_task and client in self._registry.clients
         ]
 
     def _test(self, client: int) -> Request:
@@ -210,7 +210,7 @@ class AsyncLoop(Loop):
             progress.done += 1
             progress.failures, progress.excused = 0, False
             progress.ended_task = stage.ends_task and not server.predicts_locally
-        # Before the checkpoint: what came with an update is not asked for again.
+        # Before the checkpoint: the scores with an update are not asked for again.
         if server.predicts_locally:
             self._record_scores(number, received)
         elif received.scores:
@@ -225,7 +225,7 @@ class AsyncLoop(Loop):
 
     def _aggregate(self, client: int, update: Update) -> None:
         server, asked = self._server, update.stage
-        assert asked is not None  # Server.receive says what was asked for
+        assert asked is not None  # Server.receive sets it
         number = server.done + 1
         staleness = number - asked.round
         section = self._run.config.asynchronous
@@ -235,7 +235,7 @@ class AsyncLoop(Loop):
         timing = {"staleness": float(staleness), "weight": weight}
         if self._clock.enabled:
             timing["clock"] = self._clock.now
-        progress = {c: found.to_json() for c, found in self._clients.items()}
+        progress = {c: p.to_json() for c, p in self._clients.items()}
         server.close_round(
             stage,
             {client: update},
@@ -278,13 +278,13 @@ class AsyncLoop(Loop):
     # ---- beginning and end
 
     def _pending_before(self) -> list[Request]:
-        server, kept = self._server, self._server.pending
-        if kept is None:
+        server, earlier = self._server, self._server.pending
+        if earlier is None:
             return []
-        kept = kept.without(kept.requests.keys() - set(server.clients))
-        for client, progress in kept.progress.items():
+        earlier = earlier.without(earlier.requests.keys() - set(self._registry.clients))
+        for client, progress in earlier.progress.items():
             self._clients[client] = ClientProgress(**progress)
-        self._pending = dict(kept.requests)
+        self._pending = dict(earlier.requests)
         return [server.ask_again(c, asked) for c, asked in self._pending.items()]
 
     def _evaluate_finished(self, finished: list[int]) -> None:
@@ -297,8 +297,8 @@ class AsyncLoop(Loop):
                 self._schedule.stage(last, client),
                 self._schedule.evaluated(last, client),
             ).request
-            for client in server.clients
+            for client in self._registry.clients
             if client in finished
         ]
-        replies = send_and_wait(self._transport, asked, self._run.timeout)
+        replies = ask(self._mailbox, asked, wait_for_all)
         self._record_scores(server.done, server.receive(replies))

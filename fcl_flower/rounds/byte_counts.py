@@ -24,9 +24,9 @@ _Key: TypeAlias = tuple[object, ...]
 def traffic(content: Content) -> Counter[str]:
     """Count the bytes of a message's content as Flower sends it, by kind.
 
-    Tensors count with their own headers under the kind of their group; every table of
-    values, and the tree that ties the objects together, counts as ``meta``. Equal
-    objects travel once, and count where they stand first.
+    Tensors count with their headers under the kind of their group. Tables of values,
+    and the tree that ties the objects together, count as ``meta``. Equal objects travel
+    once, and count where they stand first.
     """
     counted: Counter[str] = Counter()
     tensors = _Tensors(content)
@@ -41,8 +41,8 @@ def traffic(content: Content) -> Counter[str]:
         )
     for table in content.scalars.values():
         # Flower writes a table in its order: another order is another object.
-        known_by = ("ConfigRecord", repr([*table.items()]))
-        children[known_by] = _object_bytes("ConfigRecord", 0, _table_bytes(table))
+        key = ("ConfigRecord", repr([*table.items()]))
+        children[key] = _object_bytes("ConfigRecord", 0, _table_bytes(table))
     counted[META] += sum(children.values()) + _object_bytes(
         "RecordDict", len(children), _names_bytes([*content.tensors, *content.scalars])
     )
@@ -61,7 +61,7 @@ class _Tensors:
         )
 
     def count(self, array: Encoded) -> _Key:
-        """Count a tensor unless it has been, and name what it is known by."""
+        """Count a tensor unless it was counted before; return its key."""
         lengths = _lengths(array)
         chunks = self._keys(array, lengths)
         for key, length in zip(chunks, lengths, strict=True):
@@ -87,7 +87,7 @@ class _Tensors:
         # A chunk whose length no other has needs no hash.
         if all(self._lengths[length] == 1 for length in lengths):
             return [(length,) for length in lengths]
-        return [(known_by,) for known_by in array.chunk_hashes]
+        return [(chunk_hash,) for chunk_hash in array.chunk_hashes]
 
 
 def _lengths(array: Encoded) -> list[int]:
@@ -110,7 +110,7 @@ def _value_bytes(value: Value) -> int:
     if not isinstance(value, list):
         return 1 + _scalar_bytes(value)
     if value and isinstance(value[0], str | bytes):
-        inner = sum(1 + _scalar_bytes(one) for one in value)
+        inner = sum(1 + _scalar_bytes(scalar) for scalar in value)
     else:  # numbers are packed under one tag
         packed = sum(map(_scalar_bytes, value))
         inner = _field(packed) if value else 0
@@ -150,31 +150,24 @@ def _names_bytes(names: Iterable[str]) -> int:
     return len(json.dumps(dict.fromkeys(names, _ID)).encode())
 
 
-def nominal_bytes(payload: Payload) -> int:
-    """Count the nominal bytes of papers: 4 for each non-zero parameter.
-
-    FedWeIT, table 2: indices, masks of presence and headers are free there.
-    """
-    return NominalBytes().of(payload)
-
-
 class NominalBytes:
-    """Counts nominal bytes; a group that goes to many clients is looked at once.
+    """Counts the nominal bytes of papers: 4 for each non-zero parameter.
 
-    Keep one for one round only: it holds the groups that it has seen.
+    FedWeIT, table 2: indices, masks of presence and headers are free there. A group
+    that goes to many clients is looked at once. Keep a counter for one round only: it
+    holds the groups that it has seen.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Arrays, int]] = {}
 
     def of(self, payload: Payload) -> int:
-        """Count the nominal bytes of a payload; see `nominal_bytes`."""
+        """Count the nominal bytes of a payload."""
         return NOMINAL_BYTES * sum(map(self._nonzero, payload.values()))
 
     def _nonzero(self, arrays: Arrays) -> int:
         if id(arrays) not in self._seen:
-            found = sum(map(_nonzero, arrays.values()))
-            self._seen[id(arrays)] = arrays, found
+            self._seen[id(arrays)] = arrays, sum(map(_nonzero, arrays.values()))
         return self._seen[id(arrays)][1]
 
 

@@ -23,6 +23,7 @@ from fcl_flower.core.formats import KEY, check_format
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Arrays, Payload, group_kind
 from fcl_flower.rounds import messages
+from fcl_flower.rounds.codec import encode
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.stored import (
     Entry,
@@ -35,20 +36,20 @@ from fcl_flower.rounds.stored import (
 
 MANIFEST = "manifest-"
 FORMAT: Final = 3
-"""A manifest has this number, for itself and the files that it names."""
+"""The format of a manifest and of the files that it names."""
 _MAGIC: Final = b"fcl-flower state\n"
-"""Each file begins with this."""
+"""The beginning of each file."""
 _END: Final = struct.Struct("<QI")
 """The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
 """The number of states that are kept: a repeated round starts from the one before."""
 BESIDE: Final = ("asked", "copies")
-"""Groups whose names begin so are kept beside an algorithm's state: requests
-that are pending, and models that are known, with what rounding has left of them."""
+"""The beginnings of names of groups beside an algorithm's state: pending requests, and
+copies of models with what rounding has left."""
 
 
 class Saved(NamedTuple):
-    """The state that was saved in a round; ``beside`` it stands what `BESIDE` names."""
+    """The state that was saved in a round, and the groups that `BESIDE` names."""
 
     round: int
     state: Payload
@@ -60,18 +61,20 @@ class _Manifest(TypedDict):
     groups: dict[str, Entry]
 
 
+def stored_bytes(group: str, arrays: Arrays) -> int:
+    """Count the bytes that a group has in a store, by encoding it."""
+    return sum(len(encode(tensor).data) for tensor in arrays.values())
+
+
 class StateStore(ABC):
     """Keeps states, always at full precision."""
 
     def load(self, before: int = sys.maxsize) -> Saved | None:
-        """Load what was saved last, but in an earlier round than ``before``.
-
-        None where there is nothing.
-        """
-        found = self._load(before)
-        if found is None:
+        """Load the last state of a round earlier than ``before``, if there is one."""
+        loaded = self._load(before)
+        if loaded is None:
             return None
-        number, groups = found
+        number, groups = loaded
         state, beside = dict[str, Arrays](), dict[str, dict[str, Arrays]]()
         for group, arrays in groups.items():
             name, _, rest = group.partition("/")
@@ -87,34 +90,38 @@ class StateStore(ABC):
         server_round: int,
         beside: Mapping[str, Payload] = MappingProxyType({}),
     ) -> None:
-        """Save a state; those of this round and of later ones are dropped."""
+        """Save a state; drop the states of this round and of later ones."""
         for group in state:
             if group.partition("/")[0] in BESIDE:
                 raise ContractError(
                     f"state: got the group {group!r}, expected a name that does not "
                     f"begin with {' or '.join(BESIDE)}, as what is kept beside it does"
                 )
-        kept = {
+        others = {
             f"{name}/{group}": arrays
             for name, groups in beside.items()
             for group, arrays in groups.items()
         }
-        self._save({**state, **kept}, server_round)
+        self._save({**state, **others}, server_round)
 
     def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
-        """Let go of groups of some kinds, where they can be read again.
+        """Release the tensors of groups of some kinds, where they can be read again.
 
-        ``state`` was loaded or saved last; it is returned with others for these groups,
-        whose tensors are read whenever they are looked at.
+        ``state`` was loaded or saved last. Each look at a tensor of these groups in the
+        returned state reads it.
         """
         return state
+
+    def size(self, group: str, arrays: Arrays) -> int:
+        """Count the bytes that a group has in this store, or would have."""
+        return stored_bytes(group, arrays)
 
     @abstractmethod
     def last(self, group: str) -> Arrays:
         """Load a group as it was saved last, in whatever round; empty if it was not.
 
-        A round that is repeated starts from the state before it, but what its first
-        attempt has cost is spent.
+        A repeated round starts from the state before it, but the cost of its first
+        attempt is spent.
         """
 
     @abstractmethod
@@ -125,11 +132,11 @@ class StateStore(ABC):
 
 
 class MemoryStateStore(StateStore):
-    """The memory of a client whose node has no folder: it is lost with its program.
+    """The memory of a client whose node has no folder; it is lost with its program.
 
-    In a simulation of Flower's every client's state lies in the driver and travels with
-    each message, so that large states of many clients want `FolderStateStore`. It holds
-    one version only: a round that is repeated starts from what its first attempt left.
+    In Flower's simulation each client's state lies in the driver and travels with each
+    message: large states of many clients need `FolderStateStore`. The memory holds one
+    version only, so that a repeated round starts from the state of its first attempt.
     """
 
     def __init__(self, place: Place) -> None:
@@ -138,17 +145,17 @@ class MemoryStateStore(StateStore):
 
     @override
     def last(self, group: str) -> Arrays:
-        found = self._load(sys.maxsize)
-        return {} if found is None else found[1].get(group, {})
+        loaded = self._load(sys.maxsize)
+        return {} if loaded is None else loaded[1].get(group, {})
 
     @override
     def _load(self, before: int) -> tuple[int, Payload] | None:
-        kept = self._place.state
-        if MANIFEST not in kept.scalars:
+        content = self._place.state
+        if MANIFEST not in content.scalars:
             return None
-        number = int(str(kept.scalars[MANIFEST]["round"]))
-        # Its own state: old adapters may take more in dense form than a peer may.
-        return number, messages.decode_payload(kept, max_bytes=sys.maxsize)
+        number = int(str(content.scalars[MANIFEST]["round"]))
+        # Old adapters of the client's state may claim more than a peer's tensors may.
+        return number, messages.decode_payload(content, max_bytes=sys.maxsize)
 
     @override
     def _save(self, groups: Payload, server_round: int) -> None:
@@ -161,25 +168,25 @@ class MemoryStateStore(StateStore):
 
 
 class FolderStateStore(StateStore):
-    """A folder with a file for each of two versions, and for what is older in them.
+    """A folder with a file for each of two versions, and for their older groups.
 
-    A file has the groups that had changed, and then a manifest: where each group of the
-    version lies, there or in an earlier file. An earlier file of which less than half
-    is in use is given up: what is in use is copied.
+    A file has the groups that had changed, and then a manifest. The manifest says where
+    each group of the version lies: in this file or in an earlier one. When less than
+    half of an earlier file is in use, the groups in use are copied and the file goes.
 
-    Its owner alone can read it. A crash at any moment leaves the old state or the new
-    one, never a mixture; a damaged file is found by its checksum, and the version
-    before it is taken instead. A group is not encoded again when it is the very object
-    that was loaded, and unless ``durable`` not read before it is looked into: a client
-    with many old tasks touches those that it works on. A group without tensors is a
-    line of the manifest.
+    Only its owner can read the folder. A crash at any moment leaves the old state or
+    the new one, never a mixture. A checksum shows a damaged file, and the version
+    before it is loaded instead. A group that is the loaded object is not encoded again.
+    Unless ``durable``, a group is not read before its first use: a client with many old
+    tasks reads only those that it works on. A group without tensors is a line of the
+    manifest.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        """Keep states in ``folder``, one client's own, which need not exist yet.
+        """Keep states in ``folder``, which need not exist yet.
 
         ``durable`` forces each file to the disk, so that even a power cut loses
-        nothing, and checks every group when loading; a simulation does without.
+        nothing, and checks every group when loading. A simulation needs neither.
         """
         self._folder = folder
         self._durable = durable
@@ -191,34 +198,40 @@ class FolderStateStore(StateStore):
         damage: WireError | None = None
         for path in reversed(self._manifests()):
             try:
-                file = File(path)
-                found = _manifest(file)
-                if found["round"] >= before:
+                file = File.opened(path)
+                manifest = _manifest(file)
+                if manifest["round"] >= before:
                     continue
-                self._loaded = self._stored(found, file)
+                self._loaded = self._stored(manifest["groups"], {path.name: file})
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
                 damage = damage or error
                 continue
-            self._entries = found["groups"]
-            return found["round"], self._loaded
+            self._entries = manifest["groups"]
+            return manifest["round"], self._loaded
         if damage is not None:
             raise damage
         return None
 
-    def _stored(self, found: _Manifest, own: File) -> dict[str, Arrays]:
-        files, loaded = {own.path.name: own}, dict[str, Arrays]()
-        for group, entry in found["groups"].items():
-            name = entry["file"]
+    def _stored(
+        self, entries: Mapping[str, Entry], files: dict[str, File]
+    ) -> dict[str, Arrays]:
+        loaded = dict[str, Arrays]()
+        for group, entry in entries.items():
             if not entry["tensors"]:
                 loaded[group] = {}
                 continue
-            if name not in files:
-                files[name] = File(self._folder / name)
-            loaded[group] = stored = StoredArrays(files[name], entry)
+            loaded[group] = stored = StoredArrays(self._file(entry, files), entry)
             if self._durable:
-                stored.check()
+                stored.encoded()  # refuses a damaged group
         return loaded
+
+    def _file(self, entry: Entry, files: dict[str, File]) -> File:
+        """Find the file of a group among those that are open, or open it."""
+        name = entry["file"]
+        if name not in files:
+            files[name] = File.opened(self._folder / name)
+        return files[name]
 
     @override
     def _save(self, groups: Payload, server_round: int) -> None:
@@ -236,60 +249,63 @@ class FolderStateStore(StateStore):
 
     @override
     def on_disk(self, state: Payload, kinds: Collection[str]) -> Payload:
-        files, found = dict[str, File](), dict[str, Arrays]()
+        files, moved = dict[str, File](), dict[str, Arrays]()
         for group, arrays in state.items():
             entry = self._entries[group]
             if group_kind(group) not in kinds or not entry["tensors"]:
                 continue
             if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
                 continue
-            name = entry["file"]
-            if name not in files:
-                files[name] = File(self._folder / name)
-            found[group] = StoredArrays(files[name], entry, held=False)
-        self._loaded |= found
-        return {**state, **found}
+            moved[group] = StoredArrays(self._file(entry, files), entry, held=False)
+        self._loaded |= moved
+        return {**state, **moved}
+
+    @override
+    def size(self, group: str, arrays: Arrays) -> int:
+        if self._loaded.get(group) is arrays:
+            return size_of(self._entries[group])
+        return super().size(group, arrays)
 
     @override
     def last(self, group: str) -> Arrays:
         for path in reversed(self._manifests()):
             try:
-                entry = _manifest(File(path))["groups"].get(group)
+                entry = _manifest(File.opened(path))["groups"].get(group)
                 if entry is None or not entry["tensors"]:
                     return {}
-                return dict(StoredArrays(File(self._folder / entry["file"]), entry))
+                return dict(StoredArrays(self._file(entry, {}), entry))
             except WireError as error:
                 log(WARNING, "%s; trying the version before", error)
         return {}
 
     def drop_earlier(self) -> None:
-        """Remove all versions but the last saved, and what only they hold."""
+        """Remove all versions but the last one, and the groups that only they have."""
         last = self._manifests()[-1]
-        number, found = _number(last) + 1, _manifest(File(last))
+        number, saved_round = _number(last) + 1, _manifest(File.opened(last))["round"]
         given_up = {entry["file"] for entry in self._entries.values()}
-        self._write(number, self._loaded, found["round"], self._entries, given_up)
+        self._write(number, self._loaded, saved_round, self._entries, given_up)
         self._drop_old_versions(number, [], 0)
 
     def _manifests(self) -> list[Path]:
-        # One before these may be there for what it has of the groups of a later one.
-        found = filter(_number, self._folder.glob(f"{MANIFEST}*"))
-        return sorted(found, key=_number)[-VERSIONS:]
+        # An earlier file may be there, since a later version uses some of its groups.
+        paths = filter(_number, self._folder.glob(f"{MANIFEST}*"))
+        return sorted(paths, key=_number)[-VERSIONS:]
 
     def _drop_old_versions(
         self, number: int, old: list[Path], server_round: int
     ) -> None:
-        kept = {f"{MANIFEST}{number}"} | _files(self._entries)
+        needed = {f"{MANIFEST}{number}"} | _files(self._entries)
         for path in reversed(old):
             try:
-                manifest = _manifest(File(path))
+                manifest = _manifest(File.opened(path))
             except WireError:
                 continue
             if manifest["round"] < server_round:  # the last one that is
-                kept |= {path.name} | _files(manifest["groups"])
+                needed |= {path.name} | _files(manifest["groups"])
                 break
         for path in self._folder.iterdir():
             ours = path.suffix == ".new" or _number(path)
-            if ours and path.name not in kept:
+            if ours and path.name not in needed:
                 path.unlink()
 
     def _write(
@@ -306,22 +322,22 @@ class FolderStateStore(StateStore):
         with replacing(path, private=True, durable=self._durable) as file:
             file.write(_MAGIC)
             for group, arrays in groups.items():
-                known = unchanged.get(group)
-                if known is not None and known["file"] not in given_up:
-                    entries[group] = known
+                earlier = unchanged.get(group)
+                if earlier is not None and earlier["file"] not in given_up:
+                    entries[group] = earlier
                     continue
                 if id(arrays) not in written:  # a group may have two names
                     written[id(arrays)] = (
                         encode_group(file, arrays)
-                        if known is None
-                        else copy_group(file, File(self._folder / known["file"]), known)
+                        if earlier is None
+                        else copy_group(file, self._file(earlier, {}), earlier)
                     )
                     written[id(arrays)]["file"] = name
                 entries[group] = written[id(arrays)]
             for entry in written.values():
                 entry["of"] = file.tell() - len(_MAGIC)
-            found = {KEY: FORMAT, "round": server_round, "groups": entries}
-            text = json.dumps(found).encode()
+            manifest = {KEY: FORMAT, "round": server_round, "groups": entries}
+            text = json.dumps(manifest).encode()
             file.write(text)
             file.write(_END.pack(len(text), zlib.crc32(text)))
         if self._durable:
@@ -354,13 +370,13 @@ def _number(path: Path) -> int:
 
 def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) != _MAGIC:
-        raise WireError(f"state: {file.path} is damaged")
+        raise WireError(f"state: {file.name} is damaged")
     end = file.size - _END.size
     length, checksum = _END.unpack(file.read(end, _END.size))
     length = min(length, end)  # if it is damaged, any number
     text = file.read(end - length, length)
     if zlib.crc32(text) != checksum:
-        raise WireError(f"state: {file.path} is damaged")
-    found: _Manifest = json.loads(text)
-    check_format(file.path, found.get(KEY), FORMAT)
-    return found
+        raise WireError(f"state: {file.name} is damaged")
+    manifest: _Manifest = json.loads(text)
+    check_format(file.name, manifest.get(KEY), FORMAT)
+    return manifest

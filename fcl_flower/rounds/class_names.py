@@ -1,9 +1,9 @@
 """Places in a single head, by the classes that clients name as they meet them.
 
-The head has all its places from the start; those that no class has yet are closed, so
-that no probability and no gradient comes of them. A class keeps its place. New ones get
-the next: by ascending client, and in the order that its files give. It is decided
-before the first round of a task, and told to all clients with the run.
+The head has all its places from the start. Places without a class are closed: they have
+no probability and no gradient. A class keeps its place. New classes get the next
+places, by ascending client and in the order of its files. The server decides that
+before the first round of a task, and tells all clients with the run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.data.labels import look_alikes, plain, refusal
 from fcl_flower.results.events import ClassHolders
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import Asker
 from fcl_flower.rounds.transport import QUERY
 
 
@@ -30,19 +30,19 @@ class ClassPlaces:
         on_names: Callable[[tuple[str, ...], ClassHolders], None],
         holders: ClassHolders,
     ) -> None:
-        """Begin with the classes of a run, and who has named them so far.
+        """Begin with the classes of a run, and the clients that have named them.
 
-        ``on_names`` hears of all when more come. With secure aggregation nobody is told
-        who has which.
+        ``on_names`` is called with all names when there are more. With secure
+        aggregation no holders are noted.
         """
         self._asker, self._spec, self._on_names = asker, spec, on_names
         self._named: set[tuple[int, int]] = set()
         self._holders = {name: {*clients} for name, clients in holders.items()}
 
     def agree(self, stages: Mapping[int, TaskStage]) -> dict[int, str]:
-        """Ask those whose task is new; return whose classes have no place, and why.
+        """Ask clients with a new task; return why classes of some have no place.
 
-        A client that has not named them is asked again before the next round.
+        A client that has not named its classes is asked again before the next round.
         """
         requests = {
             client: messages.MessageEncoder().encode_request({}, Assignment(stage))
@@ -50,7 +50,9 @@ class ClassPlaces:
             if (client, stage.task) not in self._named
         }
         kind = f"{QUERY}.{messages.CLASSES}"
-        named = self._asker.ask(kind, requests, messages.class_names)
+        named, _ = self._asker.ask(
+            kind, requests, lambda _, content: messages.class_names(content)
+        )
         before = self._spec.config.data.classes
         names, failures, noted = list(before), dict[int, str](), False
         for client, own in named.items():
@@ -89,7 +91,7 @@ class ClassPlaces:
         return own
 
     def _note(self, client: int, names: Sequence[str]) -> bool:
-        """Note whose classes have these names; tell whether any of it is new."""
+        """Note the holder of some classes; tell whether any of that is new."""
         if self._spec.config.federation.secure_aggregation:
             return False
         before = look_alikes(self._holders)
@@ -109,4 +111,4 @@ class ClassPlaces:
         registry = self._asker.registry
         text = registry.tell(self._spec)
         every = {client: messages.greeting(text) for client in registry.clients}
-        self._asker.ask(QUERY, every, messages.told_run)
+        self._asker.ask(QUERY, every, lambda _, content: content)

@@ -1,7 +1,9 @@
 """The client of a message: its run, its data, its learner and its state."""
 
+import copy
 import math
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from fcl_flower.core.errors import (
     WireError,
     config_error,
 )
-from fcl_flower.core.types import Evaluation, Payload, TaskStage, Update
+from fcl_flower.core.types import Arrays, Evaluation, Payload, TaskStage, Update
 from fcl_flower.data.examples import (
     ClientData,
     Examples,
@@ -47,10 +49,10 @@ from fcl_flower.rounds.checkpoint import (
     MemoryStateStore,
     Saved,
     StateStore,
+    stored_bytes,
 )
-from fcl_flower.rounds.codec import WireFormat, encode
+from fcl_flower.rounds.codec import WireFormat
 from fcl_flower.rounds.copies import ModelCopy
-from fcl_flower.rounds.network_pool import NetworkPool
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.secure.client import ClientSide
 from fcl_flower.setup.build import Built, built, let_go, limited_threads
@@ -60,24 +62,59 @@ from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 _Key: TypeAlias = tuple[str, str, str, str]
 
 
+class NetworkPool(threading.local):
+    """A network for one learner after the other, a separate one in each thread.
+
+    A copy for each message takes several times as long. So a network of this
+    package is reset in place, unless a learner has rebuilt it. A network of another
+    package may have more to reset: each learner gets a copy.
+    """
+
+    def __init__(self, initial: MultiHeadModel) -> None:
+        """Keep the initial network, which must not change; called in each thread."""
+        self._initial = initial
+        self._trained = [p.requires_grad for p in initial.parameters()]
+        self._network: MultiHeadModel | None = None
+        self._is_ours = type(initial.body).__module__.startswith("fcl_flower.")
+
+    def get(self) -> MultiHeadModel:
+        """Lend the network in its initial state; the caller may change it.
+
+        The network that this thread had before is taken back. All networks share the
+        frozen parameters.
+        """
+        for parameter, trained in zip(
+            self._initial.parameters(), self._trained, strict=True
+        ):
+            parameter.requires_grad_(trained)  # a learner may have changed shared ones
+        network = self._network if self._is_ours else None
+        if network is None or not network.reset(self._initial):
+            self._network = network = None  # its memory is free for the next
+            frozen = (p for p in self._initial.parameters() if not p.requires_grad)
+            shared = {id(tensor): tensor for tensor in frozen}
+            network = copy.deepcopy(self._initial, shared)
+        self._network = network
+        return network
+
+
 class RunParts:
-    """The parts that all clients of a run share on nodes that are configured alike."""
+    """The parts that all clients of a run share on nodes with the same settings."""
 
     def __init__(self, run: Built) -> None:
         """Draw the scenario, and limit the threads of this process to the run's."""
         self.run = run
         _ = run.scenario
-        # What reads the data may have brought a library of its own.
+        # The reader of the data may have loaded a library with threads of its own.
         limited_threads(run.algorithm, run.config.training.threads)
         self._network: NetworkPool | None = None
 
     def network(self, words: WordVectors | None) -> MultiHeadModel:
-        """Lend the initial network on its device, the caller's to change.
+        """Lend the initial network on its device; the caller may change it.
 
-        It is the caller's until the same thread asks again (`NetworkPool`). ``words``
-        are vectors of a client's own words; None for those of the run.
+        The loan ends when the same thread asks again (`NetworkPool`). ``words`` are
+        vectors of a client's own words; None for the words of the run.
         """
-        if words is not None:  # one client's own: of no use to any other
+        if words is not None:  # of use to one client alone
             return self.run.network(words)
         if self._network is None:
             self._network = NetworkPool(self.run.network())
@@ -89,27 +126,27 @@ _KEPT: dict[_Key, RunParts] = {}
 
 
 def run_parts(run: str, spec: RunSpec, node: NodeConfig) -> RunParts:
-    """Find what the clients of a run share, or build it and let another run's go.
+    """Find what the clients of a run share, or build it and drop another run's parts.
 
     The node's device and word vectors count more than those of the run.
     """
     key = (run, spec.to_json(), node.device, node.word_vectors)
     if key not in _KEPT:
-        made = RunParts(built(spec.on_node(node)))
-        for other in [known for known in _KEPT if known[:2] != key[:2]]:
+        parts = RunParts(built(spec.on_node(node)))
+        for other in [kept for kept in _KEPT if kept[:2] != key[:2]]:
             del _KEPT[other]
-        _KEPT[key] = made
+        _KEPT[key] = parts
     return _KEPT[key]
 
 
 def forget_runs() -> None:
-    """Let go of all parts: the run has ended, and another may have the same number."""
+    """Drop all parts: the run has ended, and another may have the same number."""
     _KEPT.clear()
     let_go()
 
 
 def client_data(run: Built, place: Place, tasks: int) -> ClientData:
-    """Find where a client's samples come from."""
+    """Find the source of a client's samples."""
     if not run.spec.local_data:
         return ScenarioData(run.scenario, place.number, run.inputs)
     return local_data(run, place.node, tasks)
@@ -142,19 +179,24 @@ def vector_file(run: Built) -> Path | None:
     return find_vectors(file, run.data_root)
 
 
-def model_bytes(learner: ClientLearner[Any], state: Payload, received: Payload) -> int:
-    """Count the bytes of what a client must keep from its finished tasks.
+def model_bytes(
+    learner: ClientLearner[Any],
+    state: Payload,
+    received: Payload,
+    size: Callable[[str, Arrays], int] = stored_bytes,
+) -> int:
+    """Count the bytes that a client must keep from its finished tasks.
 
-    That is what it needs to predict, and to go on learning: a memory of samples or the
-    importance of weights counts, the moments of an optimizer do not. A client alone
-    keeps all of the server's part.
+    It needs them to predict, and to go on learning. A memory of samples and the
+    importance of weights count. The moments of an optimizer do not. A client alone
+    keeps all of the server's part, too. ``size`` counts the bytes of a group by its
+    name and its tensors.
     """
     lasting = _without(state, (*learner.temporary_state, SPENT))
     return sum(
-        len(encode(tensor).data)
+        size(group, arrays)
         for payload in (lasting, received)
-        for arrays in payload.values()
-        for tensor in arrays.values()
+        for group, arrays in payload.items()
     )
 
 
@@ -187,27 +229,27 @@ class Client:
         if config.run.client_state != "context":
             folder = Path(config.run.client_state) / f"client-{number}"
             self.store = FolderStateStore(folder, durable=False)
-            if run.spec.local_data:  # nobody else will know the classes
+            if run.spec.local_data:  # no other place has the classes
                 self.models = folder / versions.MODELS
         if node.state_path:
             self.store = FolderStateStore(place.folder)
             self.models = place.folder / versions.MODELS
 
     def state(self, saved: Saved | None) -> Payload:
-        """Take the learner's part of what was saved; None: nothing was.
+        """Take the learner's part of a saved state, or its initial state.
 
-        What a round has cost that is asked for again is spent all the same, but in a
-        simulation, where it brings the same noise.
+        The privacy cost of a repeated round counts twice. It does not in a simulation,
+        which draws the same noise again.
         """
-        found = self.learner.init() if saved is None else saved.state
+        state = self.learner.init() if saved is None else saved.state
         spent = {} if is_simulated() else self.store.last(SPENT)
-        return {**found, SPENT: spent} if spent else found
+        return {**state, SPENT: spent} if spent else state
 
     def model_copy(self, saved: Saved | None) -> ModelCopy:
-        """Take up the client's copies of models as they were saved with a state."""
+        """Take up the client's copies of models that were saved with a state."""
         context = self.learner.context
-        kept = {} if saved is None else saved.beside.get("copies", {})
-        return ModelCopy(self.wire, context.seed, context.client, kept)
+        copies = {} if saved is None else saved.beside.get("copies", {})
+        return ModelCopy(self.wire, context.seed, context.client, copies)
 
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -215,15 +257,14 @@ class Client:
         """Let the learner train.
 
         Raises:
-            DivergenceError: what the client keeps holds NaN, or what it sends is not
-                finite.
+            DivergenceError: the new state holds NaN, or the update is not finite.
         """
         after, update = self.learner.train(state, received, stage, data)
-        # What a server notes of a round is NaN where there was nothing to measure.
+        # A server's notes of a round are NaN where there was nothing to measure.
         notes = f"{SERVER}meta/"
-        kept = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
+        checked = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
         try:
-            update_checks.no_nan(kept)
+            update_checks.no_nan(checked)
             update_checks.finite(update.payload)
         except WireError as error:
             raise self._diverged(str(error)) from error
@@ -247,22 +288,22 @@ class Client:
         *,
         before_aggregation: bool = False,
     ) -> Evaluation:
-        """Test the client, and count what it takes to predict."""
+        """Test the client, and count the bytes of its model."""
         scores = self.scores(state, received, stage)
-        size = model_bytes(self.learner, state, received)
+        size = model_bytes(self.learner, state, received, self.store.size)
         tasks = len(self.run.schedule.own_tasks(self.learner.context.client))
         ends = stage.ends_task and stage.task + 1 == tasks and not before_aggregation
         inferred = self.inferred(state, received, tasks) if ends else []
         return replace(scores, model_bytes=size, inferred=inferred)
 
     def charge_privacy(self, state: Payload, examples: int) -> Payload:
-        """Count what the examples have cost with this round, where they cost something.
+        """Count the privacy cost of the examples with this round, where it is limited.
 
-        It is kept beside a learner's state, as a learner may return no group but its
-        own. ``state`` is that from before the round.
+        The count is a group beside the learner's state, as a learner returns only its
+        own groups. ``state`` is the state before the round.
 
         Raises:
-            BudgetError: it would exceed the privacy budget.
+            BudgetError: the cost would exceed the privacy budget.
         """
         privacy = self.config.privacy
         if privacy.unit != "example":
@@ -273,7 +314,7 @@ class Client:
         return {SPENT: spent}
 
     def add_noise(self, update: Update, received: Payload, stage: TaskStage) -> Update:
-        """Make an update fit to leave the client: with noise, where that is set."""
+        """Add noise to an update before it leaves the client, where that is set."""
         privacy = self.config.privacy
         if privacy.unit == "none":
             return update
@@ -284,14 +325,14 @@ class Client:
         return privatize(update, received, privacy.clip, privacy.noise_multiplier, rng)
 
     def data(self, stage: TaskStage) -> TaskData:
-        """Load what the client trains on."""
-        found = self.samples.training(stage)
-        train, valid, test = map(self._here, (found.train, found.valid, found.test))
+        """Load the client's samples of a stage."""
+        data = self.samples.training(stage)
+        train, valid, test = map(self._here, (data.train, data.valid, data.test))
         if self.config.scenario.joint:
             train, valid = self._of_all_tasks("train"), self._of_all_tasks("valid")
         if self.config.model.mask_loss:
             self.learner.model.restrict_head([*train.y.tolist(), *valid.y.tolist()])
-        return TaskData(train, valid, test, found.classes)
+        return TaskData(train, valid, test, data.classes)
 
     def scores(
         self,
@@ -300,23 +341,21 @@ class Client:
         stage: TaskStage,
         split: SplitName = "test",
     ) -> Evaluation:
-        """Test every task so far, or concept; no more than the scores is filled in."""
+        """Test every task so far, or every concept; only the scores are filled in."""
         hidden = self.scenario.stream is not None
         blind = self.run.spec.hidden_tasks
-        counted, balances = (
-            self.config.federation.per_class,
-            self.run.balances_scores,
-        )
+        counted = self.config.federation.per_class
+        balances = self.run.balances_scores
         accuracy, by_class, balanced, skewed = [], [], [], False
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
-            known, asked = received, task
+            models, named = received, task
             labels = self._restricted(task)
             if blind:
                 # As if the client saw the concept now: fresh examples of it.
                 samples = self._examples(task, "valid")
-                known = self.learner.select_model(state, received, samples)
-                asked = stage.task
-            predict = partial(self._logits, state, known, asked, labels)
+                models = self.learner.select_model(state, received, samples)
+                named = stage.task
+            predict = partial(self._logits, state, models, named, labels)
             test = self._examples(task, split)
             answers = ClassCounts(predict)
             accuracy.append(score(answers, test).accuracy)
@@ -326,14 +365,14 @@ class Client:
                 recall = measures.recall(np.array(by_class[-1]))
                 balanced.append(float(measures.mean_measured(recall, axis=0)))
                 skewed |= unbalanced(test.y.cpu().numpy())
-        told = by_class if counted else ()
-        return Evaluation(accuracy, 0, told, balanced=balanced, unbalanced=skewed)
+        counts = by_class if counted else ()
+        return Evaluation(accuracy, 0, counts, balanced=balanced, unbalanced=skewed)
 
     def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
-        """Test so many tasks where the most confident head answers each sample.
+        """Test so many tasks with the most confident head for each sample.
 
-        As `Model.predict` with ``auto`` does; right are the class and its task. It
-        takes as many passes over all tests as there are tasks. Empty with one head.
+        `Model.predict` with ``auto`` does so, too. An answer is right if the class and
+        the task are. Each task takes a pass over all tests. Empty with one head.
         """
         single = self.config.model.head == "single"
         blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
@@ -353,14 +392,14 @@ class Client:
             predict = partial(
                 self._logits, state, received, task, self._restricted(task)
             )
-            for test, found in zip(tests, by_test, strict=True):
+            for test, confidence in zip(tests, by_test, strict=True):
                 with torch.no_grad():
                     parts = [predict(x) for x, _ in batches(test, 512, seed=None)]
                     logits = torch.cat(parts)[:, labels]
-                    found.append(logits.double().softmax(1))
+                    confidence.append(logits.double().softmax(1))
         fractions = []
-        for task, (test, found) in enumerate(zip(tests, by_test, strict=True)):
-            tasks_of, places = most_confident(found)
+        for task, (test, confidence) in enumerate(zip(tests, by_test, strict=True)):
+            tasks_of, places = most_confident(confidence)
             here = tasks_of == task
             right = named[task][places[here]] == test.y[here]
             fractions.append(int(right.sum()) / len(test.y))
@@ -370,28 +409,28 @@ class Client:
 
     @property
     def predicts_locally(self) -> bool:
-        """Whether it predicts with what it keeps itself."""
+        """Whether the client predicts with its private state alone."""
         local_only = self.config.strategy.local_only
         return local_only or self.run.algorithm.load_server().predicts_locally
 
     def keep_received(
         self, saved: Saved | None, received: Payload, stage: TaskStage
     ) -> None:
-        """Keep a version of what a request to train brings, where that predicts.
+        """Keep a version of the received model, where it predicts.
 
-        It is the model after the round before, with the client's state of then.
+        It is the model after the previous round, with the client's state of that time.
         """
         strategy = self.run.algorithm.load_server()
         tasks = stage.task + (not stage.starts_task)
         if self.predicts_locally or saved is None or not tasks:
             return
         if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
-            return  # what predicts is something else
+            return  # another model predicts
         needed = strategy.predicts or tuple(received)
-        known = {kind: received[kind] for kind in needed if kind in received}
+        models = {kind: received[kind] for kind in needed if kind in received}
         before = TaskStage(stage.round - 1, tasks - 1, False, False)
-        if len(known) == len(needed):
-            self.keep_version(saved.state, known, before, None)
+        if len(models) == len(needed):
+            self.keep_version(saved.state, models, before, None)
 
     def keep_version(
         self,
@@ -400,24 +439,24 @@ class Client:
         stage: TaskStage,
         accuracy: float | None,
     ) -> None:
-        """Keep what predicts as a version, in the folder that the node has for them.
+        """Keep a version of the model, where the node has a folder for versions.
 
         Args:
             state: of the client.
-            received: what it predicts with besides.
-            stage: after which it does.
+            received: the models of the server that predict with it.
+            stage: the version is the model after this stage.
             accuracy: on the validation samples of the tasks so far; None where unknown.
         """
         if self.models is None:
             return
-        known, learned = versions.versions(self.models), tuple[TaskClasses, ...]()
+        earlier, learned = versions.versions(self.models), tuple[TaskClasses, ...]()
         name = f"task-{stage.task + 1:02}"
         if not stage.ends_task:
             name = f"round-{stage.round}"
-            if known and known[-1].about.round >= stage.round:
+            if earlier and earlier[-1].about.round >= stage.round:
                 return
-            if known:  # not read from their files again
-                learned = known[-1].about.tasks[: stage.task + 1]
+            if earlier:  # not read from their files again
+                learned = earlier[-1].about.tasks[: stage.task + 1]
         tasks = range(0 if self.run.spec.hidden_tasks else stage.task + 1)
         spent = self.store.last(SPENT)
         about = versions.About(
@@ -447,13 +486,13 @@ class Client:
     ) -> float | None:
         """Measure the mean accuracy on the validation samples of the tasks so far.
 
-        None without any; they cost time only where a version is kept.
+        None without samples, or where no version is kept.
         """
         if self.models is None:
             return None
-        found = self.scores(state, received, stage, "valid").accuracy
-        known = [accuracy for accuracy in found if not math.isnan(accuracy)]
-        return sum(known) / len(known) if known else None
+        by_task = self.scores(state, received, stage, "valid").accuracy
+        measured = [accuracy for accuracy in by_task if not math.isnan(accuracy)]
+        return sum(measured) / len(measured) if measured else None
 
     def _logits(
         self,
@@ -471,7 +510,7 @@ class Client:
         return logits
 
     def _restricted(self, task: int) -> Tensor | None:
-        """Find a task's labels, where only they are predicted; restrict the head."""
+        """Find the labels that a task may predict, and restrict the head to them."""
         if not self.config.model.mask_logits:
             return None
         labels = self._labels(task)
@@ -484,7 +523,7 @@ class Client:
         return concat([self._examples(task, split) for task in tasks])
 
     def _labels(self, task: int) -> Tensor:
-        # Those held out alone are too few to have a sample of each class of a concept.
+        # Held-out samples alone are too few to have each class of a concept.
         own = [self.samples.examples(task, split).y for split in ("train", "valid")]
         return torch.cat(own).to(self.learner.context.device)
 

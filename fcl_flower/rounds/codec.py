@@ -3,17 +3,17 @@
 A form such as ``fcl.sparse.bitmap+levels+zstd`` says four things.
 
 1. ``fcl.dense`` decodes to an array, ``fcl.sparse`` to a `SparseArray`.
-2. ``.bitmap`` says that some entries are left out: after the values there is one bit
-   an entry, lowest bit first. An entry that an array leaves out is zero by all of its
-   bits, so that -0.0 and NaN survive. Without it all entries are there, in C order.
-3. A suffix says how float32 values are written; all other values are written as they
-   are. ``+float16`` and ``+bfloat16`` are rounded to the nearest, ties to even.
-   ``+levels`` has a step s, a little-endian float32, and then an integer q in
-   [-127, 127] for each value, in one byte: the value is s q.
-4. ``+zstd`` says that all of it is a frame of Zstandard, in which the bytes of the
-   values are sorted by their place: signs and exponents of floats resemble each other.
+2. ``.bitmap`` says that some entries are left out. After the values there is one bit
+   for each entry, lowest bit first. All bits of a left-out entry of an array are zero,
+   so that -0.0 and NaN survive. Without a bitmap all entries are there, in C order.
+3. A suffix says how float32 values are written; other values are written as they are.
+   ``+float16`` and ``+bfloat16`` are rounded to the nearest, ties to even. ``+levels``
+   has a step s, a little-endian float32, and then an integer q in [-127, 127] for each
+   value, in one byte: the value is s q.
+4. ``+zstd`` says that all of it is a frame of Zstandard. The bytes of the values are
+   sorted by their place in it: signs and exponents of floats resemble each other.
 
-Values that are multiples of a step already, as FedWeIT's adapters are, travel as levels
+Values that are multiples of a step, such as FedWeIT's adapters, travel as levels
 without loss. A precision with L levels on each side of zero (127, 7 or 1) rounds to
 them, with s = max |x| / L: uniform quantisation of a whole tensor. Rounded at random,
 up with the probability that the fraction is, s q has the mean x (Alistarh et al., QSGD,
@@ -65,7 +65,7 @@ _DTYPES = {
     )
 }
 _FLOAT32: Final = {"float16": "<f2", "bfloat16": "<u2", "levels": "i1"}
-"""The dtype on the wire of float32 values, by the suffix that says so."""
+"""The dtype of float32 values on the wire, by suffix."""
 _FRAME: Final = "+zstd"
 _FORMS = {
     f"{kind}{layout}{suffix and '+'}{suffix}{frame}": (kind, layout, suffix, frame)
@@ -91,14 +91,14 @@ CHUNK_BYTES: Final = 5 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """The way in which the tensors of a run travel, by its settings and its algorithm.
+    """The form in which the tensors of a run travel.
 
-    float16 and bfloat16 are for all float32 tensors. Levels are for those groups alone
-    that the algorithm names, as all others are exact: sums, counts and statistics.
+    float16 and bfloat16 are for all float32 tensors. Levels are only for the groups
+    that the algorithm names. Sums, counts and statistics stay exact.
 
     Attributes:
         dtype: the precision of float32 tensors.
-        feedback: whether rounding's loss is added to the next difference.
+        feedback: whether the loss of rounding is added to the next difference.
         differences: the kinds of groups that are a ``model`` (`algorithms.base.Role`).
         rounded: the kinds of groups that are ``private``.
     """
@@ -123,7 +123,7 @@ class WireFormat:
         )
 
     def precision(self, group: str) -> WireDtype:
-        """Choose how float32 tensors of a group travel, if not as differences."""
+        """Choose the precision of a group's float32 tensors that are no differences."""
         if self.dtype in LEVELS and group_kind(group) not in self.rounded:
             return "float32"
         return self.dtype
@@ -139,8 +139,7 @@ EXACT = WireFormat()
 def is_matrix(tensor: AnyArray) -> bool:
     """Tell whether a tensor may be rounded to levels.
 
-    Vectors may not: they are few bytes, and variances among them must not get negative,
-    nor zero.
+    Vectors may not. They are few bytes, and a rounded variance could be zero.
     """
     return tensor.dtype == np.float32 and len(tensor.shape) > 1
 
@@ -166,7 +165,7 @@ class Encoded:
 
     @cached_property
     def chunk_hashes(self) -> list[bytes]:
-        """Hashes of its pieces, made once: many clients may receive one tensor."""
+        """Hashes of its pieces, computed once: many clients may receive one tensor."""
         starts = range(0, len(self.data), CHUNK_BYTES)
         parts = (self.data[start : start + CHUNK_BYTES] for start in starts)
         return [hashlib.sha256(part).digest() for part in parts]
@@ -230,9 +229,9 @@ def _without_zeros(stored: Array) -> tuple[str, Array, bytes]:
 
 
 def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
-    """Read what the tensor is to be; nothing is decoded or allocated.
+    """Read the shape, dtype and storage of a tensor; nothing is decoded or allocated.
 
-    ``max_bytes`` limits its dense size; of a `SparseArray` too, for `to_dense`.
+    ``max_bytes`` limits the dense size, also of a `SparseArray`, for `to_dense`.
 
     Raises:
         WireError: the form, the dtype or the shape is unknown, impossible or too large.
@@ -250,7 +249,7 @@ def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
         raise WireError(f"a tensor of {len(shape)} axes; at most {_MAX_AXES} allowed")
     if any(length < 0 for length in shape):
         raise WireError("the shape holds a negative length")
-    # NumPy refuses (0, 2**62), too: an empty axis does not excuse the others.
+    # NumPy refuses (0, 2**62), too: an empty axis does not excuse other axes.
     claimed = math.prod(max(length, 1) for length in shape) * dtype.itemsize
     limit = min(max_bytes, 2**63 - 1)  # flat indices are int64
     if claimed > limit:
@@ -259,12 +258,11 @@ def spec(encoded: Encoded, max_bytes: int = 2**31) -> TensorSpec:
 
 
 def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
-    """Decode a tensor, read-only; trust nothing that ``encoded`` says.
+    """Decode a tensor, read-only; trust nothing in ``encoded``.
 
-    Memory stays within a small multiple of the bytes received, except for what a few
-    bytes can claim, zeros that were left out and compressed values, and for these
-    within a small multiple of the dense size (``max_bytes``): check the tensor's
-    `spec`, whose arguments are the same, first.
+    Memory stays within a small multiple of the received bytes. Left-out zeros and
+    compressed values may claim more, up to a small multiple of the dense size
+    (``max_bytes``): check the tensor's `spec` first, with the same arguments.
 
     Raises:
         WireError: the bytes are not a tensor of this form, dtype and shape.
@@ -315,9 +313,10 @@ def _written(
 ) -> tuple[str, bytes, Array]:
     """Write float32 values: the suffix, the step of levels, and what is stored."""
     most = LEVELS.get(precision, _MOST_LEVELS)
-    step = step_of(values, most) if len(values) >= _SEARCHED else None
-    if step is not None:
-        return "levels", step.tobytes(), np.rint(values / step).astype(np.int8)
+    exact = exact_levels(values, most) if len(values) >= _SEARCHED else None
+    if exact is not None:
+        step, levels = exact
+        return "levels", step.tobytes(), levels
     if precision in LEVELS:
         step = np.float32(np.abs(values).max(initial=0) / most)
         return "levels", step.tobytes(), _levels(values, step, most, seed)
@@ -329,7 +328,7 @@ def _written(
     return "", b"", values
 
 
-def step_of(values: Array, most: int) -> np.float32 | None:
+def exact_levels(values: Array, most: int) -> tuple[np.float32, Array] | None:
     """Find a step whose multiples all values are, bit by bit.
 
     Args:
@@ -337,7 +336,7 @@ def step_of(values: Array, most: int) -> np.float32 | None:
         most: the largest multiple, in [1, 127]; the search looks at 1, 3, 7, ...
 
     Returns:
-        The step; None where there is none.
+        The step, and the int8 multiples; None where there is no such step.
     """
     largest = np.abs(values).max(initial=0)
     if not 0 < largest < np.inf:
@@ -347,13 +346,13 @@ def step_of(values: Array, most: int) -> np.float32 | None:
     # The division has rounded: the step itself may lie beside it.
     steps = np.concatenate([near, np.nextafter(near, 0), np.nextafter(near, np.inf)])
     steps = steps[steps > 0]
-    # Most tensors show by a few values that they have none.
+    # A few values show that most tensors have no step.
     sample = values[:: max(1, len(values) // 8)]
     fits = np.rint(sample / steps[:, None]) * steps[:, None] == sample
     for step in steps[fits.all(axis=1)]:
         levels = np.rint(values / step).astype(np.int8)
         if np.array_equal(_multiplied(levels, step).view("u4"), values.view("u4")):
-            return np.float32(step)
+            return np.float32(step), levels
     return None
 
 
@@ -365,7 +364,7 @@ def _levels(values: Array, step: np.float32, most: int, seed: int | None) -> Arr
         levels = np.rint(steps)
     else:
         levels = np.floor(steps + np.random.default_rng(seed).random(steps.shape))
-    # A step that was rounded down, or is the smallest float there is, exceeds them.
+    # With a step that was rounded down, or the smallest float, levels exceed the most.
     return np.clip(levels, -most, most).astype(np.int8)
 
 
@@ -401,14 +400,14 @@ def _read(stored: Array, suffix: str, head: bytes, dtype: np.dtype[Any]) -> Arra
 # ---- compression
 
 LEVEL = 1
-"""Higher levels of Zstandard take twice the time and do not make floats smaller."""
+"""Higher levels of Zstandard take twice the time, and floats stay as large."""
 
 
 def compress(head: bytes, stored: Array, tail: bytes) -> bytes:
     """Compress a step, values and bits into one frame.
 
-    The first bytes of all values stand together in it, then the second ones, and so on.
-    Each place gets blocks of its own: a block has one code for all its bytes.
+    The first bytes of all values stand together in it, then the second bytes, and so
+    on. Each place has separate blocks, as a block has one code for all its bytes.
     """
     width = stored.itemsize
     planes = np.ascontiguousarray(stored.view(np.uint8).reshape(-1, width).T)
@@ -434,14 +433,14 @@ def decompress(frame: Bytes, most: int, head: int, width: int, tail: int) -> byt
         tail: the bytes after the values.
 
     Raises:
-        WireError: it is no frame, is damaged, or claims too much.
+        WireError: the bytes are no frame, are damaged, or claim too much.
     """
     try:
-        # Frames to be skipped may claim gigabytes without being asked for their size.
+        # A skippable frame may claim gigabytes, whatever its content size says.
         if bytes(frame[:4]) != zstandard.FRAME_HEADER:
             raise WireError("a compressed tensor is damaged: no frame of Zstandard")
         claimed = zstandard.frame_content_size(frame)
-        # Without a size the claim would be open, and -1 is what such a frame says.
+        # A frame without a size says -1.
         if not 0 <= claimed <= most:
             raise WireError(
                 f"a compressed tensor claims {claimed} bytes, of {most} that it may"

@@ -1,11 +1,11 @@
-"""Models that both sides know, so that only their rounded changes have to travel.
+"""Models that both sides have, so that only their rounded changes travel.
 
-The models of the server's state are those that clients have. What aggregation makes of
-them is taken up only as far as the rounded change tells it, the rest waits for the next
-change (the server's half of error feedback in both directions: Tang et al.,
-DoubleSqueeze, ICML 2019). So a client that has the models of an earlier round needs
-the changes since, the same bytes as all others; who has none, or older ones than the
-changes that are kept, gets the models themselves, in float32.
+Clients have the models of the server's state. Aggregation moves these only by the
+rounded change, and the rest waits for the next change. That is the server's half of
+error feedback in both directions (Tang et al., DoubleSqueeze, ICML 2019). So a client
+with the models of an earlier round needs the changes since then, the same bytes as all
+others. A client without models, or with models older than the kept changes, gets the
+models themselves in float32.
 """
 
 import zlib
@@ -38,19 +38,19 @@ from fcl_flower.rounds.messages import MessageEncoder, Tensors
 from fcl_flower.rounds.transport import Content, Value
 
 COPIES: Final = "fcl.copies"
-"""The table of a message that says of each model in it by group: the round after which
-it is this one, and its checksum."""
+"""The table of a message with two numbers for each of its models, by group: the round
+after which it is this model, and its checksum."""
 CHANGE: Final = "/+"
 """The mark between a group's name and the round whose change a message holds."""
 ENTRIES: Final = "/entries"
-"""The mark after a group's name: one bit an entry that the learner gets."""
+"""The mark after a group's name: one bit for each entry, set if the learner gets it."""
 RESIDUALS: Final = "rest/"
-"""The mark before a group's name in a checkpoint: the rest that rounding has left."""
+"""The mark before a group's name in a checkpoint: what rounding has left."""
 _MODEL: Final = "model/"
 _VERSIONS: Final = "versions"
 
 _LARGEST = 1e38
-"""Hostile updates without a limit of their norm must not end a run."""
+"""The largest value: hostile updates without a limit of their norm end no run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class ModelVersion:
     """The models of the server that a client has after a message.
 
     Attributes:
-        version: the round after which they were these, 0 before the first.
-        models: whole, by group; those that the message is about.
+        version: the round after which the server had these models; 0 before the first.
+        models: the whole models of the message, by group.
     """
 
     version: int = 0
@@ -69,30 +69,30 @@ class ModelVersion:
 NO_VERSION = ModelVersion()
 
 
-def notes_of(known: ModelVersion) -> dict[str, Value]:
-    """Make the table of a message that sends models as values."""
-    return {g: [known.version, checksum(a)] for g, a in known.models.items()}
+def notes_of(version: ModelVersion) -> dict[str, Value]:
+    """Make the table `COPIES` of a message that sends models as values."""
+    return {g: [version.version, checksum(a)] for g, a in version.models.items()}
 
 
 def checksum(arrays: Arrays) -> int:
-    """Compute what tells two versions of a group's matrices apart: their CRC-32."""
-    found = 0
+    """Compute the CRC-32 of a group's matrices."""
+    crc = 0
     for name in sorted(arrays):
         if is_matrix(arrays[name]):
-            found = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), found)
-    return found
+            crc = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), crc)
+    return crc
 
 
 # ---- differences
 
 
-def restored(payload: Payload, known: Payload) -> Payload:
-    """Add the differences in an update to what they are of."""
-    found: dict[str, Arrays] = dict(payload)
-    for group in payload.keys() & known.keys():
+def restored(payload: Payload, models: Payload) -> Payload:
+    """Add the differences in an update to the models that the client knew."""
+    whole: dict[str, Arrays] = dict(payload)
+    for group in payload.keys() & models.keys():
         arrays = dict(payload[group])
         for name, tensor in arrays.items():
-            start = known[group].get(name)
+            start = models[group].get(name)
             if start is None or not is_matrix(tensor):
                 continue
             if tensor.shape != start.shape:
@@ -101,12 +101,12 @@ def restored(payload: Payload, known: Payload) -> Payload:
                     f"{start.shape}"
                 )
             arrays[name] = _added(start, tensor)
-        found[group] = arrays
-    return found
+        whole[group] = arrays
+    return whole
 
 
 def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
-    # Both sides of the wire call this, so that they get the same bits.
+    # Both sides of the wire call this, so that both get the same bits.
     with np.errstate(over="ignore", invalid="ignore"):  # refused where it matters
         values = _entries(start, difference) + _values_of(difference)
     return _with_values(difference, values)
@@ -127,9 +127,9 @@ def _with_values(tensor: AnyArray, values: Array) -> AnyArray:
     return values.reshape(tensor.shape)
 
 
-def _put(tensor: AnyArray, known: AnyArray) -> Array:
+def _put(tensor: AnyArray, model: AnyArray) -> Array:
     if isinstance(tensor, SparseArray):
-        return tensor.overwrite(np.asarray(known))
+        return tensor.overwrite(np.asarray(model))
     return tensor
 
 
@@ -138,50 +138,50 @@ def _matrix_bytes(arrays: Arrays) -> int:
 
 
 def _encoded_bytes(groups: Iterable[Mapping[str, Encoded]]) -> int:
-    return sum(len(made.data) for tensors in groups for made in tensors.values())
+    return sum(len(tensor.data) for group in groups for tensor in group.values())
 
 
 class ErrorFeedback:
-    """Rounds the differences of one sender, and remembers what that takes away.
+    """Rounds the differences of one sender, and keeps what rounding leaves.
 
     Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019,
-    https://arxiv.org/abs/1901.09847, algorithm 2): what rounding takes from one
-    difference is added to the next, so that the sum of all that was sent is the sum of
-    all that was wanted, up to one rounding. Without it rounding is at random, and right
+    https://arxiv.org/abs/1901.09847, algorithm 2) adds what rounding leaves of one
+    difference to the next. So the sum of all rounded differences is the sum of all
+    differences, up to one rounding. Without feedback rounding is at random, and right
     on average.
     """
 
     def __init__(self, wire: WireFormat, beside: Payload) -> None:
-        """Go on with what is left of earlier rounds, as `kept` has returned it."""
+        """Go on with the groups that `kept` has returned."""
         self._wire = wire
         residuals = _below(beside, RESIDUALS)
         self._residuals = {group: dict(arrays) for group, arrays in residuals.items()}
 
     def kept(self) -> Payload:
         """Collect what rounding has left so far, for a checkpoint."""
-        # Copies: a store takes a group that is the object it has saved for unchanged.
+        # Copies, as a store takes a group for unchanged if it is the saved object.
         return {RESIDUALS + group: dict(a) for group, a in self._residuals.items()}
 
     def difference(
         self, group: str, name: str, wanted: AnyArray, seed: int
     ) -> tuple[Encoded, AnyArray]:
-        """Round a difference: to how it travels, and to what the receiver reads.
+        """Round a difference; return its encoded form, and what the receiver reads.
 
-        Entries that a `SparseArray` lacks stay. ``seed`` is of rounding at random,
-        which it is without feedback.
+        Entries that a `SparseArray` lacks stay. ``seed`` is for rounding at random,
+        without feedback.
         """
         wire = self._wire
         if not wire.feedback:
             wanted = _with_values(wanted, _within_range(_values_of(wanted)))
-            made = encode(wanted, wire.dtype, seed=seed)
-            return made, decode(made)
+            encoded = encode(wanted, wire.dtype, seed=seed)
+            return encoded, decode(encoded)
         residuals = self._residuals.setdefault(group, {})
         rest = np.asarray(residuals.get(name, np.zeros(wanted.shape, np.float32)))
         values = _within_range(_values_of(wanted) + _entries(rest, wanted))
-        made = encode(_with_values(wanted, values), wire.dtype)
-        read = decode(made)
+        encoded = encode(_with_values(wanted, values), wire.dtype)
+        read = decode(encoded)
         residuals[name] = _put(_with_values(wanted, values - _values_of(read)), rest)
-        return made, read
+        return encoded, read
 
 
 def _within_range(values: Array) -> Array:
@@ -194,15 +194,15 @@ def _within_range(values: Array) -> Array:
 
 
 class ModelPublisher:
-    """Knows what each client has, and keeps changes as long as they are worth it.
+    """Knows the model version of each client, and keeps the latest changes.
 
-    That is until they take as many bytes as the models; so this takes at most the bytes
-    of the models twice, however many clients there are. A run that is resumed begins
-    without changes: its clients get the models once.
+    All changes together are fewer bytes than the models, so that the memory does not
+    grow with the number of clients. A resumed run begins without changes: its clients
+    get the models once.
     """
 
     def __init__(self, wire: WireFormat, seed: int) -> None:
-        """Begin without clients, by the wire format and the seed of a run."""
+        """Begin without clients, with the wire format and the seed of a run."""
         self.wire = wire
         self._seed = seed
         self._encoder = MessageEncoder(wire)
@@ -214,11 +214,11 @@ class ModelPublisher:
         self._checksums: dict[str, tuple[Arrays, int]] = {}
 
     def kept(self) -> Payload:
-        """Collect what a checkpoint has to keep beside the state of the server."""
+        """Collect the groups that a checkpoint has beside the state of the server."""
         return self._feedback.kept()
 
     def restore(self, version: int, beside: Payload) -> None:
-        """Go on after a round, with what was `kept` of it."""
+        """Go on after a round, with the groups that were `kept` then."""
         self._feedback = ErrorFeedback(self.wire, beside)
         self._version = self._first = version
 
@@ -229,15 +229,18 @@ class ModelPublisher:
         version: int,
         known: Mapping[int, ModelVersion],
     ) -> Payload:
-        """Change the models as far as clients are told; return the state with them.
+        """Move the models by the rounded changes; return the state with them.
 
-        Clients know ``before``, of which aggregation has made ``after`` in the round
-        ``version``; ``known`` is what those whose updates are used have now.
+        Args:
+            before: the state whose models the clients know.
+            after: the state that aggregation has made of it.
+            version: the round.
+            known: the models of each client whose update is used.
         """
         self._version = version
-        for client, theirs in known.items():
-            held = dict.fromkeys(theirs.models, theirs.version)
-            self._held[client] = self._held.get(client, {}) | held
+        for client, model in known.items():
+            versions = dict.fromkeys(model.models, model.version)
+            self._held[client] = self._held.get(client, {}) | versions
         state, changes = dict(after), dict[str, dict[str, Encoded]]()
         for group, arrays in after.items():
             old = before.get(group)
@@ -249,21 +252,21 @@ class ModelPublisher:
         return state
 
     def forget(self, client: int) -> None:
-        """Note that a client has lost its memory."""
+        """Note that a client has lost its copies."""
         self._held.pop(client, None)
 
     def message(
         self, client: int, payload: Payload, assignment: Assignment, state: Payload
     ) -> tuple[Content, ModelVersion]:
-        """Make a message to a client, and say what it will know then.
+        """Make a message to a client; return it with the models that the client gets.
 
-        The payload has of the models whole ones, or as `SparseArray` those entries that
-        the client lacks; ``state`` is the server's.
+        The payload has whole models, or the entries that the client lacks as
+        `SparseArray`; ``state`` is the server's.
         """
-        made: dict[str, Tensors] = {}
+        sent: dict[str, Tensors] = {}
         notes, models = dict[str, Value](), dict[str, Arrays]()
         for group, arrays in payload.items():
-            made[group] = arrays
+            sent[group] = arrays
             if not (self.wire.by_difference(group) and group in state):
                 continue
             models[group] = state[group]
@@ -273,31 +276,31 @@ class ModelPublisher:
                 continue
             if _encoded_bytes(changes.values()) >= _matrix_bytes(arrays):
                 continue
-            made[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
+            sent[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
             sparse = {n: t for n, t in arrays.items() if isinstance(t, SparseArray)}
             if sparse:
-                made[group + ENTRIES] = {n: t.bitmap() for n, t in sparse.items()}
+                sent[group + ENTRIES] = {n: t.bitmap() for n, t in sparse.items()}
             for version, tensors in changes.items():
-                made[f"{group}{CHANGE}{version}"] = tensors
-        content = self._encoder.encode_request(made, assignment)
+                sent[f"{group}{CHANGE}{version}"] = tensors
+        content = self._encoder.encode_request(sent, assignment)
         if notes:
             content.scalars[COPIES] = notes
         return content, ModelVersion(self._version, models)
 
     def close_round(self) -> None:
-        """Let go of the tensors that were encoded in this round."""
+        """Drop the encoded tensors of this round."""
         self._encoder = MessageEncoder(self.wire)
 
     def _changed(
-        self, group: str, known: Arrays, wanted: Arrays
+        self, group: str, model: Arrays, wanted: Arrays
     ) -> tuple[Arrays, dict[str, Encoded]]:
-        # Rows along axis 0 that aggregation has left alone stay, with what is left of
-        # earlier changes: a strategy may send only those that it has changed.
+        # Rows along axis 0 that aggregation has not changed stay, and so does what
+        # rounding has left of them: a strategy may send changed rows only.
         moved, changes = dict(wanted), dict[str, Encoded]()
         for name, tensor in wanted.items():
             if not is_matrix(tensor):
                 continue
-            new, old = np.asarray(tensor), np.asarray(known[name])
+            new, old = np.asarray(tensor), np.asarray(model[name])
             rows = np.flatnonzero((new != old).reshape(len(new), -1).any(axis=1))
             moved[name] = old
             if not len(rows):
@@ -305,20 +308,20 @@ class ModelPublisher:
             change = SparseArray.of_channels(new - old, rows)
             key = zlib.crc32(f"{group}/{name}".encode())
             seed = derive(self._seed, "rounding of the broadcast", self._version, key)
-            made, read = self._feedback.difference(group, name, change, seed)
-            moved[name], changes[name] = _put(_added(old, read), old), made
+            encoded, read = self._feedback.difference(group, name, change, seed)
+            moved[name], changes[name] = _put(_added(old, read), old), encoded
         return moved, changes
 
     def _drop_changes(self, state: Payload) -> None:
         models = [a for group, a in state.items() if self.wire.by_difference(group)]
         whole = sum(map(_matrix_bytes, models))
-        kept = [_encoded_bytes(groups.values()) for _, groups in self._changes]
-        total = sum(kept)
-        for taken in kept:
+        sizes = [_encoded_bytes(groups.values()) for _, groups in self._changes]
+        total = sum(sizes)
+        for size in sizes:
             if total < whole:
                 break
             self._first, _ = self._changes.popleft()
-            total -= taken
+            total -= size
 
     def _since(
         self, group: str, held: int | None
@@ -332,12 +335,12 @@ class ModelPublisher:
         }
 
     def _checksum(self, group: str, state: Payload) -> int:
-        # Made once for all clients.
-        arrays, found = self._checksums.get(group, (None, 0))
+        # Computed once for all clients.
+        arrays, crc = self._checksums.get(group, (None, 0))
         if arrays is not state[group]:
-            found = checksum(state[group])
-            self._checksums[group] = state[group], found
-        return found
+            crc = checksum(state[group])
+            self._checksums[group] = state[group], crc
+        return crc
 
 
 # ---- a client's half
@@ -348,12 +351,12 @@ class CopyError(WireError):
 
 
 class ModelCopy:
-    """A client's copies of the server's models, from before a message and after it."""
+    """A client's copies of the server's models, before and after a message."""
 
     def __init__(
         self, wire: WireFormat, seed: int, client: int, beside: Payload
     ) -> None:
-        """Take up what was `kept` beside the private state of a client."""
+        """Take up the groups that were `kept` beside a client's private state."""
         self._wire = wire
         self._seed = seed
         self._client = client
@@ -363,7 +366,7 @@ class ModelCopy:
         self._current: dict[str, Arrays] = {}
 
     def kept(self) -> Payload:
-        """Collect what to save beside the state of the learner."""
+        """Collect the groups to save beside the state of the learner."""
         if not self._models:
             return {}
         return {
@@ -373,10 +376,10 @@ class ModelCopy:
         }
 
     def receive(self, content: Content, max_bytes: int) -> dict[str, Arrays]:
-        """Read the payload of a message, its models whole; bring copies up to date.
+        """Read the payload of a message with whole models; bring copies up to date.
 
         Raises:
-            CopyError: a copy that changes are for is missing, or does not become the
+            CopyError: the copy of a changed model is missing, or does not become the
                 server's model.
         """
         payload = dict(messages.decode_payload(content, max_bytes))
@@ -402,22 +405,22 @@ class ModelCopy:
 
     def send(self, payload: Payload, number: int) -> Mapping[str, Tensors]:
         """Turn the models of an update into rounded differences to the copies."""
-        made: dict[str, Tensors] = dict(payload)
+        sent: dict[str, Tensors] = dict(payload)
         for group in payload.keys() & self._current.keys():
-            known = self._current[group]
-            made[group] = {
-                name: self._difference(group, name, tensor, known[name], number)
-                if is_matrix(tensor) and name in known
+            model = self._current[group]
+            sent[group] = {
+                name: self._difference(group, name, tensor, model[name], number)
+                if is_matrix(tensor) and name in model
                 else tensor
                 for name, tensor in payload[group].items()
             }
-        return made
+        return sent
 
     def _entered(self, group: str, arrays: Arrays) -> Arrays:
-        known = self._models.get(group, {})
-        model = dict(known)
+        copy = self._models.get(group, {})
+        model = dict(copy)
         for name, tensor in arrays.items():
-            start = known.get(name)
+            start = copy.get(name)
             if start is None and isinstance(tensor, SparseArray):
                 if tensor.nnz < tensor.size:
                     raise CopyError(f"{group}/{name}: there is no copy of the rest")
@@ -428,8 +431,7 @@ class ModelCopy:
     def _moved(
         self, group: str, model: Arrays, changes: Mapping[int, Arrays]
     ) -> Arrays:
-        # Changes that the copy has already, since an update of the client was not used,
-        # are not added again.
+        # The copy has some changes already if the client's last update was not used.
         moved, held = dict(model), int(np.asarray(self._versions.get(group, 0)))
         for version in sorted(v for v in changes if v > held):
             for name, change in changes[version].items():
@@ -439,9 +441,9 @@ class ModelCopy:
         return moved
 
     def _difference(
-        self, group: str, name: str, tensor: AnyArray, known: AnyArray, number: int
+        self, group: str, name: str, tensor: AnyArray, start: AnyArray, number: int
     ) -> Encoded:
-        wanted = _with_values(tensor, _values_of(tensor) - _entries(known, tensor))
+        wanted = _with_values(tensor, _values_of(tensor) - _entries(start, tensor))
         if not np.isfinite(_values_of(wanted)).all():
             raise WireError(f"{group}/{name}: holds NaN or infinite values")
         key = zlib.crc32(f"{group}/{name}".encode())
@@ -464,8 +466,8 @@ def _below(groups: Payload, prefix: str) -> dict[str, Arrays]:
 
 
 def _numbers(note: object) -> list[int]:
-    found = note if isinstance(note, list) else []
-    numbers = [number for number in found if type(number) is int]
-    if len(numbers) != 2 or len(found) != 2:
+    values = note if isinstance(note, list) else []
+    numbers = [value for value in values if type(value) is int]
+    if len(numbers) != 2 or len(values) != 2:
         raise WireError(f"{COPIES}: expected two numbers, got {note!r:.100}")
     return numbers

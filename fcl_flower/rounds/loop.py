@@ -1,4 +1,4 @@
-"""The base of both loops: the beginning of a run, and the result for its caller."""
+"""The base of both loops: it begins a run, and collects the result for the caller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ EvaluateFn: TypeAlias = Callable[[int, Arrays], Metrics | None]
 
 @dataclass
 class LoopResult:
-    """The results that a run leaves in memory.
+    """The results of a run in memory.
 
     Attributes:
         model: the final global model; empty where there is none.
         train_metrics: mean loss and number of the clients trained, by round.
         evaluate_metrics: mean test accuracies of the clients, by round.
-        own_metrics: what the caller has measured of the global model, by round.
+        own_metrics: the caller's measures of the global model, by round.
     """
 
     model: Arrays = field(default_factory=dict)
@@ -41,8 +41,8 @@ class Loop(ABC):
     ) -> None:
         """Take up a run of `prepare`, fresh or resumed; see `run_federation`."""
         self._run, self._evaluate_fn = run, evaluate_fn
-        self._server, self._registry = run.server, run.registry
-        self._transport = run.registry.transport
+        self._server, self._registry = run.server, run.server.registry
+        self._transport = self._registry.transport
         self._schedule, self._clock = run.schedule, run.clock
         self._section = run.config.federation
         self._result = LoopResult()
@@ -78,6 +78,6 @@ class Loop(ABC):
         if self._evaluate_fn is None:
             return
         number = self._server.done
-        found = self._evaluate_fn(number, self._result.model)
-        if found is not None:
-            self._result.own_metrics[number] = found
+        metrics = self._evaluate_fn(number, self._result.model)
+        if metrics is not None:
+            self._result.own_metrics[number] = metrics

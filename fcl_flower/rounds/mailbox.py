@@ -1,4 +1,4 @@
-"""Ask the clients and wait: one answer for everyone asked, whatever happens."""
+"""Send requests and wait: each gets one reply, whatever happens."""
 
 import math
 import time
@@ -17,14 +17,14 @@ from fcl_flower.rounds.transport import Problem, Reply, Request, Transport
 MIN_PAUSE = 0.02
 MAX_PAUSE = 1.0
 PATIENCE = 0.05
-"""A share of what one has waited already: looking costs little, and delays little."""
+"""The next pause, as a fraction of the time that was waited so far."""
 TTL_MARGIN = 10.0
 POLL_TIMEOUT = 0.25
-"""Seconds that a look at the answers may take; a longer one goes on by itself."""
+"""Seconds that a look for replies may take; a longer look goes on beside the rest."""
 PUSH_SECONDS = 60.0
 """Seconds to hand requests over, beside the time for their bytes."""
 SLOWEST = 2**20
-"""Bytes a second."""
+"""The slowest connection, in bytes a second."""
 MAX_REASON = 300
 
 P = ParamSpec("P")
@@ -33,8 +33,8 @@ T = TypeVar("T")
 Deadline: TypeAlias = Callable[[Iterable[float], int], float]
 """A function that says after how many seconds a round waits no longer.
 
-Its arguments are the seconds after which each answer came, and the number of answers
-that may still come, with these. A failure is no answer.
+Its arguments are the seconds after which each answer came, and the number of these
+answers and of those that may still come. A failure is no answer.
 """
 
 
@@ -48,7 +48,7 @@ def in_thread(
 
 
 def at_once(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-    """Make a call, and return what has come of it."""
+    """Make a call, and return its result or its error as a future."""
     future = Future[T]()
     _complete(future, function, args, kwargs)
     return future
@@ -83,19 +83,19 @@ class _Question:
     def answer(self) -> Reply | None:
         if self.look is None or not self.look.done():
             return None
-        found, self.look = self.look.result(), None
-        return found
+        reply, self.look = self.look.result(), None
+        return reply
 
 
 class Mailbox:
-    """Questions that are on their way, each with its own deadline.
+    """Requests on their way, each with its own deadline.
 
-    Answers are fetched one by one, so that bytes that nobody can open cost only one.
+    Replies are fetched one by one, so that damaged bytes cost only one of them.
 
-    Where calls may block nothing here waits for them: Flower's retry without end where
-    its server does not answer, and look for hours for the rest of a reply whose client
-    is gone. Deadlines count the time in which this process could have collected
-    answers.
+    Calls of the transport may block, and then nothing here waits for them. Flower's
+    calls retry without end if its server does not answer. They look for hours for the
+    rest of a reply whose client is gone. Deadlines count the time in which this process
+    could have collected replies.
     """
 
     def __init__(self, transport: Transport, timeout: float) -> None:
@@ -117,11 +117,11 @@ class Mailbox:
 
     @property
     def all_answer(self) -> bool:
-        """Whether everybody answers in the end, as in a simulation."""
+        """Whether all clients answer in the end, as in a simulation."""
         return self._transport.simulated
 
     def send(self, requests: Iterable[Request]) -> None:
-        """Send requests; a client no longer finds them when we have given them up."""
+        """Send requests; a client does not find a request that was given up."""
         asked = list(requests)
         until = self._clock() + min(self._timeout, _push_seconds(asked))
         call = self._begin(self._transport.send, asked, self._timeout + TTL_MARGIN)
@@ -129,11 +129,11 @@ class Mailbox:
         self._note_sent()
 
     def collect(self) -> Iterator[Reply]:
-        """Yield what has been answered since the last time; does not wait.
+        """Yield the replies that have come since the last call; do not wait.
 
-        A client that cannot be reached, fails or answers too late is answered for by a
-        problem. In one process an answer is computed when it is taken from here, and
-        not before: nothing holds two of them unless the caller does.
+        The reply of a client that cannot be reached, fails or is too late is a problem.
+        In one process a client computes its reply when the caller takes it: only the
+        caller can hold two replies.
         """
         self._note_sent()
         unsent, self._unsent = self._unsent, []
@@ -156,7 +156,7 @@ class Mailbox:
                 yield answer
 
     def close(self) -> list[Reply]:
-        """Answer by a problem for all who have not answered; see `busy`."""
+        """Return a problem for each missing reply; see `busy`."""
         late, self._waiting = list(self._waiting), deque()
         for push in self._pushes:
             late += [_Question(request, "", push.until) for request in push.requests]
@@ -165,7 +165,7 @@ class Mailbox:
         return [late_answer(question.request) for question in late]
 
     def busy(self) -> set[int]:
-        """Find the nodes that still work on what `close` has answered for."""
+        """Find the nodes that still work on requests that `close` has given up."""
         self._look(self._overdue)
         self._clock.look()
         now = self._clock()
@@ -202,16 +202,9 @@ class Mailbox:
         wait((q.look for q in questions if q.look), POLL_TIMEOUT)
 
     def pause(self) -> None:
-        """Wait a moment: longer, the longer nothing has come."""
+        """Wait a moment; the longer no reply has come, the longer."""
         quiet = time.monotonic() - self._quiet_since
         time.sleep(min(max(MIN_PAUSE, PATIENCE * quiet), MAX_PAUSE))
-
-
-def send_and_wait(
-    transport: Transport, requests: Iterable[Request], timeout: float
-) -> Iterator[Reply]:
-    """Send all requests; yield one answer to each, as they come."""
-    return ask(Mailbox(transport, timeout), requests, wait_for_all)
 
 
 def wait_for_all(times: Iterable[float], asked: int) -> float:
@@ -222,10 +215,10 @@ def wait_for_all(times: Iterable[float], asked: int) -> float:
 def ask(
     box: Mailbox, requests: Iterable[Request], closes_at: Deadline
 ) -> Iterator[Reply]:
-    """Send all requests, at most one to a node; yield one answer to each, as they come.
+    """Send all requests, at most one to a node; yield one reply to each, as they come.
 
-    After ``closes_at`` seconds answers are no longer waited for. It is not asked in a
-    simulation, where seconds say nothing of a client.
+    After ``closes_at`` seconds missing replies become problems. A simulation waits for
+    all, as seconds say nothing of a client there.
     """
     if box.all_answer:
         closes_at = wait_for_all
@@ -247,7 +240,7 @@ def ask(
 
 
 def late_answer(request: Request) -> Reply:
-    """Answer for a client that is not waited for any longer."""
+    """Make the reply of a client that is not waited for any longer."""
     why = f"{failures.WAS_LATE}: the round had its quorum"
     return Reply(request, Problem(why, "late"))
 
@@ -265,7 +258,7 @@ def is_gone(reply: Reply) -> bool:
 def reason(error: Exception) -> str:
     """Say why a reply is not used, in one printable line.
 
-    A peer may have put into the message of an error what it likes.
+    The message of an error may quote any text of a peer.
     """
     text = str(error) if isinstance(error, WireError) else repr(error)
     line = " ".join(text.split())[:MAX_REASON]

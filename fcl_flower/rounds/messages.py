@@ -1,4 +1,4 @@
-"""Payload <-> content: the only file that turns tensors into messages and back."""
+"""Turn what both sides say into the content of messages, and back."""
 
 import math
 import re
@@ -61,7 +61,8 @@ MAX_SCALAR = 3.4e38  # a float32's range: sums over clients stay finite
 _STAGE = {"round": int, "task": int, "first": bool, "last": bool}
 """The parts of a stage on the wire, in the order of the fields of `TaskStage`.
 
-The two last names are shorter than the fields': published byte counts have them so.
+The last two names are shorter than those of the fields, for which published byte counts
+were measured.
 """
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
@@ -69,18 +70,18 @@ BY_CLASS = ("right", "tested", "answered")
 INFERRED, BALANCED, UNBALANCED = "inferred", "balanced-accuracy", "unbalanced"
 
 Tensor: TypeAlias = AnyArray | Encoded
-"""A tensor, or one that is encoded already: as a difference."""
+"""A tensor, or an encoded one, such as a difference."""
 Tensors: TypeAlias = Mapping[str, Tensor]
 
 # ---- sending
 
 
 class MessageEncoder:
-    """Encodes payloads; a tensor given twice is encoded once, to the same object.
+    """Encodes payloads; the same tensor is encoded once, to the same object.
 
-    Flower stores an object by its content, so that what all clients receive is
-    uploaded to the SuperLink once. Keep an encoder for one round only: it holds the
-    tensors that it has seen.
+    Flower stores an object by its content, so that a tensor for all clients is uploaded
+    to the SuperLink once. Keep an encoder for one round only: it holds the tensors that
+    it has seen.
     """
 
     def __init__(self, wire: WireFormat = EXACT) -> None:
@@ -105,7 +106,7 @@ class MessageEncoder:
     def encode_request(
         self, payload: Mapping[str, Tensors], assignment: Assignment
     ) -> Content:
-        """Encode a payload with what is asked of the client that it goes to."""
+        """Encode a payload with the assignment of the client that receives it."""
         content = self.payload(payload)
         content.scalars[STAGE] = _stage_values(
             assignment.stage, since=assignment.since, evaluate=assignment.evaluate
@@ -119,9 +120,10 @@ class MessageEncoder:
         evaluation: Evaluation | None = None,
         payload: Mapping[str, Tensors] | None = None,
     ) -> Content:
-        """Encode an update with its weight and its scalars, and scores if there are.
+        """Encode an update with its weight, its scalars and its scores, if it has some.
 
-        ``payload`` is how its tensors travel; None for as they are.
+        ``payload`` has the tensors in the form in which they travel; None for those of
+        the update.
         """
         content = self.payload(update.payload if payload is None else payload)
         metrics = {name: float(value) for name, value in update.metrics.items()}
@@ -134,11 +136,11 @@ class MessageEncoder:
         return content
 
     def _read(self, arrays: StoredArrays, precision: WireDtype) -> Tensors:
-        # Once for all clients, and as it lies on the disk if that is how it travels.
+        # Once for all clients. What travels exactly has the form that the disk has.
         if id(arrays) not in self._stored:
             exact = precision == "float32"
-            found: Tensors = arrays.encoded() if exact else dict(arrays)
-            self._stored[id(arrays)] = arrays, found
+            tensors: Tensors = arrays.encoded() if exact else dict(arrays)
+            self._stored[id(arrays)] = arrays, tensors
         return self._stored[id(arrays)][1]
 
     def _encoded(self, tensor: Tensor, precision: WireDtype) -> Encoded:
@@ -153,8 +155,25 @@ class MessageEncoder:
 
 
 def state_lost(server_round: int) -> Content:
-    """Make the reply of a client without its state of a round."""
+    """Make the reply of a client that lacks its state of a round."""
     return Content(scalars={STATE_LOST: {"round": server_round}})
+
+
+def reports_state_lost(content: Content) -> bool:
+    """Tell whether a client reports that its private state is lost."""
+    return STATE_LOST in content.scalars
+
+
+def run_unknown() -> Content:
+    """Make the reply of a client that has lost its state, and the run with it."""
+    content = state_lost(0)
+    content.scalars[RUN_UNKNOWN] = {}
+    return content
+
+
+def reports_run_unknown(content: Content) -> bool:
+    """Tell whether a client no longer knows the run, which it must hear again."""
+    return RUN_UNKNOWN in content.scalars
 
 
 def _stage_values(stage: TaskStage, **more: int | bool) -> dict[str, Value]:
@@ -165,26 +184,24 @@ def _stage_values(stage: TaskStage, **more: int | bool) -> dict[str, Value]:
 
 
 def decode_request(content: Content) -> Assignment:
-    """Decode what a message asks of a client."""
-    found = _fields(content, {**_STAGE, "since": int, "evaluate": bool})
-    since, evaluate = found.pop("since"), found.pop("evaluate")
-    return Assignment(_stage(found), since, evaluate)
+    """Decode the assignment in a request."""
+    fields = _fields(content, {**_STAGE, "since": int, "evaluate": bool})
+    since, evaluate = fields.pop("since"), fields.pop("evaluate")
+    return Assignment(_stage(fields), since, evaluate)
 
 
 def decode_update(content: Content, asked: TaskStage) -> Update:
     """Decode the update of a reply; its tensors are not decoded yet."""
-    found_stage = _stage(_fields(content, _STAGE))
-    if found_stage != asked:
+    stage = _stage(_fields(content, _STAGE))
+    if stage != asked:
+        raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {stage}")
+    table = dict(content.scalars.get(METRICS, {}))
+    if len(table) > MAX_METRICS:
         raise WireError(
-            f"{STAGE}: expected an answer to {asked}, got one to {found_stage}"
-        )
-    found = dict(content.scalars.get(METRICS, {}))
-    if len(found) > MAX_METRICS:
-        raise WireError(
-            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(found)}"
+            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(table)}"
         )
     metrics: dict[str, float] = {}
-    for name, value in found.items():
+    for name, value in table.items():
         if not METRIC_NAME.fullmatch(name):
             raise WireError(
                 f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
@@ -198,7 +215,7 @@ def decode_update(content: Content, asked: TaskStage) -> Update:
                 f"{METRICS}/{name}: expected a finite float32, got {value!r}"
             )
         metrics[name] = float(value)
-    examples = found.get(NUM_EXAMPLES)
+    examples = table.get(NUM_EXAMPLES)
     if not (type(examples) is int and 0 <= examples <= MAX_EXAMPLES):
         raise WireError(
             f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
@@ -208,23 +225,14 @@ def decode_update(content: Content, asked: TaskStage) -> Update:
     return Update(received_payload(content), examples, metrics)
 
 
-def run_unknown() -> Content:
-    """Make the reply of a client that has lost its state, and what its run is."""
-    found = state_lost(0)
-    found.scalars[RUN_UNKNOWN] = {}
-    return found
-
-
-def reports_run_unknown(content: Content) -> bool:
-    """Find out whether a client no longer knows the run: it has to be told again."""
-    return RUN_UNKNOWN in content.scalars
+# ---- short messages
 
 
 def greeting(spec: str, number: int | None = None) -> Content:
-    """Make the question who a node is.
+    """Ask a node for its client's number and its version.
 
-    It carries the run, if that is known, and the client's number where the server has
-    given one.
+    The greeting carries the run, if that is known, and a number for a client that has
+    none.
     """
     content = Content(scalars={SPEC: {"json": spec}} if spec else {})
     if number is not None:
@@ -233,32 +241,34 @@ def greeting(spec: str, number: int | None = None) -> Content:
 
 
 def told_run(content: Content) -> str:
-    """Read the run that a greeting tells; empty if it tells none."""
+    """Read the run in a greeting; empty if there is none."""
     return str(content.scalars[SPEC]["json"]) if SPEC in content.scalars else ""
 
 
 def told_number(content: Content) -> int | None:
     """Read the number that a greeting gives a client; None if it gives none."""
-    found = content.scalars.get(NUMBER, {}).get("client")
-    return found if type(found) is int and found >= 0 else None
+    number = content.scalars.get(NUMBER, {}).get("client")
+    return number if type(number) is int and number >= 0 else None
 
 
 def told_tasks(samples: Sequence[int]) -> Content:
-    """Make the reply that tells how many samples each finished task of a client has."""
+    """Make the reply with the number of samples of each finished task of a client."""
     return Content(scalars={TASKS: {"samples": list(samples)}})
 
 
 def finished_tasks(content: Content) -> tuple[int, ...]:
-    """Read how many samples each finished task of a client has.
+    """Read the number of samples of each finished task of a client.
 
     Raises:
-        WireError: the peer says something else.
+        WireError: these are no such numbers.
     """
-    found = content.scalars[TASKS]["samples"]
-    told = found if isinstance(found, list) and len(found) <= MAX_TASKS else [None]
-    counts = [n for n in told if type(n) is int and 0 <= n <= MAX_SAMPLES]
-    if len(counts) < len(told):
-        raise WireError(f"tasks/samples: expected counts, got {found!r:.60}")
+    samples = content.scalars[TASKS]["samples"]
+    values = (
+        samples if isinstance(samples, list) and len(samples) <= MAX_TASKS else [""]
+    )
+    counts = [n for n in values if type(n) is int and 0 <= n <= MAX_SAMPLES]
+    if len(counts) < len(values):
+        raise WireError(f"tasks/samples: expected counts, got {samples!r:.60}")
     return tuple(counts)
 
 
@@ -271,29 +281,27 @@ def class_names(content: Content) -> tuple[str, ...]:
     """Read the names of the classes of a client's task.
 
     Raises:
-        WireError: the peer says something else, or a name cannot be listed.
+        WireError: these are no names, or a name cannot be listed.
     """
-    found = content.scalars[CLASSES]["names"]
-    told = found if isinstance(found, list) and len(found) <= MAX_NAMES else [None]
+    listed = content.scalars[CLASSES]["names"]
+    values = listed if isinstance(listed, list) and len(listed) <= MAX_NAMES else [0]
     names = [
         name
-        for name in told
+        for name in values
         if isinstance(name, str)
         and 0 < len(name) <= MAX_NAME
         and name == name.strip()
         and name.isprintable()
         and "," not in name
     ]
-    if len(names) < len(told):
+    if len(names) < len(values):
         raise WireError(
-            f"classes/names: expected names without commas, got {found!r:.60}"
+            f"classes/names: expected names without commas, got {listed!r:.60}"
         )
     return tuple(dict.fromkeys(names))
 
 
-def reports_state_lost(content: Content) -> bool:
-    """Tell whether a client reports that its private state is lost."""
-    return STATE_LOST in content.scalars
+# ---- payloads
 
 
 def decode_payload(content: Content, max_bytes: int = MAX_BYTES) -> Payload:
@@ -305,7 +313,7 @@ def received_payload(content: Content, max_bytes: int = MAX_BYTES) -> Payload:
     """Read the payload of a message; none of its tensors is decoded yet.
 
     There is one budget for the whole message, in which each tensor takes the size of
-    its dense form: a few bytes may claim many gigabytes of zeros, and many small claims
+    its dense form. A few bytes may claim many gigabytes of zeros, and many small claims
     add up like a large one.
     """
     payload: dict[str, Arrays] = {}
@@ -329,15 +337,15 @@ def _received_arrays(
         except WireError as error:
             raise WireError(f"{group}/{name}: {error}") from error
 
-    found: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorSpec] = {}
     left = max_bytes
     for name, encoded in tensors.items():
         try:
-            found[name] = spec(encoded, left)
+            specs[name] = spec(encoded, left)
         except WireError as error:
             raise WireError(f"{group}/{name}: {error}") from error
-        left -= _dense_bytes(found[name])
-    return ReceivedArrays(found, read)
+        left -= _dense_bytes(specs[name])
+    return ReceivedArrays(specs, read)
 
 
 def _dense_bytes(spec: TensorSpec) -> int:
@@ -349,10 +357,10 @@ def _stage(fields: Mapping[str, Any]) -> TaskStage:
 
 
 def _fields(content: Content, expected: Mapping[str, type]) -> dict[str, Any]:
-    found = dict(content.scalars.get(STAGE, {}))
-    if {name: type(value) for name, value in found.items()} != dict(expected):
-        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {found}")
-    return found
+    fields = dict(content.scalars.get(STAGE, {}))
+    if {name: type(value) for name, value in fields.items()} != dict(expected):
+        raise WireError(f"{STAGE}: expected {sorted(expected)}, got {fields}")
+    return fields
 
 
 # ---- scores
@@ -361,21 +369,21 @@ def _fields(content: Content, expected: Mapping[str, type]) -> dict[str, Any]:
 def encode_evaluation(evaluation: Evaluation) -> dict[str, Value]:
     """Encode a client's scores as a table."""
     by_name = zip(*evaluation.by_class, strict=True)
-    counts = dict(zip(BY_CLASS, by_name, strict=False))  # none where nobody asked
+    counts = dict(zip(BY_CLASS, by_name, strict=False))  # none unless requested
     return {
         "accuracy": list(evaluation.accuracy),
         "model-bytes": evaluation.model_bytes,
         **({INFERRED: list(evaluation.inferred)} if evaluation.inferred else {}),
         **({BALANCED: list(evaluation.balanced)} if evaluation.balanced else {}),
         **({UNBALANCED: 1} if evaluation.unbalanced else {}),
-        **{name: [*chain.from_iterable(found)] for name, found in counts.items()},
+        **{name: [*chain.from_iterable(rows)] for name, rows in counts.items()},
     }
 
 
 def decode_evaluation(
     row: Mapping[str, Value], tasks: int, classes: int = 0
 ) -> Evaluation:
-    """Decode the scores of so many tasks, with counts by class where there are some."""
+    """Decode the scores of so many tasks, with counts for so many classes."""
     accuracy, size = _fractions(row, "accuracy", tasks), row.get("model-bytes")
     inferred, balanced = (
         _fractions(row, name, tasks) if name in row else ()
@@ -383,7 +391,7 @@ def decode_evaluation(
     )
     unbalanced = row.get(UNBALANCED, 0)
     if unbalanced not in (0, 1):
-        raise WireError(f"{UNBALANCED}: expected 0 or 1, got {_told(unbalanced)}")
+        raise WireError(f"{UNBALANCED}: expected 0 or 1, got {_shown(unbalanced)}")
     if not isinstance(size, int) or size < 0:
         raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
     if not classes:
@@ -395,28 +403,28 @@ def decode_evaluation(
 
 
 def _fractions(row: Mapping[str, Value], name: str, tasks: int) -> list[float]:
-    found = row.get(name)
-    if not isinstance(found, list) or len(found) != tasks:
-        raise WireError(f"{name}: expected {tasks} fractions, got {_told(found)}")
-    values = [value for value in found if isinstance(value, int | float)]
-    if len(values) < tasks or not all(0 <= value <= 1 for value in values):
-        raise WireError(f"{name}: expected values in [0, 1], got {found!r:.200}")
-    return [float(value) for value in values]
+    values = row.get(name)
+    if not isinstance(values, list) or len(values) != tasks:
+        raise WireError(f"{name}: expected {tasks} fractions, got {_shown(values)}")
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < tasks or not all(0 <= number <= 1 for number in numbers):
+        raise WireError(f"{name}: expected values in [0, 1], got {values!r:.200}")
+    return [float(number) for number in numbers]
 
 
 def _counts(row: Mapping[str, Value], name: str, shape: tuple[int, int]) -> Array:
-    found, expected = row.get(name), shape[0] * shape[1]
-    if not isinstance(found, list) or len(found) != expected:
+    counts, expected = row.get(name), shape[0] * shape[1]
+    if not isinstance(counts, list) or len(counts) != expected:
         raise WireError(
-            f"{name}: expected {expected} counts by class, got {_told(found)}"
+            f"{name}: expected {expected} counts by class, got {_shown(counts)}"
         )
-    if not all(isinstance(n, int) and 0 <= n <= MAX_SAMPLES for n in found):
+    if not all(isinstance(n, int) and 0 <= n <= MAX_SAMPLES for n in counts):
         raise WireError(f"{name}: expected integers in [0, {MAX_SAMPLES}], got others")
-    return np.array(found, np.int64).reshape(shape)
+    return np.array(counts, np.int64).reshape(shape)
 
 
-def _told(found: object) -> str:
-    return f"{len(found)} of them" if isinstance(found, list) else repr(found)
+def _shown(value: object) -> str:
+    return f"{len(value)} of them" if isinstance(value, list) else repr(value)
 
 
 def _check(
@@ -432,7 +440,7 @@ def _check(
             f"answered: expected one answer to each of {samples.tolist()} samples, "
             f"got {answered.sum(1).tolist()}"
         )
-    # An honest client has divided the same integers.
+    # An honest client divides the same integers.
     if (hits / np.maximum(samples, 1) != accuracy).any():
         raise WireError(
             f"right: expected the accuracies {list(accuracy)}, got {hits.tolist()} of "
@@ -454,9 +462,10 @@ def train_metrics(updates: Mapping[int, Update]) -> dict[str, float]:
 def evaluate_metrics(scores: Mapping[int, Evaluation]) -> dict[str, float]:
     """Average clients' accuracies over all tasks, and by task.
 
-    The last one of each is of the same task; who joined late has fewer.
+    The last accuracy of each client is of the same task. A client that joined late has
+    fewer.
     """
-    rows = [found.accuracy for found in scores.values()]
+    rows = [evaluation.accuracy for evaluation in scores.values()]
     tasks = range(max(map(len, rows)), 0, -1)
     columns = [[row[-back] for row in rows if len(row) >= back] for back in tasks]
     means = [sum(column) / len(column) for column in columns]

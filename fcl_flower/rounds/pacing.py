@@ -2,9 +2,9 @@
 
 As in Bonawitz et al., MLSys 2019, https://arxiv.org/abs/1902.01046, section 2.2, a
 round is closed when enough devices have reported. Their deadline is a constant; this
-one is a multiple of the time that the quorum took, so that it adapts to what a round
-asks for. Hasty clients who are fewer than the quorum cannot close a round, silent ones
-who are fewer than the rest cannot hold it up.
+one is a multiple of the time that the quorum took, so that it adapts to the work of a
+round. Hasty clients that are fewer than the quorum cannot close a round. Silent clients
+that are fewer than the rest cannot hold it up.
 """
 
 import math
@@ -22,10 +22,10 @@ class Quorum:
     """The rule by which rounds are closed.
 
     Attributes:
-        fraction: of those asked, whose replies are enough, in (0, 1].
-        factor: how long the others are waited for, in times that the quorum took;
-            below 1 for not at all.
-        least: how many replies are enough at any rate.
+        fraction: the fraction of the asked clients that is enough, in (0, 1].
+        factor: the deadline, as a multiple of the time that the quorum took; below 1 to
+            close the round with the quorum.
+        least: the least number of replies.
     """
 
     fraction: float = 1.0
@@ -34,14 +34,14 @@ class Quorum:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether no round is closed before all have replied."""
+        """Whether no round is closed before all clients have replied."""
         return self.fraction == 1
 
     def closes_at(self, times: Iterable[float], asked: int) -> float:
         """Tell when a round is closed; infinity while there is no quorum.
 
         ``times`` are from the beginning of the round to each reply so far. ``asked``
-        counts those that may still count, those that have replied among them.
+        counts the replies so far, and the clients that may still reply.
         """
         replied = sorted(times)
         needed = max(1, self.least, share(self.fraction, asked))
@@ -51,28 +51,28 @@ class Quorum:
 
 
 LONGEST = 16
-"""Most rounds in a row that a client is not asked in."""
+"""The most rounds in a row in which a client is not asked."""
 
 
-def next_round(found: Lateness) -> int:
+def next_round(lateness: Lateness) -> int:
     """Choose the round in which a late client is asked again.
 
-    The next one after the first time; after the second in a row one is left out, then
-    two, four and so on.
+    After the first time it is the next round. After the second time in a row the client
+    sits out one round, then two, four and so on.
     """
-    pause = 0 if found.times < 2 else min(2 ** (found.times - 2), LONGEST)
-    return found.round + 1 + pause
+    pause = 0 if lateness.times < 2 else min(2 ** (lateness.times - 2), LONGEST)
+    return lateness.round + 1 + pause
 
 
 def backing_off(
     lateness: Mapping[int, Lateness], server_round: int, clients: Iterable[int]
 ) -> dict[int, str]:
-    """Say why some clients are not asked in a round, as they were late before."""
+    """Say why some clients that were late are not asked in a round."""
     return {
-        client: f"{WAS_LATE} {found.times} times in a row, and is asked again in round "
-        f"{next_round(found)}"
+        client: f"{WAS_LATE} {late.times} times in a row, and is asked again in round "
+        f"{next_round(late)}"
         for client in clients
-        if (found := lateness.get(client)) and server_round < next_round(found)
+        if (late := lateness.get(client)) and server_round < next_round(late)
     }
 
 
@@ -96,7 +96,7 @@ class ClientStages:
     """The rounds and tasks of each client, in the client's own count.
 
     Attributes:
-        state_lost: who was forgotten since updates were noted last.
+        state_lost: clients that were forgotten since updates were noted last.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class ClientStages:
         return replace(stage, starts_task=stage.starts_task or new)
 
     def note(self, stages: Mapping[int, TaskStage]) -> None:
-        """Note where clients stood whose updates were aggregated."""
+        """Note the stages of clients whose updates were aggregated."""
         self._last.update(stages)
         self._trained.update((c, stage.task) for c, stage in stages.items())
         self.state_lost = frozenset()

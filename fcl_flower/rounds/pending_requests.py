@@ -1,8 +1,8 @@
 """Requests that clients have not answered yet.
 
-It is part of every asynchronous checkpoint: a run that is resumed asks the same again,
-made of the state that there was when it was asked first. Each client keeps the state
-before its last round and answers the same, so that nothing is lost and nothing differs.
+They are part of every asynchronous checkpoint. A resumed run sends the same requests
+again, made of the same state. Each client keeps the state before its last round and
+gives the same answer, so that no number differs.
 """
 
 import json
@@ -21,15 +21,15 @@ from fcl_flower.rounds.transport import EVALUATE, Request
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """One message to a client, as it was sent.
+    """A request to a client, with all that it was made of.
 
     Attributes:
         kind: of the request, as in `Request`.
         stage: of the client, in the server's count of rounds.
-        tasks: how many accuracies its reply has to hold; 0 for none.
-        assignment: what the message asked for, in the client's own count.
+        tasks: the number of accuracies in the reply; 0 for none.
+        assignment: of the client, in its own count of rounds.
         payload: of the message, its models as values.
-        known: what the client knows of them then.
+        known: the models that the client has after the message.
     """
 
     kind: str
@@ -53,14 +53,14 @@ class PendingRequests:
 
     Attributes:
         requests: by client, in the order in which they were sent.
-        progress: what else is known of each client, as JSON can hold it.
+        progress: of each client, in the types of JSON.
     """
 
     requests: Mapping[int, PendingRequest]
     progress: Mapping[int, Mapping[str, Any]]
 
     def without(self, clients: Collection[int]) -> "PendingRequests":
-        """Drop the requests of some clients, who are asked anew when they come."""
+        """Drop the requests of some clients, which get new ones when they connect."""
         tests = {
             client
             for client, request in self.requests.items()
@@ -81,23 +81,23 @@ class PendingRequests:
         )
 
     def to_payload(self) -> Payload:
-        """Turn them into groups of tensors, those of the requests as they are."""
+        """Turn all into groups of tensors, among them those of the requests."""
         asked, known = dict[int, Any](), dict[int, Any]()
         groups: dict[str, Any] = {}
-        for client, one in self.requests.items():
-            about = (one.kind, asdict(one.stage), one.tasks)
-            asked[client] = (*about, asdict(one.assignment), sorted(one.payload))
-            groups |= {f"{client}/{g}": arrays for g, arrays in one.payload.items()}
-            models = one.known.models
+        for client, request in self.requests.items():
+            about = (request.kind, asdict(request.stage), request.tasks)
+            payload, models = request.payload, request.known.models
+            asked[client] = (*about, asdict(request.assignment), sorted(payload))
+            groups |= {f"{client}/{g}": arrays for g, arrays in payload.items()}
             if models:
-                known[client] = (one.known.version, sorted(models))
+                known[client] = (request.known.version, sorted(models))
                 groups |= {f"known/{client}/{g}": models[g] for g in models}
         text = json.dumps({"asked": asked, "notes": self.progress, "known": known})
         return {"notes": {"json": np.frombuffer(text.encode(), np.uint8)}, **groups}
 
     @classmethod
     def from_payload(cls, groups: Payload) -> Self:
-        """Restore what `to_payload` was given."""
+        """Restore requests from the groups of `to_payload`."""
         kept = json.loads(np.asarray(groups["notes"]["json"]).tobytes())
         known = {
             client: ModelVersion(
@@ -116,4 +116,4 @@ class PendingRequests:
                 {name: groups[f"{client}/{name}"] for name in names},
                 known.get(client, NO_VERSION),
             )
-        return cls(requests, {int(c): found for c, found in kept["notes"].items()})
+        return cls(requests, {int(c): notes for c, notes in kept["notes"].items()})

@@ -1,7 +1,7 @@
 """Mean and deviation of all clients' pixels, agreed on before the first round.
 
-A client adds up the pixels that it trains on first, and their squares, channel by
-channel. Nothing else of them travels, and all clients standardize by what follows.
+A client adds up the pixels of its first task, and their squares, channel by channel.
+Only the sums travel. All clients standardize by the mean and the deviation.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.core.types import Array, Assignment, TaskStage
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import Asker
 from fcl_flower.rounds.transport import QUERY, Content
 
 SUMS = "pixels"
@@ -28,7 +28,8 @@ _ROUNDING = 1e-9
 def agree_on_pixels(asker: Asker, spec: RunSpec, schedule: Schedule) -> RunSpec:
     """Ask clients for their sums; return the run with the mean and the deviation.
 
-    Those are asked who are there from the start, and have data for the first task.
+    Only clients that take part from the start and have data for the first task are
+    asked.
 
     Raises:
         RoundError: some of them are not connected, or have not answered.
@@ -42,26 +43,26 @@ def agree_on_pixels(asker: Asker, spec: RunSpec, schedule: Schedule) -> RunSpec:
     here = [client for client in asked if client in asker.registry.clients]
     request = messages.MessageEncoder().encode_request({}, Assignment(_FIRST))
     channels = spec.input_shape[0]
-    found = asker.ask(
+    sums, _ = asker.ask(
         KIND,
         dict.fromkeys(here, request),
-        lambda content: read_sums(content, channels),
+        lambda _, content: read_sums(content, channels),
     )
-    if missing := sorted({*asked} - found.keys()):
+    if missing := sorted({*asked} - sums.keys()):
         raise RoundError(
             f"data.normalise: got no sums of pixels from clients {missing}, expected "
             "them of all: let them connect, or give mean and deviation as numbers"
         )
-    text = statistics([*found.values()])
+    text = statistics([*sums.values()])
     log(INFO, "pixels: mean and deviation of all clients are %s", text)
-    told = spec.with_settings(**{"data.normalise": text})
-    return told.model_copy(update={"revision": spec.revision + 1})
+    agreed = spec.with_settings(**{"data.normalise": text})
+    return agreed.model_copy(update={"revision": spec.revision + 1})
 
 
 def pixel_sums(pixels: Tensor) -> Content:
-    """Add up pixels between 0 and 1, shape (N, C, H, W): what a client replies.
+    """Add up pixels between 0 and 1, shape (N, C, H, W), for a client's reply.
 
-    They are float64, shape (3, C): how many there are, their sum, and that of squares.
+    The sums are float64, shape (3, C): number, sum and sum of squares.
     """
     rows = pixels.double().transpose(0, 1).flatten(1)
     counts = rows.new_full((len(rows),), rows.shape[1])
@@ -73,13 +74,13 @@ def read_sums(content: Content, channels: int) -> Array:
     """Read a client's sums, shape (3, C).
 
     Raises:
-        WireError: no pixels have these sums.
+        WireError: no pixels can have these sums.
     """
     payload = messages.decode_payload(content)
-    found = np.asarray(payload.get(SUMS, {}).get("sums", ()))
-    if found.shape != (3, channels) or not np.isfinite(found).all():
+    sums = np.asarray(payload.get(SUMS, {}).get("sums", ()))
+    if sums.shape != (3, channels) or not np.isfinite(sums).all():
         raise WireError(f"{SUMS}/sums: expected shape (3, {channels}), got other data")
-    count, total, squares = found
+    count, total, squares = sums
     slack = _ROUNDING * count
     if not (
         ((count >= 0) & (count <= messages.MAX_EXAMPLES * 2**20)).all()
@@ -87,7 +88,7 @@ def read_sums(content: Content, channels: int) -> Array:
         and (total**2 <= count * (squares + slack)).all()
     ):
         raise WireError(f"{SUMS}/sums: expected those of pixels between 0 and 1")
-    return found
+    return sums
 
 
 def statistics(sums: Sequence[Array]) -> str:
@@ -96,7 +97,7 @@ def statistics(sums: Sequence[Array]) -> str:
     A channel in which all pixels are the same has the deviation 1.
 
     Args:
-        sums: of each client, in the order of `pixel_sums`; one at least.
+        sums: of each client, as `pixel_sums` makes them; one client at least.
     """
     count, total, squares = np.sum(sums, 0)
     mean = total / np.maximum(count, 1)

@@ -1,4 +1,4 @@
-"""The place of a client: what is its own there, from one message to the next."""
+"""The place of a client: its number, run and state, from one message to the next."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from fcl_flower.rounds import messages
 from fcl_flower.rounds.transport import Content
 
 SPEC_FILE: Final = "run.json"
-"""The file beside a client's state with the run as the server has told it."""
+"""The file beside a client's state with the run that the server has sent."""
 SPEC_FORMAT: Final = 2
 NUMBER_FILE: Final = "number.json"
 """The file beside the states of a run with the number of the client."""
@@ -25,9 +25,9 @@ class Place:
     """The place of one client in one run.
 
     Attributes:
-        run: names the run, in folders too.
+        run: the name of the run, and of its folder.
         node: the node's own settings.
-        state: what the client keeps there where its node has no folder for states.
+        state: what the client keeps if its node has no folder for states.
     """
 
     run: str
@@ -47,18 +47,18 @@ class Place:
 
     @property
     def number(self) -> int:
-        """The client's number: its node's, or what the server has given it.
+        """The client's number, by the node's settings or by the server.
 
         Raises:
             ConfigError: there is none yet.
         """
-        found = self.known_number
-        if found is None:
+        number = self.known_number
+        if number is None:
             raise ConfigError(
                 "node-config partition-id: missing, and no server has given this "
                 "client a number in this run"
             )
-        return found
+        return number
 
     @property
     def known_number(self) -> int | None:
@@ -70,55 +70,55 @@ class Place:
         file = self._states / NUMBER_FILE
         if not file.is_file():
             return None
-        found = json.loads(file.read_text())
-        check_format(file, found.get(KEY), NUMBER_FORMAT)
-        return int(found["client"])
+        kept = json.loads(file.read_text())
+        check_format(file, kept.get(KEY), NUMBER_FORMAT)
+        return int(kept["client"])
 
     def keep_number(self, number: int) -> None:
-        """Keep the number that the server gives; nothing where the node has its own."""
+        """Keep the number that the server gives, unless the node has its own."""
         if self.node.partition_id is not None:
             return
         if not self.node.state_path:
-            self.state.scalars[messages.NUMBER] = {"client": number}
+            self.state.scalars |= messages.greeting("", number).scalars
             return
         make_private_folder(self._states)
         text = json.dumps({KEY: NUMBER_FORMAT, "client": number})
         replace_file(self._states / NUMBER_FILE, text, private=True)
 
-    # ---- what the run is
+    # ---- the run
 
     def keep_spec(self, spec: RunSpec) -> None:
-        """Keep what a run is where the client's state is kept: it is lost with that."""
+        """Keep the specification of a run beside the client's state."""
         if not self.node.state_path:
-            self.state.scalars[messages.SPEC] = {"json": spec.to_json()}
+            self.state.scalars |= messages.greeting(spec.to_json()).scalars
             return
         make_private_folder(self.folder)
         text = json.dumps({KEY: SPEC_FORMAT, **json.loads(spec.to_json())})
         replace_file(self.folder / SPEC_FILE, text, private=True)
 
     def spec(self) -> RunSpec:
-        """Find what a server has told of the run.
+        """Find the specification of the run.
 
         Raises:
-            RunUnknownError: it has told nothing, or that is lost.
+            RunUnknownError: the server has sent none, or it is lost.
         """
         text, number = messages.told_run(self.state), self.known_number
         if self.node.state_path and number is not None:
             text = _without_format(self.folder / SPEC_FILE)
         if not text or number is None:
-            said = "the run is not known here, as after a loss of the state"
-            raise RunUnknownError(said)
+            why = "the run is not known here, as after a loss of the state"
+            raise RunUnknownError(why)
         return RunSpec.from_json(text)
 
 
 def place_of(client: int) -> Place:
-    """Make the place of a client of a simulation, from which its samples follow."""
+    """Make the place of a client of a simulation."""
     return Place("", NodeConfig(partition_id=client))
 
 
 def _without_format(file: Path) -> str:
     if not file.is_file():
         return ""
-    found = json.loads(file.read_text())
-    check_format(file, found.pop(KEY, None), SPEC_FORMAT)
-    return json.dumps(found)
+    content = json.loads(file.read_text())
+    check_format(file, content.pop(KEY, None), SPEC_FORMAT)
+    return json.dumps(content)

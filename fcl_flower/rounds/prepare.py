@@ -25,19 +25,16 @@ from fcl_flower.data.scenarios.registry import Scenario
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.ledger import Ledger
 from fcl_flower.results.events import Event
-from fcl_flower.results.record import Lateness
 from fcl_flower.results.recorder import Recorder
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder
 from fcl_flower.rounds import versions
 from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.class_names import ClassPlaces
-from fcl_flower.rounds.clients import ClientRegistry
+from fcl_flower.rounds.clients import NUMBERS_FILE, Asker, ClientRegistry
 from fcl_flower.rounds.codec import WireFormat
-from fcl_flower.rounds.given_numbers import NUMBERS_FILE
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.pixel_sums import agree_on_pixels
-from fcl_flower.rounds.questions import Asker
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.replies import ReplyReader
 from fcl_flower.rounds.secure.server import Channel, SecureAggregationStrategy
 from fcl_flower.rounds.server import Server
 from fcl_flower.rounds.transport import Transport
@@ -48,7 +45,8 @@ from fcl_flower.training.tensors import snapshot
 INITIAL = "initial_arrays"
 """Flower's name of the caller's initial model."""
 LARGEST_MESSAGE = 300 * 10**6
-"""Bytes over a network that are known to pass; see experiments/large_updates."""
+"""The largest message over a network that was tested, in bytes; see
+experiments/large_updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +57,19 @@ class FederatedRun:
         server: with its state, fresh or resumed.
         schedule: maps rounds to tasks and participants.
         clock: simulated durations, if there are any.
-        lateness: of the clients whose last update was late, as the record has it.
-        registry: maps clients to nodes.
         config: of the run, with nothing left open.
         timeout: seconds to wait for clients and for their replies.
-        ledger: what clients' data have cost; None where they are no privacy unit.
+        ledger: the privacy cost of clients' data; None unless clients are the privacy
+            unit.
         agree_on_masks: called with the participants before each attempt at a round;
             returns why some of them are left out.
-        agree_on_classes: called before that with all who are connected, and where they
-            stand; returns likewise.
+        agree_on_classes: called before that with the stage of each connected client;
+            returns why some of them are left out.
     """
 
     server: Server
     schedule: Schedule
     clock: SimulatedClock
-    lateness: Mapping[int, Lateness]
-    registry: ClientRegistry
     config: RunConfig
     timeout: float
     ledger: Ledger | None = None
@@ -97,26 +92,26 @@ def prepare(
     ``stack`` keeps other processes out of the run's folder, and metrics open, until it
     is closed. For the other arguments see `run_federation`.
     """
-    wanted = config.scenario.clients
+    clients = config.scenario.clients
     numbers = None
     if config.run.resume and config.run.output:
         numbers = Path(config.run.output) / NUMBERS_FILE
-    registry = ClientRegistry(transport, wanted, numbers)
-    # First of all: where its port is taken, nothing has been waited for or written.
+    registry = ClientRegistry(transport, clients, numbers)
+    # First of all: if its port is taken, the run has not waited or written yet.
     exporters = _exporters(config.run.metrics_port, registry, stack)
     if not transport.simulated:
         refuse_attack(config)
-    made = built(_resolve(config, wanted or _count(registry, timeout), num_rounds))
-    made = _told(made, Asker(registry, timeout))
-    config, scenario, network = made.config, made.scenario, made.model()
+    plan = built(_resolve(config, clients or _count(registry, timeout), num_rounds))
+    plan = _announced(plan, Asker(registry, timeout))
+    config, scenario, network = plan.config, plan.scenario, plan.model()
     model: Arrays = snapshot(network, network.shared_names())
     if initial_model:
         model = _checked(initial_model, model)
-    strategy = made.strategy(network)
+    strategy = plan.strategy(network)
     secure = None
     if config.federation.secure_aggregation:
         strategy = secure = SecureAggregationStrategy(strategy, config.federation)
-    remarks = _remarks(made, strategy, network.classes)
+    remarks = _remarks(plan, strategy, network.classes)
     counterpart = local_only_counterpart(config)
     folder = Path(config.run.output) if config.run.output else free_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +124,7 @@ def prepare(
         scenario,
         remarks=remarks,
         counterpart=None if counterpart is None else counterpart.title,
-        single_task=made.algorithm.single_task,
+        single_task=plan.algorithm.single_task,
         ledger=ledger,
         listeners=[*exporters, *_trackers(config, folder, stack)],
         classes=network.classes if config.federation.per_class else 0,
@@ -142,10 +137,10 @@ def prepare(
         recorder,
         FolderStateStore(folder / CHECKPOINT),
         wire=WireFormat.of(config.federation, strategy),
-        reader=_reader(made, strategy, registry, network),
-        evaluates_updates=_evaluates_updates(made),
+        reader=_reader(plan, strategy, registry, network),
+        evaluates_updates=_evaluates_updates(plan),
         largest_message=math.inf if transport.simulated else LARGEST_MESSAGE,
-        # Of a simulation the end alone is kept, by its checkpoint.
+        # A simulation keeps only its end, in the checkpoint.
         on_task_end=(
             None
             if transport.simulated
@@ -165,22 +160,13 @@ def prepare(
                 f"none, as {config.title} shares no model",
             )
     clock = SimulatedClock(config.asynchronous.durations, recorder.record.clock)
-    run = FederatedRun(
-        server,
-        made.schedule,
-        clock,
-        recorder.record.lateness,
-        registry,
-        config,
-        timeout,
-        ledger,
-    )
+    run = FederatedRun(server, plan.schedule, clock, config, timeout, ledger)
     section = config.federation
     quorum = Quorum(section.quorum, section.deadline_factor)
-    if made.spec.names_classes:
+    if plan.spec.names_classes:
         asker = Asker(registry, timeout, quorum.closes_at)
         holders = recorder.record.begun.class_holders
-        places = ClassPlaces(asker, made.spec, recorder.name_classes, holders)
+        places = ClassPlaces(asker, plan.spec, recorder.name_classes, holders)
         run = replace(run, agree_on_classes=places.agree)
     if secure is None:
         return run
@@ -188,33 +174,33 @@ def prepare(
     return replace(run, agree_on_masks=partial(secure.begin, channel))
 
 
-def _told(made: Built, asker: Asker) -> Built:
-    """Tell the run to enough clients, with what has to be found out from them."""
-    registry, schedule = asker.registry, made.schedule
+def _announced(plan: Built, asker: Asker) -> Built:
+    """Announce the run to enough clients, and settle what depends on their data."""
+    registry, schedule = asker.registry, plan.schedule
     last = schedule.tasks - 1
     without = {client for client, task in schedule.sat_out if task == last}
-    needed = made.config.federation.updates_needed(
+    needed = plan.config.federation.updates_needed(
         len(schedule.participants(schedule.num_rounds))
     )
-    registry.announce(made.spec)
+    registry.announce(plan.spec)
     registry.wait_for_clients(needed, asker.timeout, without)
-    if made.config.data.normalise == "data":
-        made = built(agree_on_pixels(asker, made.spec, schedule))
-        registry.announce(made.spec)
+    if plan.config.data.normalise == "data":
+        plan = built(agree_on_pixels(asker, plan.spec, schedule))
+        registry.announce(plan.spec)
         registry.wait_for_clients(needed, asker.timeout, without)
-    return made
+    return plan
 
 
 def _remarks(
-    made: Built, strategy: ServerStrategy[Any], classes: int
+    plan: Built, strategy: ServerStrategy[Any], classes: int
 ) -> dict[str, str]:
-    """Collect what a reader of the results should know, by topic; log it."""
-    words = made.word_vectors
+    """Collect remarks for readers of the results, by topic; log them."""
+    words = plan.word_vectors
     remarks = {} if words is None else {"word vectors": words.origin}
-    remarks |= made.params.remarks(classes, made.config.scenario.clients)
+    remarks |= plan.params.remarks(classes, plan.config.scenario.clients)
     remarks |= strategy.remarks()
-    remarks |= _sat_out(made.schedule)
-    remarks |= _columns(made)
+    remarks |= _sat_out(plan.schedule)
+    remarks |= _columns(plan)
     for topic, remark in remarks.items():
         log(INFO, "%s: %s", topic, remark)
     return remarks
@@ -228,30 +214,30 @@ def _ledger(config: RunConfig, folder: Path, *, simulated: bool) -> Ledger | Non
 
 
 def _sat_out(schedule: Schedule) -> dict[str, str]:
-    found = [
+    clauses = [
         f"client {client} had none for {', '.join(map(str, tasks))}"
         for client in range(schedule.clients)
         if (tasks := sorted(t for c, t in schedule.sat_out if c == client))
     ]
-    return {"tasks without data": "; ".join(found)} if found else {}
+    return {"tasks without data": "; ".join(clauses)} if clauses else {}
 
 
-def _columns(made: Built) -> dict[str, str]:
-    """Say that nobody makes sure that the clients' tables have the same columns."""
-    known = made.config.data.columns or not made.spec.local_data
-    if known or made.spec.modality != "tabular":
+def _columns(plan: Built) -> dict[str, str]:
+    """Say that no check compares the columns of the clients' tables."""
+    compared = plan.config.data.columns or not plan.spec.local_data
+    if compared or plan.spec.modality != "tabular":
         return {}
     why = "no names in data.columns, which fcl check-data proposes"
     return {"columns of tables": f"not compared between clients: {why}"}
 
 
-def _checked(given: Arrays, model: Arrays) -> Arrays:
+def _checked(initial: Arrays, model: Arrays) -> Arrays:
     """Check a caller's initial tensors, and put them in the order of ``model``."""
-    if given.keys() != model.keys():
-        raise config_error(INITIAL, sorted(given), f"the tensors {sorted(model)}")
-    found: dict[str, AnyArray] = {}
+    if initial.keys() != model.keys():
+        raise config_error(INITIAL, sorted(initial), f"the tensors {sorted(model)}")
+    tensors: dict[str, AnyArray] = {}
     for name, expected in model.items():
-        key, tensor = f"{INITIAL} {name}", np.asarray(given[name])
+        key, tensor = f"{INITIAL} {name}", np.asarray(initial[name])
         if (tensor.shape, tensor.dtype) != (expected.shape, expected.dtype):
             raise config_error(
                 key,
@@ -260,8 +246,8 @@ def _checked(given: Arrays, model: Arrays) -> Arrays:
             )
         if not np.isfinite(tensor).all():
             raise config_error(key, "NaN or infinity", "finite values")
-        found[name] = tensor
-    return found
+        tensors[name] = tensor
+    return tensors
 
 
 def _keep_version(
@@ -271,18 +257,18 @@ def _keep_version(
     stage: TaskStage,
     state: Payload,
 ) -> None:
-    """Keep a version: the server's state after a task, with which it could predict."""
-    made = Built(RunSpec.from_json(registry.told))  # with all classes named so far
+    """Keep a version of the server's state after a task."""
+    plan = Built(RunSpec.from_json(registry.run_json))  # with all classes named so far
     numbers = range(1, stage.task + 2)
     spent = {} if ledger is None else ledger.epsilons("clients")
     about = versions.About(
         name=f"task-{stage.task + 1:02}",
         round=stage.round,
         tasks=tuple(TaskClasses(f"task-{number:02}", (), ()) for number in numbers),
-        head=versions.head_names(made),
+        head=versions.head_names(plan),
         client=None,
         epsilon=max(spent.values(), default=None),
-        spec=made.spec,
+        spec=plan.spec,
     )
     groups = {f"state/{group}": arrays for group, arrays in state.items()}
     versions.write(folder / versions.MODELS, about, groups)
@@ -295,19 +281,19 @@ def _class_names(
         return config.data.classes
     if not (config.federation.per_class and network.single_head):
         return ()
-    known = dict(enumerate(config.data.classes)) or scenario.class_names
-    return [known.get(place, f"class {place}") for place in range(network.classes)]
+    names = dict(enumerate(config.data.classes)) or scenario.class_names
+    return [names.get(place, f"class {place}") for place in range(network.classes)]
 
 
 def _count(registry: ClientRegistry, timeout: float) -> int:
     registry.wait_for_clients(1, timeout)
-    found = registry.clients
-    if found != tuple(range(len(found))):
+    clients = registry.clients
+    if clients != tuple(range(len(clients))):
         raise RoundError(
-            f"scenario.clients: got partitions {list(found)}, expected 0 to "
-            f"{len(found) - 1}"
+            f"scenario.clients: got partitions {list(clients)}, expected 0 to "
+            f"{len(clients) - 1}"
         )
-    return len(found)
+    return len(clients)
 
 
 def _exporters(
@@ -329,37 +315,38 @@ def _trackers(
         return ()
     from fcl_flower.results.trackers import TRACKERS, tracking
 
-    made = {name: TRACKERS[name](config, folder) for name in config.run.trackers}
-    return [stack.enter_context(tracking(made))]
+    trackers = {name: TRACKERS[name](config, folder) for name in config.run.trackers}
+    return [stack.enter_context(tracking(trackers))]
 
 
 def _reader(
-    made: Built,
+    plan: Built,
     strategy: ServerStrategy[Any],
     registry: ClientRegistry,
     network: MultiHeadModel,
 ) -> ReplyReader:
-    scenario, section = made.scenario, made.config.federation
+    scenario, section = plan.scenario, plan.config.federation
     samples = None
     if not scenario.local_data:
         samples = [[len(task.test) for task in tasks] for tasks in scenario.clients]
     return ReplyReader(
         strategy,
         registry,
-        ScoreCheck(network.classes if section.per_class else 0, samples),
         max_update_norm=section.max_update_norm,
-        counts_multiply_adds=made.config.training.count_multiply_adds,
+        classes=network.classes if section.per_class else 0,
+        samples=samples,
+        counts_multiply_adds=plan.config.training.count_multiply_adds,
     )
 
 
-def _evaluates_updates(made: Built) -> bool:
-    # Only where all clients take part in every round: the means before and after it
-    # would else be over different clients.
-    section = made.config.federation
+def _evaluates_updates(plan: Built) -> bool:
+    # Only if all clients take part in every round. Else the means before and after the
+    # aggregation would be over different clients.
+    section = plan.config.federation
     return (
         section.evaluate_before_aggregation
         and section.client_fraction == section.quorum == 1
-        and made.algorithm.load_client().update_is_model
+        and plan.algorithm.load_client().update_is_model
     )
 
 

@@ -1,17 +1,13 @@
 """Replies of clients: decoded, checked, and left out for a reason."""
 
-import os
-import sys
+import io
 import tempfile
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
-from typing import Any, TypeVar
-
-from typing_extensions import override
+from typing import Any, TypeAlias, TypeVar
 
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, adds_up
 from fcl_flower.core import update_checks
@@ -23,20 +19,18 @@ from fcl_flower.core.types import (
     Arrays,
     Evaluation,
     Payload,
-    ReceivedArrays,
     SparseArray,
-    TaskStage,
     Update,
     group_kind,
-    specs,
 )
 from fcl_flower.results.events import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.rounds import byte_counts, mailbox, messages
 from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.codec import decode, encode
-from fcl_flower.rounds.copies import NO_VERSION, ModelVersion, restored
+from fcl_flower.rounds.codec import Encoded
+from fcl_flower.rounds.copies import restored
 from fcl_flower.rounds.messages import decode_evaluation
 from fcl_flower.rounds.pending_requests import PendingRequest
+from fcl_flower.rounds.stored import File, StoredArrays, encode_group, write_group
 from fcl_flower.rounds.transport import EVALUATE, QUERY, Content, Reply
 
 SURVEY = f"{QUERY}.survey"
@@ -46,23 +40,7 @@ UNUSED = "unused"
 """The group kind under which all bytes of a refused reply are counted."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """The expectations that a client's update, or its answer to a query, has to fit.
-
-    Attributes:
-        stage: where it stands, in the server's count of rounds.
-        client_stage: the same in the client's own count, as it travels.
-        tasks: how many accuracies its reply has to hold; 0 for none.
-        known: the models that its update is the difference to.
-    """
-
-    stage: TaskStage
-    client_stage: TaskStage
-    tasks: int = 0
-    known: ModelVersion = NO_VERSION
+EncodedGroups: TypeAlias = Mapping[str, Mapping[str, Encoded]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +56,7 @@ class Replies:
         state_lost: clients without the private state of their last update; their
             replies are among the failures.
         traffic: bytes by group kind.
-        nominal_bytes: of the updates; see `byte_counts.nominal_bytes`.
+        nominal_bytes: of the updates; see `byte_counts.NominalBytes`.
     """
 
     updates: dict[int, Update] = field(default_factory=dict)
@@ -91,87 +69,72 @@ class Replies:
     nominal_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreCheck:
-    """Refuses scores of other test samples than those of a client.
-
-    Attributes:
-        classes: by how many classes clients count their answers; 0: not at all.
-        samples: of each task of a client's scenario, by client; None where the server
-            does not know them, as of local data.
-    """
-
-    classes: int = 0
-    samples: Sequence[Sequence[int]] | None = None
-
-    def __call__(self, client: int, found: Evaluation) -> None:
-        """Raise a `WireError` where the counts are of other samples."""
-        if not self.classes or self.samples is None:
-            return
-        tested = [sum(counts) for _, counts, _ in found.by_class]
-        expected = list(self.samples[client][: len(tested)])
-        if tested != expected:
-            raise WireError(f"tested: expected {expected} samples, got {tested}")
-
-
 class ReplyReader:
-    """Reads replies to what clients were asked last; trusts none of them."""
+    """Reads replies to the latest requests; trusts none of them."""
 
     def __init__(
         self,
         strategy: ServerStrategy[Any],
         registry: ClientRegistry,
-        scores: ScoreCheck,
         *,
         max_update_norm: float,
+        classes: int = 0,
+        samples: Sequence[Sequence[int]] | None = None,
         counts_multiply_adds: bool = False,
     ) -> None:
-        """Check updates by a norm, 0 for any, and by what each has to tell."""
+        """Check updates and scores by the settings of a run.
+
+        Args:
+            strategy: checks the tensors.
+            registry: knows the client of each node.
+            max_update_norm: the limit of an update's norm; 0 for none.
+            classes: the number of classes by which clients count their answers; 0 where
+                they do not count them.
+            samples: of each task of a client's scenario, by client; None where the
+                server does not know them, as of local data.
+            counts_multiply_adds: whether each update has to report them.
+        """
         self._strategy = strategy
         self._registry = registry
-        self._score_check = scores
         self._max_update_norm = max_update_norm
+        self._classes, self._samples = classes, samples
         self._counts_multiply_adds = counts_multiply_adds
-        self._expected: dict[int, Expectation] = {}
-        self._tasks: dict[int, int] = {}
-        self._since: dict[int, int] = {}
+        self._latest: dict[int, PendingRequest] = {}
+        self._expected: dict[int, PendingRequest] = {}
 
     def expect(self, client: int, request: PendingRequest) -> None:
-        """Note what a client is asked; replies are held against it."""
-        self._since[client] = request.assignment.since
-        if request.kind == EVALUATE:
-            self._tasks[client] = request.tasks
-        else:
-            self._expected[client] = Expectation(
-                request.stage, request.assignment.stage, request.tasks, request.known
-            )
+        """Note the request to a client, against which its reply is checked."""
+        self._latest[client] = request = replace(request, payload={})
+        if request.kind != EVALUATE:
+            self._expected[client] = request
 
     def since(self, client: int) -> int:
         """Look up from which round a client's state was needed last; 0 for none."""
-        return self._since.get(client, 0)
+        latest = self._latest.get(client)
+        return 0 if latest is None else latest.assignment.since
 
-    def expected(self, client: int) -> Expectation:
-        """Look up what was expected last of a client's update."""
+    def expected(self, client: int) -> PendingRequest:
+        """Look up a client's latest request for an update, or its latest query."""
         return self._expected[client]
 
     def read(
         self,
         replies: Iterable[Reply],
         state: Payload,
-        store: Callable[[Update], Update],
+        store: Callable[[Update, EncodedGroups], Update],
     ) -> Replies:
         """Read replies, at most one of each client; none is held once it was read.
 
-        Updates have to fit ``state``, the server's; ``store`` says what is held of one.
+        Updates have to fit ``state``, the server's. ``store`` gets each update with
+        those of its groups that travelled as values, encoded; what it returns is held.
         """
-        found, nominal = Replies(), 0
+        read, nominal = Replies(), 0
         lost = set[int]()
         checks = self._max_update_norm and not adds_up(self._strategy)
         base_norm = update_checks.base_norm(state) if checks else 0.0
         for reply in replies:
             client = self._registry.client(reply.node)
             kind = reply.request.kind
-            scores = kind == EVALUATE
             traffic = Counter[str]()
             # A peer's content may break what opens it, or our checks, in any way.
             try:
@@ -180,69 +143,80 @@ class ReplyReader:
                 if messages.reports_state_lost(content):
                     lost.add(client)
                     raise WireError(STATE_LOST)
-                if scores:
-                    tasks = self._tasks[client]
-                    found.scores[client] = self._scores(client, content, tasks)
+                if kind == EVALUATE:
+                    tasks = self._latest[client].tasks
+                    read.scores[client] = self._scores(client, content, tasks)
                 elif kind == SURVEY:
-                    found.query_replies[client] = self._query_reply(content, state)
+                    read.query_replies[client] = self._query_reply(content, state)
                 else:
                     update = self._update(client, content, state, base_norm)
-                    found.updates[client] = update
+                    read.updates[client] = update
             except Exception as error:
-                failures = found.score_failures if scores else found.failures
+                failures = read.score_failures if kind == EVALUATE else read.failures
                 failures[client] = _left_out(client, error)
                 # Not by group kind: a peer may name its groups as it likes.
                 traffic = Counter({UNUSED: traffic.total()})
-            found.traffic.update(traffic)
-            if client not in found.updates:
+            read.traffic.update(traffic)
+            if client not in read.updates:
                 continue
-            if tasks := self._expected[client].tasks:
+            request = self._expected[client]
+            if request.tasks:
                 try:
-                    found.scores[client] = self._scores(client, content, tasks)
+                    scores = self._scores(client, content, request.tasks)
+                    read.scores[client] = scores
                 except Exception as error:
-                    found.score_failures[client] = _left_out(client, error)
-            update = found.updates[client]
-            nominal += byte_counts.nominal_bytes(update.payload)
+                    read.score_failures[client] = _left_out(client, error)
+            nominal += byte_counts.NominalBytes().of(update.payload)
+            differences = request.known.models
+            as_sent = {g: t for g, t in content.tensors.items() if g not in differences}
             # The name, too: else it holds the tensors until the next have come.
-            found.updates[client] = update = store(update)
+            read.updates[client] = update = store(update, as_sent)
         return Replies(
-            _by_client(found.updates),
-            _by_client(found.scores),
-            _by_client(found.query_replies),
-            _by_client(found.failures),
-            _by_client(found.score_failures),
+            _by_client(read.updates),
+            _by_client(read.scores),
+            _by_client(read.query_replies),
+            _by_client(read.failures),
+            _by_client(read.score_failures),
             frozenset(lost),
-            found.traffic,
+            read.traffic,
             nominal,
         )
 
     def _update(
         self, client: int, content: Content, state: Payload, base_norm: float
     ) -> Update:
-        expected = self._expected[client]
-        update = messages.decode_update(content, expected.client_stage)
+        request = self._expected[client]
+        update = messages.decode_update(content, request.assignment.stage)
         self._check_metrics(update.metrics)
         # Shapes first: a few bytes may claim tensors whose values take long to read,
         # and memory to decode.
         self._strategy.check_update(state, update)
-        payload = restored(messages.decoded(update.payload), expected.known.models)
-        update = replace(update, payload=payload)
-        update_checks.finite(update.payload)
+        payload = restored(messages.decoded(update.payload), request.known.models)
+        update_checks.finite(payload)
         if base_norm:
-            update_checks.norm(update.payload, base_norm, self._max_update_norm)
-        return replace(update, stage=expected.stage)
+            update_checks.norm(payload, base_norm, self._max_update_norm)
+        return replace(update, payload=payload, stage=request.stage)
 
     def _scores(self, client: int, content: Content, tasks: int) -> Evaluation:
         row = content.scalars.get(messages.SCORES, {})
-        found = decode_evaluation(row, tasks, self._score_check.classes)
-        self._score_check(client, found)
-        return found
+        scores = decode_evaluation(row, tasks, self._classes)
+        self._check_samples(client, scores)
+        return scores
+
+    def _check_samples(self, client: int, scores: Evaluation) -> None:
+        """Refuse counts of other test samples than those of the client."""
+        if not self._classes or self._samples is None:
+            return
+        tested = [sum(counts) for _, counts, _ in scores.by_class]
+        expected = list(self._samples[client][: len(tested)])
+        if tested != expected:
+            raise WireError(f"tested: expected {expected} samples, got {tested}")
 
     def _check_metrics(self, metrics: Mapping[str, float]) -> None:
         """Refuse an update whose costs are missing or negative."""
         for name in (EPSILON, LABEL_EPSILON):
-            if (found := metrics.get(name, 0.0)) < 0:
-                raise WireError(f"metrics/{name}: expected at least 0, got {found}")
+            if (epsilon := metrics.get(name, 0.0)) < 0:
+                raise WireError(f"metrics/{name}: expected at least 0, got {epsilon}")
         name, count = MULTIPLY_ADDS, metrics.get(MULTIPLY_ADDS)
         if self._counts_multiply_adds and (count is None or count < 0):
             raise WireError(f"metrics/{name}: expected a count, got {count}")
@@ -271,7 +245,7 @@ IN_MEMORY = 2**28
 
 
 class UpdateBuffer:
-    """Keeps updates for as long as somebody holds what `store` returned.
+    """Keeps updates for as long as a caller holds what `store` returned.
 
     The file has no name, its owner alone can read it, and it vanishes with the last
     update in it, or with the process.
@@ -282,70 +256,47 @@ class UpdateBuffer:
         self._folder = folder
         self._kinds = frozenset(kinds)
         self._left = IN_MEMORY
-        self._file: _File | None = None
+        self._file: File | None = None
 
     @classmethod
     def of(cls, strategy: ServerStrategy[Any], folder: Path) -> "UpdateBuffer":
         """Make one for what a strategy averages."""
-        # What holds updates against each other looks at each many times.
-        whole = strategy.aggregation.compares
-        means = () if whole else strategy.kinds("model")
+        # A rule or a method that compares updates looks at each many times.
+        compares = strategy.aggregation.compares or strategy.needs_rounds
+        means = () if compares else strategy.kinds("model")
         return cls(folder, (*means, *strategy.kinds("private")))
 
-    def store(self, update: Update) -> Update:
+    def store(self, update: Update, encoded: EncodedGroups) -> Update:
         """Move groups of an update to the file, where they are many bytes.
 
         Each of their tensors is read whenever it is looked at, and held by nobody.
+        ``encoded`` has groups in the form in which they came, which the file keeps.
         """
         groups = {
-            group: self._kept(arrays) if group_kind(group) in self._kinds else arrays
+            group: self._stored(arrays, encoded.get(group))
+            if group_kind(group) in self._kinds
+            else arrays
             for group, arrays in update.payload.items()
         }
         return replace(update, payload=groups)
 
-    def _kept(self, arrays: Arrays) -> Arrays:
+    def _stored(self, arrays: Arrays, encoded: Mapping[str, Encoded] | None) -> Arrays:
         size = sum(map(_nbytes, arrays.values()))
         if size <= self._left:
             self._left -= size
             return arrays
         if self._file is None:
-            self._file = _File(self._folder)
-        readers = {n: self._file.written(tensor) for n, tensor in arrays.items()}
-        return _OnDisk(arrays, readers)
-
-
-class _OnDisk(ReceivedArrays):
-    def __init__(
-        self, arrays: Arrays, readers: dict[str, Callable[[], AnyArray]]
-    ) -> None:
-        super().__init__(specs(arrays), lambda name: readers[name]())
-
-    @override
-    def __getitem__(self, name: str) -> AnyArray:
-        return self._decode(name)
-
-
-class _File:
-    def __init__(self, folder: Path) -> None:
-        # Not in a `with`: it is open for as long as an update in it is looked at.
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._end = 0
-        weakref.finalize(self, self._file.close)
-
-    def written(self, tensor: AnyArray) -> Callable[[], AnyArray]:
-        """Append a tensor; return what reads it."""
-        encoded = encode(tensor)
-        start, size = self._end, len(encoded.data)
-        form = replace(encoded, data=b"")
-        self._file.write(encoded.data)
-        self._file.flush()
-        self._end += size
-
-        def read() -> AnyArray:
-            data = os.pread(self._file.fileno(), size, start)
-            return decode(replace(form, data=data), max_bytes=sys.maxsize)
-
-        return read
+            # Not in a `with`: it is open for as long as an update in it is looked at.
+            opened = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+            self._file = File(opened, self._folder)
+        file = self._file.content
+        file.seek(0, io.SEEK_END)
+        if encoded is None:
+            entry = encode_group(file, arrays)
+        else:
+            entry = write_group(file, encoded.items())
+        file.flush()  # a full disk shows now
+        return StoredArrays(self._file, entry, held=False)
 
 
 def _nbytes(tensor: AnyArray) -> int:

@@ -15,7 +15,7 @@ FILE: Final = "clients.json"
 WRITE_SECONDS: Final = 5.0
 """Seconds between two writings that say no more than that clients are still there."""
 LONGEST: Final = 200
-"""Characters that are kept of what a client says."""
+"""The most characters of a client's version or of a reason."""
 
 
 class Member(BaseModel):
@@ -23,10 +23,10 @@ class Member(BaseModel):
 
     Attributes:
         node: Flower's number of its program.
-        version: of its software; empty where it has said nothing.
-        tasks: of local data that it has; None where it has none, or has said nothing.
+        version: of its software; empty where unknown.
+        tasks: number of its tasks of local data; None where unknown, or without any.
         seen: when it was connected last, in seconds since 1970; 0 for never.
-        refused: why a run does without it; empty where it does not.
+        refused: why a run goes on without it; empty where it takes part.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,23 +53,23 @@ class Roll:
     """Keeps the file; used by the server of a run."""
 
     def __init__(self, state: Path) -> None:
-        """Go on with what is in the folder."""
+        """Go on with the file in the folder, if there is one."""
         self._file, self._members = state / FILE, read_roll(state)
         self._written = -math.inf
 
-    def met(self, client: int, node: int, said: Mapping[str, object]) -> None:
-        """Note what a client has said as it connected."""
-        tasks = said.get("tasks")
+    def met(self, client: int, node: int, answer: Mapping[str, object]) -> None:
+        """Note a client's answer to the greeting."""
+        tasks = answer.get("tasks")
         self._members[client] = Member(
             node=node,
-            version=_printable(str(said.get("version", ""))),
+            version=_printable(str(answer.get("version", ""))),
             tasks=tasks if type(tasks) is int and tasks >= 0 else None,
             seen=time.time(),
         )
         self._written = -math.inf
 
     def note(self, connected: Mapping[int, int], refused: Mapping[int, str]) -> None:
-        """Note who is connected, with its node, and who is refused, with the reason."""
+        """Note the node of each connected client, and why others are refused."""
         for client, node in connected.items():
             self._change(client, node=node, seen=time.time())
         for client, reason in refused.items():

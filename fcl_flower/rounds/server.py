@@ -1,4 +1,4 @@
-"""The server's side of every message, and the only writer of the server's state."""
+"""The server's side of every message; nothing else changes the server's state."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ from fcl_flower.rounds.transport import EVALUATE, TRAIN, Reply, Request
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request to a client, and what it was made of."""
+    """A request to a client, and its parts."""
 
     request: Request
     pending: PendingRequest
@@ -53,6 +53,13 @@ class Server:
     A reply that fails, comes late or must not be used is left out, by client and with
     a reason; it never ends a run. Rounds are counted from 1; in an asynchronous run a
     round is one update.
+
+    Attributes:
+        registry: knows the node of each client.
+        recorder: writes the record of the run.
+        stages: the rounds and tasks of each client, in the client's own count.
+        traffic: bytes since the last round was closed.
+        pending: requests without an answer, in the checkpoint of an asynchronous run.
     """
 
     def __init__(
@@ -70,24 +77,24 @@ class Server:
     ) -> None:
         """Create a server without a state; call `begin` or `resume` next.
 
-        ``reader`` checks what clients reply. With ``evaluates_updates`` clients are
-        tested before the aggregation, too. A first message of more than
-        ``largest_message`` bytes is refused; later ones are sent. ``on_task_end`` is
-        called with the last round of a task and the state after it.
+        ``reader`` checks replies. With ``evaluates_updates`` clients are tested before
+        the aggregation, too. In the first round a message of more than
+        ``largest_message`` bytes is refused; later it is sent with a warning.
+        ``on_task_end`` is called with the last round of a task and the state after it.
         """
         self._strategy = strategy
         self._on_task_end = on_task_end
         self._evaluates_updates = evaluates_updates
         self._largest_message = largest_message
-        self._registry = registry
-        self._recorder = recorder
+        self.registry = registry
+        self.recorder = recorder
         self._store = store
         self._publisher = ModelPublisher(wire, strategy.context.seed)
         self._state: Payload = {}
         self._done = 0
         self._nominal = byte_counts.NominalBytes()
         self._reader = reader
-        self._stages = ClientStages()
+        self.stages = ClientStages()
         self._losses = StateLosses()
         self._aggregated: dict[int, int] = {}
         self.traffic = Traffic()
@@ -95,7 +102,7 @@ class Server:
 
     def begin(self, model: Arrays) -> None:
         """Start from the initial shared tensors."""
-        self._recorder.begin()
+        self.recorder.begin()
         self._state = self._strategy.init(model)
 
     def resume(self) -> bool:
@@ -107,11 +114,11 @@ class Server:
         self._publisher.restore(saved.round, saved.beside.get("copies", {}))
         if pending := saved.beside.get("asked"):
             self.pending = PendingRequests.from_payload(pending)
-        for record in self._recorder.restore(self._done):
-            self._stages.restore(record.state_lost, record.stages)
+        for record in self.recorder.restore(self._done):
+            self.stages.restore(record.state_lost, record.stages)
         return True
 
-    # ---- what may be read
+    # ---- the standing of the run
 
     @property
     def state(self) -> Payload:
@@ -125,13 +132,8 @@ class Server:
 
     @property
     def valid_losses(self) -> list[float | None]:
-        """Mean validation losses of the clients by round, as far as they were told."""
-        return [found.valid_loss for found in self._recorder.record.rounds]
-
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """Clients that are connected, ascending."""
-        return self._registry.clients
+        """Mean validation losses of the clients by round; None where unknown."""
+        return [row.valid_loss for row in self.recorder.record.rounds]
 
     @property
     def predicts_locally(self) -> bool:
@@ -140,7 +142,7 @@ class Server:
 
     @property
     def evaluates_after_training(self) -> bool:
-        """Whether clients are tested in the reply that holds their update."""
+        """Whether the reply with an update has test scores, too."""
         return self._strategy.predicts_locally or self._evaluates_updates
 
     @property
@@ -150,29 +152,12 @@ class Server:
             return None
         return self._state["base"]
 
-    def last_round(self, client: int) -> int:
-        """Look up a client's last aggregated round in its own count; 0 for none."""
-        return self._stages.last_round(client)
-
-    def stage_for(self, client: int, stage: TaskStage) -> TaskStage:
-        """Let a stage start its task if no update of it was aggregated yet."""
-        return self._stages.stage_for(client, stage)
-
-    def client(self, reply: Reply) -> int:
-        """Find the client that a request was sent to, from the reply to it."""
-        return self._registry.client(reply.node)
-
-    def refresh_clients(self) -> tuple[int, ...]:
-        """Look who is connected; return them, ascending."""
-        self._registry.refresh()
-        return self._registry.clients
-
     # ---- requests
 
     def query_request(
         self, client: int, stage: TaskStage, client_stage: TaskStage | None = None
     ) -> Sent | None:
-        """Ask the algorithm's query before a task; None if it has none."""
+        """Make the algorithm's query before a task; None if it has none."""
         if not isinstance(self._strategy, ServerQueries):
             return None
         payload = self._strategy.configure_query(self._state, stage, client)
@@ -189,31 +174,31 @@ class Server:
         tasks: int = 0,
         client_stage: TaskStage | None = None,
     ) -> Sent:
-        """Ask a connected client to train, and for the accuracies of so many tasks.
+        """Ask a connected client to train, and to test so many tasks.
 
-        ``stage`` is in the server's count of rounds, ``client_stage`` the same in the
-        client's own, if that differs.
+        ``stage`` is in the server's count of rounds. ``client_stage`` is the stage in
+        the client's own count, if that differs.
         """
         payload = self._strategy.configure_train(self._state, stage, client)
         self.traffic.nominal_down += self._nominal.of(payload)
-        since = self.last_round(client)
+        since = self.stages.last_round(client)
         assignment = Assignment(client_stage or stage, since, tasks > 0)
         return self._send(client, TRAIN, payload, assignment, stage, tasks)
 
     def evaluate_request(self, client: int, stage: TaskStage, tasks: int) -> Sent:
-        """Ask a client to score its model."""
+        """Ask a client to test its model on so many tasks."""
         payload: Payload = {}
         if not self.predicts_locally:
             payload = self._strategy.configure_evaluate(self._state, stage, client)
-        # Its update may be aggregated, and its round not closed.
-        since = self._aggregated.get(client, self.last_round(client))
+        # Its update may be aggregated before its round is closed.
+        since = self._aggregated.get(client, self.stages.last_round(client))
         assignment = Assignment(stage, since)
         return self._send(client, EVALUATE, payload, assignment, stage, tasks)
 
     def ask_again(self, client: int, pending: PendingRequest) -> Request:
-        """Repeat a request of before the run was ended; its bytes were counted then."""
+        """Repeat a request of an interrupted run; its bytes were counted before."""
         self._reader.expect(client, pending)
-        return pending.again(self._registry.node(client), self._publisher.wire)
+        return pending.again(self.registry.node(client), self._publisher.wire)
 
     def _send(
         self,
@@ -232,7 +217,7 @@ class Server:
         self.traffic.down += size
         pending = PendingRequest(kind, stage, tasks, assignment, payload, known)
         self._reader.expect(client, pending)
-        return Sent(Request(self._registry.node(client), kind, content), pending)
+        return Sent(Request(self.registry.node(client), kind, content), pending)
 
     def _check_size(self, size: int) -> None:
         most = self._largest_message
@@ -253,80 +238,79 @@ class Server:
     def receive(self, replies: Iterable[Reply]) -> Replies:
         """Decode, check and count replies, at most one of each client.
 
-        A client that reports the loss of its private state counts from now on as one
-        that has never trained.
+        A client that reports the loss of its private state counts as new from now on.
         """
-        buffer = UpdateBuffer.of(self._strategy, self._recorder.folder)
+        buffer = UpdateBuffer.of(self._strategy, self.recorder.folder)
         received = self._reader.read(replies, self._state, buffer.store)
         self.traffic.up += received.traffic
         self.traffic.nominal_up += received.nominal_bytes
         for client in sorted(received.state_lost):
             self._state = self._strategy.on_state_lost(self._state, client)
-            self._stages.forget(client)
+            self.stages.forget(client)
             self._publisher.forget(client)
-        told = received.updates.keys() | received.scores.keys()
-        kept = {client for client in told if self._reader.since(client)}
-        self._losses.note(received.state_lost, kept)
-        self._losses.check(self._registry.here, least=2)
+        used = received.updates.keys() | received.scores.keys()
+        held = {client for client in used if self._reader.since(client)}
+        self._losses.note(received.state_lost, held)
+        self._losses.check(self.registry.here, least=2)
         return received
 
     def check_kept(self) -> None:
-        """Refuse a run at whose end no client has the state that it had learned with.
+        """Refuse a run at whose end all connected clients have lost their state.
 
         Raises:
-            StatesLostError: all that are connected have lost it.
+            StatesLostError: they have.
         """
-        self._losses.check(self._registry.here, least=1)
+        self._losses.check(self.registry.here, least=1)
 
     # ---- the state
 
     def aggregate_query(self, replies: Mapping[int, Payload]) -> None:
-        """Let the algorithm use the answers to its queries, task by task."""
+        """Let the algorithm use the replies to its queries, task by task."""
         assert isinstance(self._strategy, ServerQueries)  # replies come to queries
         stages = {client: self._reader.expected(client).stage for client in replies}
         for task in sorted({stage.task for stage in stages.values()}):
-            found = {c: reply for c, reply in replies.items() if stages[c].task == task}
-            stage = replace(stages[next(iter(found))], round=self._done + 1)
-            self._state = self._strategy.aggregate_query(self._state, stage, found)
+            by_client = {c: r for c, r in replies.items() if stages[c].task == task}
+            stage = replace(stages[next(iter(by_client))], round=self._done + 1)
+            self._state = self._strategy.aggregate_query(self._state, stage, by_client)
 
     def aggregate(
         self, stage: TaskStage, updates: Mapping[int, Update], weight: float = 1.0
     ) -> None:
-        """Move the state towards what the algorithm makes of the updates.
+        """Move the state to the algorithm's aggregate of the updates.
 
-        ``weight`` is how far the averaged groups go, in (0, 1]; see `interpolate`.
+        Averaged groups move by the fraction ``weight``, in (0, 1]; see `interpolate`.
         """
         before, strategy = self._state, self._strategy
         counted = strategy.aggregation.count(updates)
         after = strategy.aggregate_train(before, stage, counted)
         if weight != 1.0:
             after = interpolate(before, after, weight, strategy.kinds("model"))
-        expected = {client: self._reader.expected(client) for client in updates}
-        known = {client: found.known for client, found in expected.items()}
-        self._aggregated |= {c: one.client_stage.round for c, one in expected.items()}
+        requests = {client: self._reader.expected(client) for client in updates}
+        known = {client: request.known for client, request in requests.items()}
+        self._aggregated |= {c: r.assignment.stage.round for c, r in requests.items()}
         self._state = self._publisher.publish(before, after, stage.round, known)
 
     # ---- the record
 
     def report_progress(self, number: int, asked: int, busy: Collection[int]) -> None:
-        """Write how many clients were asked in a round, and who has not replied."""
-        self._recorder.progress(number, max(0, asked - len(busy)), asked, working=busy)
+        """Write how many clients were asked in a round, and which have not replied."""
+        self.recorder.progress(number, max(0, asked - len(busy)), asked, working=busy)
 
     def record_evaluation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
         """Record test accuracies after ``task``, by client."""
         event = Evaluated(round=server_round, task=task, scores=dict(scores))
-        self._recorder.add(event)
-        if self.predicts_locally:  # nothing of the aggregation has reached them yet
+        self.recorder.add(event)
+        if self.predicts_locally:  # no aggregate has reached the clients yet
             self.record_before_aggregation(server_round, task, scores)
 
     def record_before_aggregation(
         self, server_round: int, task: int, scores: Mapping[int, Evaluation]
     ) -> None:
-        """Record test accuracies of what clients have trained themselves."""
+        """Record test accuracies of the clients' models before the aggregation."""
         event = EvaluatedBefore(round=server_round, task=task, scores=dict(scores))
-        self._recorder.add(event)
+        self.recorder.add(event)
 
     def close_round(
         self,
@@ -339,13 +323,12 @@ class Server:
     ) -> None:
         """Record a round whose updates are aggregated, and save a checkpoint.
 
-        For ``timing`` and ``late`` see `Trained`; ``pending`` is what other clients
-        have not answered.
+        For ``timing`` and ``late`` see `Trained`; ``pending`` are the requests that
+        other clients have not answered.
         """
         self._done = stage.round
-        expected = {client: self._reader.expected(client) for client in updates}
-        stages = {client: found.client_stage for client, found in expected.items()}
-        self._recorder.add(
+        stages = {c: self._reader.expected(c).assignment.stage for c in updates}
+        self.recorder.add(
             Trained(
                 round=self._done,
                 task=stage.task,
@@ -356,7 +339,7 @@ class Server:
                 stages=stages,
                 timing=dict(timing),
                 late=dict(late),
-                state_lost=sorted(self._stages.state_lost),
+                state_lost=sorted(self.stages.state_lost),
             )
         )
         beside = {"copies": self._publisher.kept()}
@@ -366,7 +349,7 @@ class Server:
         self._state = self._on_disk(self._state)
         if stage.ends_task and self._on_task_end:
             self._on_task_end(stage, self._state)
-        self._stages.note(stages)
+        self.stages.note(stages)
         self._aggregated.clear()
         self.traffic = Traffic()
         self._nominal = byte_counts.NominalBytes()
@@ -375,30 +358,22 @@ class Server:
     def _on_disk(self, state: Payload) -> Payload:
         return self._store.on_disk(state, self._strategy.kinds("private"))
 
-    def replan(self, rounds_by_task: tuple[int, ...]) -> None:
-        """Record that the first tasks have so many rounds, after the last round."""
-        self._recorder.replan(self._done, rounds_by_task)
-
-    def note_given_up(self, reasons: Mapping[int, str]) -> None:
-        """Note why clients were given up, which may be after the last round."""
-        self._recorder.note_failures(reasons)
-
     def finish(self) -> None:
-        """Write the summary and the report; only then is the run shown as finished."""
-        advice = self._strategy.advice(self._recorder.record.diagnostics)
-        summary = self._recorder.finish(self.traffic, advice)
+        """Write the summary and the report, and then show the run as finished."""
+        advice = self._strategy.advice(self.recorder.record.diagnostics)
+        summary = self.recorder.finish(self.traffic, advice)
         if advice:
             log(WARNING, "%s", advice)
-        write_report(self._recorder.folder)
-        self._recorder.tell_end(summary)
-        log(INFO, "results and report.html: %s", self._recorder.folder.absolute())
+        write_report(self.recorder.folder)
+        self.recorder.tell_end(summary)
+        log(INFO, "results and report.html: %s", self.recorder.folder.absolute())
         for client, why in summary.left_out.items():
             log(WARNING, "client %s took part in no round: %s", client, why)
-        self._recorder.progress(self._done, 0, 0, "finished")
+        self.recorder.progress(self._done, 0, 0, "finished")
 
     def check_evaluated(self) -> None:
-        """Refuse a record without a single accuracy, with the reason if known."""
-        record = self._recorder.record
+        """Refuse a record without any accuracy; give the reason if it is known."""
+        record = self.recorder.record
         if np.isnan(record.accuracy).all():
             why = told(record.failures) or "unknown"
             raise RoundError(f"no client was evaluated; why: {why}")

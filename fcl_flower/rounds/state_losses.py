@@ -1,8 +1,8 @@
-"""Clients that lose their state again and again end a run.
+"""End a run whose clients lose their state again and again.
 
-A client that loses its state once goes on from what the server has. Where all of them
-lose it whenever they are asked, nothing of earlier tasks is left, and a run that ended
-well would be a lie.
+A client that loses its state once goes on with what the server has. If all clients lose
+it in every round, nothing of earlier tasks is left. A run that ended well would hide
+that.
 """
 
 from collections import Counter
@@ -20,22 +20,22 @@ class StateLosses:
         self._kept = set[int]()
 
     def note(self, lost: Collection[int], kept: Collection[int]) -> None:
-        """Note who has lost a state that was needed, and who had it."""
+        """Note the clients that lacked a needed state, and those that had it."""
         for client in kept:
             del self._losses[client]
         self._kept = (self._kept | {*kept}) - {*lost}
         self._losses.update(lost)
 
     def check(self, here: Collection[int], least: int) -> None:
-        """Refuse to go on where all have lost their state so many times in a row.
+        """Refuse to go on if all clients have lost their state so many times in a row.
 
         Args:
-            here: clients; those that were never asked for a state do not count, and
-                more than half must have been.
+            here: the connected clients. Clients that never needed a state do not count;
+                they must be fewer than half.
             least: number of losses in a row.
 
         Raises:
-            StatesLostError: all have.
+            StatesLostError: all clients have lost their state.
         """
         asked = self._losses.keys() | self._kept
         counted = sorted(asked.intersection(here))

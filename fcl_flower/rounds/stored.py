@@ -1,9 +1,10 @@
 """Groups of tensors in a file, and how they are written there and read."""
 
 import io
+import sys
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TypedDict
@@ -19,7 +20,7 @@ class Entry(TypedDict):
     """The place of a group, which is none for a group without tensors.
 
     Attributes:
-        file: its name, in the folder of whoever has written it.
+        file: its name, in the folder of the writer; empty for a file without a name.
         start: of the group in the file.
         of: bytes of all groups that were written into that file.
         checksum: CRC-32 of the group's bytes.
@@ -34,27 +35,34 @@ class Entry(TypedDict):
 
 
 class File:
-    """A file that is open for as long as somebody may read it, also without a name."""
+    """A file that stays open while it has a reader, even if it loses its name."""
 
-    def __init__(self, path: Path) -> None:
-        """Open it.
+    def __init__(self, file: IO[bytes], name: object) -> None:
+        """Take over an open file; ``name`` is for messages."""
+        self.content, self.name = file, name
+        weakref.finalize(self, file.close)
+
+    @classmethod
+    def opened(cls, path: Path) -> "File":
+        """Open a file for reading.
 
         Raises:
-            WireError: it is not there.
+            WireError: the file is missing.
         """
-        self.path = path
         try:
-            # Not in a `with`: until nobody has it any more.
-            self._file = path.open("rb")
+            return cls(path.open("rb"), path)
         except FileNotFoundError:
             raise WireError(f"state: {path} is missing") from None
-        weakref.finalize(self, self._file.close)
-        self.size = self._file.seek(0, io.SEEK_END)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.content.seek(0, io.SEEK_END)
 
     def read(self, start: int, size: int) -> bytes:
         """Read so many bytes, or as many as there are."""
-        self._file.seek(start)
-        return self._file.read(size)
+        self.content.seek(start)
+        return self.content.read(size)
 
 
 def size_of(entry: Entry) -> int:
@@ -62,71 +70,97 @@ def size_of(entry: Entry) -> int:
     return sum(size for *_, size in entry["tensors"])
 
 
+def write_group(file: IO[bytes], tensors: Iterable[tuple[str, Encoded]]) -> Entry:
+    """Append a group to a file; the caller adds the file's name and size."""
+    start, checksum, lines = file.tell(), 0, []
+    for name, tensor in tensors:
+        checksum = zlib.crc32(tensor.data, checksum)
+        file.write(tensor.data)
+        shape, size = list(tensor.shape), len(tensor.data)
+        lines.append((name, tensor.dtype, shape, tensor.form, size))
+    return Entry(file="", start=start, of=0, checksum=checksum, tensors=lines)
+
+
 def encode_group(file: IO[bytes], arrays: Arrays) -> Entry:
-    """Append a group to a file, exactly; the caller adds the file's name and size."""
-    start, checksum, tensors = file.tell(), 0, []
-    for name, tensor in arrays.items():
-        made = encode(tensor)
-        checksum = zlib.crc32(made.data, checksum)
-        file.write(made.data)
-        about = name, made.dtype, list(made.shape), made.form, len(made.data)
-        tensors.append(about)
-    return Entry(file="", start=start, of=0, checksum=checksum, tensors=tensors)
+    """Append a group to a file as `write_group` does, exactly.
+
+    A group of another file is copied as it is.
+    """
+    if isinstance(arrays, StoredArrays):
+        return copy_group(file, arrays.file, arrays.entry)
+    return write_group(file, ((name, encode(a)) for name, a in arrays.items()))
 
 
 def copy_group(file: IO[bytes], source: File, entry: Entry) -> Entry:
-    """Append a group as it is, even if it is damaged: whoever reads it will see."""
+    """Append a group as it is; damage is found when the group is read."""
     start = file.tell()
     file.write(source.read(entry["start"], size_of(entry)))
     return {**entry, "start": start}
 
 
 class StoredArrays(Mapping[str, AnyArray]):
-    """A group in a file; its tensors are decoded when one of them is looked at.
+    """A group in a file; nothing is read before one of its tensors is looked at.
 
-    They are held then, or each is decoded again whenever it is looked at.
+    All of them are decoded and held then, unless ``held`` is False. In that case each
+    look reads and decodes one tensor, and the caller must know that the file is whole.
     """
 
     def __init__(self, file: File, entry: Entry, *, held: bool = True) -> None:
         """Read nothing yet."""
-        self._file, self._entry, self._held = file, entry, held
+        self.file, self.entry, self._held = file, entry, held
 
     def is_at(self, entry: Entry) -> bool:
-        """Tell whether nothing is held of a group, and it lies there."""
-        return not self._held and self._entry is entry
-
-    def check(self) -> None:
-        """Refuse a damaged group by a `WireError`."""
-        self.encoded()
+        """Tell whether no tensor of the group is held, and the group lies there."""
+        return not self._held and self.entry is entry
 
     def encoded(self) -> dict[str, Encoded]:
-        """Read the tensors as they lie there: each in its smallest exact form.
+        """Read the tensors in the form that they have in the file.
 
         Raises:
             WireError: the group is damaged.
         """
-        content = self._file.read(self._entry["start"], size_of(self._entry))
-        if zlib.crc32(content) != self._entry["checksum"]:
-            raise WireError(f"state: {self._file.path} is damaged")
-        encoded, start = dict[str, Encoded](), 0
-        for name, dtype, shape, form, size in self._entry["tensors"]:
-            data = content[start : start + size]
-            encoded[name] = Encoded(dtype, tuple(shape), form, data)
-            start += size
-        return encoded
+        start = self.entry["start"]
+        content = self.file.read(start, size_of(self.entry))
+        if zlib.crc32(content) != self.entry["checksum"]:
+            raise WireError(f"state: {self.file.name} is damaged")
+        return {
+            name: _with_data(tensor, content[begin - start : begin - start + size])
+            for name, (tensor, begin, size) in self._tensors.items()
+        }
 
     @override
     def __getitem__(self, name: str) -> AnyArray:
-        return self._arrays[name] if self._held else decode(self.encoded()[name])
+        if self._held:
+            return self._arrays[name]
+        tensor, begin, size = self._tensors[name]
+        return _decoded(_with_data(tensor, self.file.read(begin, size)))
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return (name for name, *_ in self._entry["tensors"])
+        return (name for name, *_ in self.entry["tensors"])
 
     @override
     def __len__(self) -> int:
-        return len(self._entry["tensors"])
+        return len(self.entry["tensors"])
 
     @cached_property
     def _arrays(self) -> dict[str, AnyArray]:
-        return {name: decode(found) for name, found in self.encoded().items()}
+        return {name: _decoded(tensor) for name, tensor in self.encoded().items()}
+
+    @cached_property
+    def _tensors(self) -> dict[str, tuple[Encoded, int, int]]:
+        """Each tensor without its bytes, where its bytes begin, and their number."""
+        tensors, begin = dict[str, tuple[Encoded, int, int]](), self.entry["start"]
+        for name, dtype, shape, form, size in self.entry["tensors"]:
+            tensors[name] = Encoded(dtype, tuple(shape), form, b""), begin, size
+            begin += size
+        return tensors
+
+
+def _with_data(tensor: Encoded, data: bytes) -> Encoded:
+    return Encoded(tensor.dtype, tensor.shape, tensor.form, data)
+
+
+def _decoded(tensor: Encoded) -> AnyArray:
+    # The dense form of an old adapter may take more than a peer may claim.
+    return decode(tensor, sys.maxsize)

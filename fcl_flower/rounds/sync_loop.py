@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from logging import INFO, WARNING
 
@@ -26,10 +26,10 @@ POLL_SECONDS = 0.1
 class SyncLoop(Loop):
     """Runs rounds of training, aggregation and, after a task, tests.
 
-    Clients may vanish, return and join late: a round asks those of its participants
-    that are connected, and is tried again where too few of them answer. With a quorum
-    neither training nor test waits for the others; who was late is not asked while it
-    is busy, and less often if its update is late again.
+    Clients may vanish, return and join late. A round asks its connected participants,
+    and is tried again if too few of them answer. With a quorum neither training nor
+    test waits for the other clients. A late client is not asked while it is busy, and
+    less often if its update is late again.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class SyncLoop(Loop):
         self._late: dict[int, float] = {}
         self._state_lost = frozenset[int]()
         self._busy = set[int]()
-        # Who was there in a round, and of those until when rounds wait who have gone:
-        self._known = set[int]()
+        # Clients that have been connected, and until when rounds wait for missing ones:
+        self._met = set[int]()
         self._awaited: dict[int, float] = {}
 
     @override
@@ -76,7 +76,7 @@ class SyncLoop(Loop):
             self._end_early()
 
     def _end_early(self) -> None:
-        """Let the task of the last round end with the next one where it stagnates."""
+        """Let the current task end with the next round if its loss stagnates."""
         done, plan, patience = self._server.done, self._schedule, self._section.patience
         if not (patience and done):
             return
@@ -91,12 +91,12 @@ class SyncLoop(Loop):
                 patience,
                 done + 1,
             )
-            self._server.replan(self._schedule.rounds_by_task)
+            self._server.recorder.replan(done, self._schedule.rounds_by_task)
 
     # ---- training
 
     def _train(self, number: int) -> None:
-        # An attempt does not count in which a client has lost its state, once each.
+        # An attempt does not count if a client loses its state for the first time.
         attempt, excused = 1, set[int]()
         self._state_lost = frozenset()
         while True:
@@ -122,13 +122,13 @@ class SyncLoop(Loop):
                 return
 
     def _select_participants(self, number: int) -> None:
-        lateness, clock = self._run.lateness, self._clock
+        lateness, clock = self._server.recorder.record.lateness, self._clock
         participants = set(self._schedule.participants(number))
         needed = self._section.updates_needed(len(participants))
         self._quorum = replace(self._quorum, least=needed)
         deadline = time.monotonic() + self._run.timeout
         while True:
-            here = participants.intersection(self._server.refresh_clients())
+            here = participants.intersection(self._registry.refresh())
             nodes = self._mailbox.busy()
             busy = {c for c in here if self._registry.node(c) in nodes}
             clock.now = pacing.next_free_time(lateness, clock.now, here, needed)
@@ -142,7 +142,9 @@ class SyncLoop(Loop):
         if len(here - busy) - len(backing_off) < needed:
             backing_off = {}
         self._stages = {
-            client: self._server.stage_for(client, self._schedule.stage(number, client))
+            client: self._server.stages.stage_for(
+                client, self._schedule.stage(number, client)
+            )
             for client in sorted(here - busy - backing_off.keys())
         }
         self._failures = {
@@ -153,12 +155,12 @@ class SyncLoop(Loop):
         self._late, self._busy = {}, busy
 
     def _waits_for(self, missing: set[int], here: set[int]) -> bool:
-        """Tell whether anybody who was there may return; each has its grace once."""
-        self._known |= here
+        """Tell whether a missing client may return; each has one time of grace."""
+        self._met |= here
         for client in here & self._awaited.keys():
             del self._awaited[client]
         now, grace = time.monotonic(), self._section.grace
-        for client in sorted(missing & self._known - self._awaited.keys()):
+        for client in sorted(missing & self._met - self._awaited.keys()):
             self._awaited[client] = now + grace
             if grace:
                 log(INFO, "waiting up to %g s for client %d to return", grace, client)
@@ -168,16 +170,12 @@ class SyncLoop(Loop):
         schedule = self._schedule
         stages = {
             client: schedule.stage(number, client)
-            for client in self._server.clients
+            for client in self._registry.clients
             if schedule.has_joined(client, number)
             and schedule.task(number) in schedule.own_tasks(client)
         }
         self._failures |= self._run.agree_on_classes(stages)
-        self._stages = {
-            client: stage
-            for client, stage in self._stages.items()
-            if client not in self._failures and client in self._server.clients
-        }
+        self._leave_out(self._failures)
 
     def _query(self) -> None:
         server = self._server
@@ -186,16 +184,21 @@ class SyncLoop(Loop):
         if not asked:
             return
         replies = mailbox.ask(self._mailbox, asked, self._quorum.closes_at)
-        if not self._quorum.waits_for_all:  # else it is asked to train all the same
+        if not self._quorum.waits_for_all:  # else the client trains without the query
             replies = self._note_late(replies)
         received = server.receive(replies)
         server.aggregate_query(received.query_replies)
         for client, why in received.failures.items():
             self._failures[client] = f"query: {why}"
+        self._leave_out(self._late)
+
+    def _leave_out(self, clients: Collection[int]) -> None:
+        """Leave some clients out of the round, and all that are not connected."""
+        connected = self._registry.clients
         self._stages = {
             client: stage
             for client, stage in self._stages.items()
-            if client in server.clients and client not in self._late
+            if client in connected and client not in clients
         }
 
     def _agree_on_masks(self) -> None:
@@ -234,7 +237,7 @@ class SyncLoop(Loop):
             server.record_before_aggregation(number, stage.task, received.scores)
         server.aggregate(stage, self._updates)
         metrics = train_metrics(self._updates)
-        # The record needs their scalars alone.
+        # The record needs only their scalars.
         self._updates = {c: replace(u, payload={}) for c, u in self._updates.items()}
         loss = metrics["loss"]
         has_loss = not math.isnan(loss)
@@ -245,7 +248,7 @@ class SyncLoop(Loop):
             self._schedule.num_rounds,
             stage.task,
             len(self._updates),
-            # Who solves equations in place of training has none.
+            # A method that solves equations in place of training has no loss.
             f", loss {loss:.4f}" if has_loss else "",
         )
         self._note_model()
@@ -258,7 +261,7 @@ class SyncLoop(Loop):
         asked: list[Request] = []
         if schedule.evaluates(number) or self._sends_models(number):
             out = self._scores.keys() | self._late.keys() | self._busy
-            for client in server.refresh_clients():
+            for client in self._registry.refresh():
                 tasks = schedule.evaluated(number, client)
                 there = tasks > 0 and schedule.has_joined(client, number)
                 if there and client not in out:
@@ -278,7 +281,7 @@ class SyncLoop(Loop):
             self._result.evaluate_metrics[number] = metrics
 
     def _sends_models(self, number: int) -> bool:
-        """Tell whether clients that are not tested get what predicts all the same."""
+        """Tell whether clients get the final models of a task without a test."""
         ends_task = self._schedule.stage(number).ends_task
         local = self._server.predicts_locally or self._transport.simulated
         return not self._schedule.scores and ends_task and not local
@@ -297,7 +300,7 @@ class SyncLoop(Loop):
         length = self._update_quorum().closes_at(*self._durations())
         requests = {request.node: request for request in asked}
         for reply in replies:
-            if self._clock.duration(self._server.client(reply)) > length:
+            if self._clock.duration(self._registry.client(reply.node)) > length:
                 yield mailbox.late_answer(requests[reply.node])
             else:
                 yield reply
@@ -308,7 +311,7 @@ class SyncLoop(Loop):
     def _note_late(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         for reply in replies:
             if mailbox.is_late(reply):
-                client = self._server.client(reply)
+                client = self._registry.client(reply.node)
                 self._late[client] = self._clock.now + self._clock.duration(client)
             yield reply
 
@@ -320,6 +323,6 @@ class SyncLoop(Loop):
         if asked:
             server.report_progress(number, len(asked), working)
         for reply in mailbox.ask(self._mailbox, asked, closes_at):
-            working.discard(server.client(reply))
+            working.discard(self._registry.client(reply.node))
             server.report_progress(number, len(asked), working)
             yield reply

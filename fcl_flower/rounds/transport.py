@@ -1,7 +1,7 @@
-"""Requests and replies, and what carries them between the server and its clients.
+"""Requests and replies, and the transport between the server and its clients.
 
-The rounds know three carriers by one interface: clients in this process
-(`simulation.in_process`), Flower's grid (`flower_app.grid`), and those of the tests.
+There are three transports: in one process (`simulation.in_process`), over Flower's grid
+(`flower_app.grid`), and those of the tests.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ from fcl_flower.rounds.codec import Encoded
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 QUERY: Final = "query"
-"""The kinds of a request. A query has a name after a dot, but for the greeting."""
+"""The kinds of a request. A query other than the greeting has a name after a dot."""
 
 Scalar: TypeAlias = bool | int | float | str | bytes
 Value: TypeAlias = (
@@ -41,7 +41,7 @@ class Request:
     """One message to a client.
 
     Attributes:
-        node: where the client is reached now: a number of the transport's.
+        node: the transport's number of the client's node.
         kind: ``train``, ``evaluate``, ``query`` or ``query.NAME``.
         content: of the message.
     """
@@ -52,7 +52,7 @@ class Request:
 
 
 Why: TypeAlias = Literal["failed", "late", "gone"]
-"""The client failed, was not waited for any longer, or gives no sign of life."""
+"""The client failed, was too late, or gives no sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Problem:
 class Reply:
     """The answer to a request, or why there is none.
 
-    The answer of a transport may be opened when it is looked at. Whatever a peer has
-    sent, `content` returns it or raises an error, each time anew.
+    A transport may open the answer when `content` is read. Then each read returns the
+    content or raises an error.
     """
 
     __slots__ = ("_content", "problem", "request")
@@ -75,14 +75,14 @@ class Reply:
     def __init__(
         self, request: Request, content: Content | Callable[[], Content] | Problem
     ) -> None:
-        """Take an answer, what opens it, or why there is none."""
+        """Take an answer, a function that opens it, or the reason for its lack."""
         self.request = request
         self.problem = content if isinstance(content, Problem) else None
         self._content = content
 
     @property
     def node(self) -> int:
-        """The node that was asked, whatever the peer says of itself."""
+        """The node that was asked, whatever name the peer gives itself."""
         return self.request.node
 
     @property
@@ -101,9 +101,9 @@ class Transport(Protocol):
     """Carries requests to nodes, and replies back.
 
     Attributes:
-        simulated: the run has started all clients on this machine: each answers in the
-            end, and seconds say nothing of it.
-        blocking: a call may take minutes, as over a network.
+        simulated: whether all clients are on this machine and part of the run. Each
+            answers in the end, whatever time it takes.
+        blocking: whether a call may take minutes, as over a network.
     """
 
     simulated: bool
@@ -114,12 +114,12 @@ class Transport(Protocol):
         ...
 
     def send(self, requests: Sequence[Request], seconds: float) -> Sequence[str | None]:
-        """Hand requests over; return a name for each, None for one that cannot be sent.
+        """Hand requests over; return a name for each, None if it cannot be sent.
 
         A client no longer finds a request after so many seconds.
         """
         ...
 
     def receive(self, name: str, request: Request) -> Reply | None:
-        """Take the reply to a request that was sent under a name; None: not yet."""
+        """Take the reply to a request by its name; None if there is none yet."""
         ...

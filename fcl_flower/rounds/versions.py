@@ -1,7 +1,7 @@
-"""Versions of a model: what predicts, in folders that are whole or not there at all.
+"""Versions of a model, in folders that are whole or not there at all.
 
-A client has one after each task, and so has the server. Each is written beside its
-place and renamed into it, so that who predicts during a run never sees half a model.
+A client and the server have one after each task. Each is written beside its place and
+renamed into it, so that a prediction during a run never meets half a model.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from fcl_flower.rounds.place import SPEC_FILE
 from fcl_flower.setup.build import Built
 
 MODELS: Final = "models"
-"""Folder of the versions, in that of a client's state or of a server's run."""
+"""Folder of the versions, in the folder of a client's state or of a server's run."""
 NEWEST: Final = "newest"
 BEST: Final = "best"
 FORMAT: Final = 2
-"""The format of a version's folder; another one is refused."""
+"""The format of a version's folder; another format is refused."""
 _USED, _ABOUT, _ASIDE = "used", "version.json", ".old"
 
 
@@ -41,13 +41,12 @@ class About(BaseModel):
 
     Attributes:
         name: ``task-03`` after three tasks, ``round-12`` after a round between.
-        round: after which it is this one.
-        tasks: that it knows, in the order in which they were learned; a server does not
-            know what classes they have.
-        head: names of a single head's logits; empty where each task has its own.
-        client: whose it is, from 0; None for the server's.
+        round: the last round that the model has learned from.
+        tasks: its tasks, in the order of learning; a server does not know the classes.
+        head: names of a single head's logits; empty with a head for each task.
+        client: number of its client; None for the server's model.
         accuracy: mean over tasks on the validation samples; None where unknown.
-        epsilon: privacy spent by then; None where nothing is counted here.
+        epsilon: privacy spent by then; None where it is not counted.
         spec: of the run.
         written: time, ISO 8601 in UTC; empty for the end of a simulation.
         software: version of fcl-flower.
@@ -70,21 +69,21 @@ class About(BaseModel):
 
 
 def head_names(run: Built) -> tuple[str, ...]:
-    """Name the logits of a single head; none where each task has one of its own."""
+    """Name the logits of a single head; none with a head for each task."""
     names = run.config.data.classes or run.scenario.class_names
     single = run.config.model.head == "single"
     return tuple(names[place] for place in range(len(names))) if single else ()
 
 
 class Version(NamedTuple):
-    """A version's folder, with what it is."""
+    """A version's folder, with its description."""
 
     folder: Path
     about: About
 
     @property
     def ends_task(self) -> bool:
-        """Whether it is the model after a task, not only after a round."""
+        """Whether it is the model after a task, and not after a round between."""
         return self.about.name.startswith("task-")
 
     @property
@@ -93,10 +92,10 @@ class Version(NamedTuple):
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
     def groups(self) -> Payload:
-        """Load what it was written with.
+        """Load its groups of tensors.
 
         Raises:
-            WireError: that is damaged.
+            WireError: they are damaged.
         """
         saved = FolderStateStore(self.folder).load()
         if saved is None:
@@ -104,7 +103,7 @@ class Version(NamedTuple):
         return saved.state
 
     def damage(self) -> str:
-        """Say what is damaged; empty where nothing is."""
+        """Say what is damaged; empty for a whole version."""
         try:
             self.groups()
         except (WireError, OSError) as error:
@@ -113,10 +112,10 @@ class Version(NamedTuple):
 
 
 def write(models: Path, about: About, groups: Payload) -> None:
-    """Write a version into the folder of versions, in the place of one of its name.
+    """Write a version into the folder of versions; replace one of its name.
 
-    A crash at any moment leaves the old one or the new one. What the run does not keep
-    is removed.
+    A crash at any moment leaves the old version or the new one. Versions that the run
+    does not keep are removed.
     """
     make_private_folder(models)
     place, name = models / about.name, f".{about.name}"
@@ -142,16 +141,16 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def prune(models: Path, policy: str) -> None:
-    """Remove what a policy does not keep (``run.keep_versions``).
+    """Remove the versions that a policy does not keep (``run.keep_versions``).
 
-    What is newest, best or in use stays.
+    The newest, the best and the used version stay.
     """
-    known = versions(models)
-    tasks = [version for version in known if version.ends_task]
+    present = versions(models)
+    tasks = [version for version in present if version.ends_task]
     last = 0 if policy == "tasks" else int(policy.removeprefix("last:"))
-    kept = [*tasks[-last:], *known[-1:], *best(known)]
+    kept = [*tasks[-last:], *present[-1:], *best(present)]
     names = {used(models), *(version.about.name for version in kept)}
-    for version in known:
+    for version in present:
         if version.about.name not in names:
             shutil.rmtree(version.folder)
 
@@ -165,30 +164,31 @@ def versions(models: Path) -> list[Version]:
     Raises:
         FormatError: a newer fcl-flower has written one of them.
     """
-    found = []
-    # What is aside counts only where a process ended before it named the successor.
+    present = []
+    # A version aside counts only if a process ended before it renamed the successor.
     folders = [*models.glob(f".*{_ASIDE}/"), *models.glob("[!.]*/")]
     by_name = {path.name.lstrip(".").removesuffix(_ASIDE): path for path in folders}
     for folder in by_name.values():
         try:
-            found.append(_open(folder))
+            present.append(_open(folder))
         except FormatError:
             raise
         except (ConfigError, OSError) as error:
             if folder.is_dir():  # else the next round has taken its place meanwhile
                 log(WARNING, "%s", error)
-    return sorted(found, key=lambda version: (version.about.round, version.ends_task))
+    return sorted(present, key=lambda version: (version.about.round, version.ends_task))
 
 
-def best(known: Sequence[Version]) -> list[Version]:
+def best(present: Sequence[Version]) -> list[Version]:
     """Find the version with the best validated accuracy, of those with most tasks.
 
-    None where nothing was validated; the earlier of two that are equal.
+    The list is empty if no version was validated. Of two equal versions it has the
+    earlier one.
     """
-    most = max((len(version.about.tasks) for version in known), default=0)
+    most = max((len(version.about.tasks) for version in present), default=0)
     accuracies = {
         version.about.accuracy: version
-        for version in reversed(known)
+        for version in reversed(present)
         if version.about.accuracy is not None and len(version.about.tasks) == most
     }
     return [accuracies[max(accuracies)]] if accuracies else []
@@ -212,13 +212,13 @@ def _open(folder: Path) -> Version:
 
 
 def used(models: Path) -> str:
-    """Look up the version that somebody has chosen; ``newest`` where nobody has."""
+    """Look up the name of the chosen version; ``newest`` without a choice."""
     file = models / _USED
     return file.read_text().strip() if file.is_file() else NEWEST
 
 
 def use(models: Path, name: str) -> None:
-    """Choose what predicts from now on: a version, or whatever is ``newest``.
+    """Choose the version that predicts from now on; ``newest`` follows the run.
 
     Raises:
         ConfigError: there is no such version, or it is damaged.
@@ -229,16 +229,16 @@ def use(models: Path, name: str) -> None:
 
 
 def load(models: Path, name: str = "") -> tuple[Version, Payload]:
-    """Open a version, or the one in use, with the groups that it was written with.
+    """Open a version, or the used one, and load its groups.
 
     Raises:
-        ConfigError: there is none, or none of that name, or it is damaged, or of a
-            newer format.
+        ConfigError: there is no version, or none of that name, or it is damaged, or of
+            a newer format.
     """
     wanted = name or used(models)
     while True:
-        known = versions(models)
-        chosen = known[::-1] if wanted == NEWEST else [_named(known, wanted)]
+        present = versions(models)
+        chosen = present[::-1] if wanted == NEWEST else [_named(present, wanted)]
         for version in chosen:
             try:
                 return version, version.groups()
@@ -253,9 +253,9 @@ def load(models: Path, name: str = "") -> tuple[Version, Payload]:
             raise config_error("version", wanted, expected)
 
 
-def _named(known: Sequence[Version], name: str) -> Version:
-    by_name = {version.about.name: version for version in known}
-    if ranked := best(known):
+def _named(present: Sequence[Version], name: str) -> Version:
+    by_name = {version.about.name: version for version in present}
+    if ranked := best(present):
         by_name[BEST] = ranked[0]
     if name not in by_name:
         raise unknown_name("version", name, [NEWEST, *by_name])
@@ -271,16 +271,16 @@ def _damaged(name: str, damage: object) -> ConfigError:
 
 
 def remove_old_runs(states: Path, keep: int, current: str) -> Iterator[str]:
-    """Remove the states of all runs but the last ``keep``; yield what was removed.
+    """Remove the states of all runs but the last ``keep``; yield the removed names.
 
-    Three kinds of older runs stay: those with a version that somebody has chosen; the
-    last one with a version, which predicts; and those that count what examples have
-    cost, as a run that is resumed would count anew.
+    Three kinds of older runs stay: runs with a chosen version; the last run with a
+    version, which predicts; and runs that count the privacy cost of examples, as a
+    resumed run would count anew.
 
     Args:
-        states: folder with one folder a run, in it the client's.
+        states: folder with one folder for each run, with the client's folder in it.
         keep: at least 1.
-        current: name of the run that goes on, one of the last whatever its age.
+        current: name of the run that goes on, which stays whatever its age.
     """
 
     def last_change(run: Path) -> float:
@@ -300,11 +300,11 @@ def remove_old_runs(states: Path, keep: int, current: str) -> Iterator[str]:
 
 
 def _cannot_be_missed(client: Path) -> bool:
-    """Tell whether a version of it is in use, or it counts a cost of privacy."""
+    """Tell whether a client uses a version of the run, or counts a cost of privacy."""
     if used(client / MODELS) != NEWEST:
         return True
     try:
         spec = json.loads((client / SPEC_FILE).read_text())
         return bool(spec["config"]["privacy"]["unit"] == "example")
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # of a run that it was never told, or cannot take part in again
+        return False  # the client does not know the run, and cannot resume it

@@ -1,10 +1,10 @@
 """Change a run between two of its rounds: lengthen it, or take a contribution out.
 
 A run that gets more tasks or clients ends with the numbers of a run that was planned
-that long from the start. What would not is refused: a scenario that shares out its
+that long from the start. Other changes are refused: a scenario that shares out its
 samples anew among more tasks, or a head with more places. Local data are no part of a
-plan. They take any number of tasks, and of clients, which count their own tasks from
-the round in which they join.
+plan. They allow any number of tasks and of clients. A client counts its own tasks from
+the round in which it joins.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from fcl_flower.setup.resolve import resolve
 def _stopped_run(
     folder: Path, key: str
 ) -> Iterator[tuple[Built, FolderStateStore, Saved]]:
-    """Keep a run's server out of its folder, and load what it has saved last."""
+    """Keep a run's server out of its folder, and load its last state."""
     file = folder / "config.toml"
     expected = (
         "the folder of a run that has finished a round, with its config.toml and "
@@ -65,20 +65,19 @@ def extend(
 ) -> RunConfig:
     """Give the run in a folder more tasks or clients; return how it is resumed.
 
-    Its summary is removed: it has not finished any more. Nothing changes where the run
-    is refused.
+    Its summary is removed, as it is not finished any more. If the run is refused,
+    nothing changes.
 
     Args:
-        folder: of a run that has finished a round, or all.
-        tasks: of the longer run, in all; None for as many as before.
-        clients: likewise.
-        rounds: of each task that is added; None for as many as the last one has.
-        sit_out: clients without data for the tasks that are added, which are none of
-            their own.
+        folder: of a run that has finished one round or more.
+        tasks: number of all tasks of the longer run; None for as many as before.
+        clients: number of all clients; None for as many as before.
+        rounds: of each new task; None for as many as the last task has.
+        sit_out: clients without data for the new tasks.
 
     Raises:
-        ConfigError: the run has no state to go on from, or its numbers would not be
-            those of a run that was planned longer.
+        ConfigError: the run has no state to go on from, or its numbers would differ
+            from those of a run that was planned longer.
     """
     sizes = {"tasks": tasks, "clients": clients, "rounds": rounds}
     more = {key: value for key, value in sizes.items() if value is not None}
@@ -96,7 +95,7 @@ def extend(
         after = Built(resolve(config))
         if not before.spec.local_data:
             _check_plan(before, after, saved)
-        # In this order: what is killed between is a run of before that goes on.
+        # In this order: if this process is killed between, the earlier run goes on.
         summary.unlink(missing_ok=True)
         replace_config(folder, config)
     return config
@@ -105,7 +104,7 @@ def extend(
 def _longer(
     before: Built, config: RunConfig, saved: Saved, sit_out: Sequence[int]
 ) -> RunConfig:
-    """List what the run was so far, and who sits the new tasks out."""
+    """List the rounds and clients so far, and the clients that sit new tasks out."""
     old, rounds = before.schedule, config.federation.rounds_per_task
     lists: dict[str, str] = {}
     if rounds != old.rounds_per_task:
@@ -124,7 +123,7 @@ def _longer(
 
 
 def _rounds_done(saved: Saved) -> int:
-    """Count the rounds that are over; of an asynchronous run the fastest client's."""
+    """Count the finished rounds; in an asynchronous run those of the fastest client."""
     if "asked" not in saved.beside:
         return saved.round
     progress = PendingRequests.from_payload(saved.beside["asked"]).progress
@@ -132,7 +131,7 @@ def _rounds_done(saved: Saved) -> int:
 
 
 def _check_size(before: Built, after: RunConfig, *, finished: bool) -> None:
-    """Refuse fewer tasks or clients, and a finished run without any more."""
+    """Refuse fewer tasks or clients, and a finished run without new ones."""
     old, new = before.config.scenario, after.scenario
     for key in ("tasks", "clients"):
         have, wanted = getattr(old, key), getattr(new, key)
@@ -148,7 +147,7 @@ def _check_size(before: Built, after: RunConfig, *, finished: bool) -> None:
 
 
 def _check_plan(before: Built, after: Built, saved: Saved) -> None:
-    """Refuse a plan of which the old one is not the beginning."""
+    """Refuse a plan that does not begin with the old one."""
     config, tasks = before.config, before.config.scenario.tasks
     ended = (
         config.asynchronous.enabled
@@ -179,7 +178,7 @@ def _check_plan(before: Built, after: Built, saved: Saved) -> None:
 
 
 def _begins(before: Built, after: Built) -> bool:
-    """Tell whether all that a network begins with is in the one of the longer run."""
+    """Tell whether the longer run's network has all initial values of the old one."""
     old, new = (run.model().state_dict() for run in (before, after))
     return all(
         name in new and torch.equal(tensor, new[name]) for name, tensor in old.items()
@@ -208,13 +207,13 @@ class Forgotten(NamedTuple):
 def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
     """Take a client's contribution, to one task or all, out of a run's checkpoint.
 
-    Earlier versions of the state, which still had it, are removed. A run that is
-    resumed goes on with what is left.
+    Earlier versions of the state, which have the contribution, are removed. A resumed
+    run goes on with the rest.
     """
     with _stopped_run(folder, "folder") as (run, store, saved):
         strategy, beside = run.strategy(), dict(saved.beside)
         left = strategy.forget(saved.state, client, task)
-        if "asked" in beside:  # what was sent is of the state before
+        if "asked" in beside:  # the pending requests have the state before
             pending = PendingRequests.from_payload(beside["asked"])
             beside["asked"] = pending.without(pending.progress).to_payload()
         store.save(left, saved.round, beside)

@@ -1,9 +1,9 @@
 """A service: it waits for new tasks, trains, and waits again.
 
-One task is one run of `run_federation`, which goes on with the folder of the one
-before. What shall be learned next, and by whom, stands in the folder's ``config.toml``
-before the first round of it, so that a service that was killed goes on with the same
-numbers: with the task that it was at, or with its waiting.
+One task is one run of `run_federation`, which goes on with the folder of the run
+before. The next task and its clients stand in the folder's ``config.toml`` before its
+first round. So a service that was killed goes on with the same numbers, in its task or
+in its waiting.
 """
 
 import math
@@ -17,9 +17,7 @@ from fcl_flower.core.log import log
 from fcl_flower.core.schedule import Schedule
 from fcl_flower.results.record import read
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.given_numbers import NUMBERS_FILE
-from fcl_flower.rounds.questions import Asker
+from fcl_flower.rounds.clients import NUMBERS_FILE, Asker, ClientRegistry
 from fcl_flower.rounds.run import run_federation
 from fcl_flower.rounds.transport import QUERY, Content, Transport
 from fcl_flower.service.changes import extend, replace_config
@@ -29,16 +27,16 @@ from fcl_flower.setup.resolve import resolve
 
 POLL_SECONDS = 0.2
 SHORTEST_WAIT, LONGEST_WAIT = 10.0, 120.0
-"""Bounds of the seconds for an answer, which are those between two looks."""
+"""Bounds of the seconds for an answer, which are otherwise those between two looks."""
 MOST_CLIENTS = 10_000
-"""Numbers from here on are nobody's: without keys a client may claim any."""
+"""Clients with larger numbers are not asked: without keys a client may claim any."""
 
 
 class TaskCounts:
     """The counts of clients' tasks, asked again and again.
 
     Attributes:
-        told: by client the time of its last answer, and the samples of each of its
+        answers: the time of each client's last answer, and the samples of each of its
             tasks.
     """
 
@@ -51,7 +49,7 @@ class TaskCounts:
     ) -> None:
         """Ask each client that is connected every ``look`` seconds.
 
-        The numbers that nodes are given are kept in ``folder``, as in a run.
+        The numbers of nodes are kept in ``folder``, as in a run.
         """
         self._registry = ClientRegistry(transport, numbers=folder / NUMBERS_FILE)
         self._registry.keep_numbers(folder)
@@ -59,7 +57,7 @@ class TaskCounts:
         self._asker = Asker(self._registry, seconds)
         self._look, self._clock = look, clock
         self._asked = dict[int, float]()
-        self.told: dict[int, tuple[float, Sequence[int]]] = {}
+        self.answers: dict[int, tuple[float, Sequence[int]]] = {}
 
     @property
     def connected(self) -> tuple[int, ...]:
@@ -67,7 +65,7 @@ class TaskCounts:
         return self._registry.clients
 
     def refresh(self, *, everybody: bool = False) -> None:
-        """Ask those whose turn it is, or everybody, and who connects meanwhile."""
+        """Ask clients whose turn it is, or all, and those that connect meanwhile."""
         now, asked = self._clock(), set[int]()
         while True:
             self._registry.refresh()
@@ -83,8 +81,12 @@ class TaskCounts:
             asked.update(due)
             self._asked |= dict.fromkeys(due, now)
             kind, questions = f"{QUERY}.{messages.TASKS}", dict.fromkeys(due, Content())
-            told = self._asker.ask(kind, questions, messages.finished_tasks)
-            self.told |= {client: (now, samples) for client, samples in told.items()}
+            counts, _ = self._asker.ask(
+                kind, questions, lambda _, content: messages.finished_tasks(content)
+            )
+            self.answers |= {
+                client: (now, samples) for client, samples in counts.items()
+            }
 
     def _is_due(self, client: int, now: float) -> bool:
         # A clock that is set back delays nothing.
@@ -92,9 +94,9 @@ class TaskCounts:
 
 
 class Service:
-    """Trains on each new task as its policy says, without an end.
+    """Trains on each new task by its policy, without an end.
 
-    The folder is that of the run; the policy stands there, too.
+    Its folder is that of the run, and has the policy, too.
     """
 
     def __init__(
@@ -104,9 +106,9 @@ class Service:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take up the service in ``run.output``, or begin one of this configuration.
+        """Take up the service in ``run.output``, or begin one with this configuration.
 
-        ``scenario.clients`` are known from the beginning; 0 for none.
+        It knows ``scenario.clients`` clients from the beginning, if that is above 0.
         """
         self._transport, self._clock, self._sleep = transport, clock, sleep
         self._first, self._folder = config, Path(config.run.output)
@@ -115,9 +117,9 @@ class Service:
         if (self._folder / ServiceStatus.name).exists():
             self._status = ServiceStatus.read(self._folder)
             return
-        known = dict.fromkeys(range(config.scenario.clients), ClientTasks())
+        clients = dict.fromkeys(range(config.scenario.clients), ClientTasks())
         self._status = ServiceStatus(
-            state="waiting", since=clock(), learned=0, sentence="", clients=known
+            state="waiting", since=clock(), learned=0, sentence="", clients=clients
         )
 
     def run(self) -> None:
@@ -156,11 +158,11 @@ class Service:
     # ---- waiting
 
     def _wait(self) -> tuple[int, ...]:
-        """Wait until the next training is due; return who has a new task then."""
+        """Wait until the next training is due; return the clients with a new task."""
         self._postpone_missed()
         schedule, look = self._schedule(), self._policy.look
         counts = TaskCounts(self._transport, look, self._clock, self._folder)
-        began, said, hurried = self._clock(), "", False
+        began, logged, hurried = self._clock(), "", False
         while True:
             before, hurried = hurried, self._now.exists()
             counts.refresh(everybody=hurried and not before)  # tasks may have just come
@@ -177,10 +179,10 @@ class Service:
                 first_new=first_new,
                 clients=clients,
             )
-            if waited != said and due > now:
+            if waited != logged and due > now:
                 log(INFO, "waiting for %s", waited)
-                said = waited
-            # Who is known and not here may be about to connect.
+                logged = waited
+            # A known client that is not connected may be about to connect.
             here = all(client.connected for client in clients.values())
             if here or now - began >= look:
                 if ready and (due <= now or hurried):
@@ -193,33 +195,33 @@ class Service:
     def _clients(
         self, counts: TaskCounts, schedule: Schedule | None
     ) -> dict[int, ClientTasks]:
-        """Join what clients tell in this waiting with what they have told before."""
+        """Join the clients' answers in this waiting with their earlier answers."""
 
         def learned(client: int) -> int:
             if schedule is None or client >= schedule.clients:
                 return 0
             return len(schedule.own_tasks(client))
 
-        known = {
+        by_client = {
             client: tasks.model_copy(
                 update={"connected": False, "learned": learned(client), "samples": 0}
             )
             for client, tasks in self._status.clients.items()
         }
-        for client, (told, samples) in counts.told.items():
-            known[client] = ClientTasks(
+        for client, (told, samples) in counts.answers.items():
+            by_client[client] = ClientTasks(
                 connected=client in counts.connected,
                 tasks=len(samples),
                 learned=learned(client),
                 samples=next(iter(samples[learned(client) :]), 0),
                 told=told,
             )
-        return dict(sorted(known.items()))
+        return dict(sorted(by_client.items()))
 
     def _postpone_missed(self) -> None:
-        """Let the last task be none of those that were away for the whole of it.
+        """Take the last task from clients that were away for the whole of it.
 
-        Such a client has been neither trained nor tested on it: it learns it next time.
+        Such a client was neither trained nor tested on it, and learns it next time.
         """
         planned, plan = self._planned, self._schedule()
         if planned is None or plan is None:
@@ -240,16 +242,16 @@ class Service:
     # ---- training
 
     def _plan(self, ready: tuple[int, ...]) -> None:
-        """Decide that these clients learn a task next, before anything else is done."""
+        """Write the next task and its clients down, before its first round."""
         planned, clients = self._planned, self._status.clients
-        known = max([*ready, *clients]) + 1
-        out = [client for client in range(known) if client not in ready]
+        count = max([*ready, *clients]) + 1
+        out = [client for client in range(count) if client not in ready]
         if planned is None:
             sat_out = ",".join(f"{client}:0" for client in out)
-            first = self._first.replace(tasks=1, clients=known, sat_out=sat_out)
+            first = self._first.replace(tasks=1, clients=count, sat_out=sat_out)
             replace_config(self._folder, resolve(first).config)
         else:
-            more = {"tasks": planned.scenario.tasks + 1, "clients": known}
+            more = {"tasks": planned.scenario.tasks + 1, "clients": count}
             extend(self._folder, **more, sit_out=out)
         self._now.unlink(missing_ok=True)
         for client in out:
@@ -258,7 +260,7 @@ class Service:
 
     def _train(self, config: RunConfig) -> None:
         begun = self._status.last_begun
-        if self._status.state == "waiting":  # else it goes on with it
+        if self._status.state == "waiting":  # else it goes on with the task
             begun = self._clock()
         sentence = f"trains on task {config.scenario.tasks - 1}"
         self._note("training", sentence, due=None, first_new=None, last_begun=begun)

@@ -11,14 +11,14 @@ from fcl_flower.rounds.clients import ClientNumbers
 from fcl_flower.rounds.roll import Member, read_roll
 
 HOME: Final = "flower"
-"""Folder of Flower's settings, in that of a server's state."""
+"""Folder of Flower's settings, in the folder of a server's state."""
 NUMBERS: Final = "client-numbers.json"
 KEYS: Final = "client-keys.json"
-"""Names of the clients whose keys are let in, by number."""
+"""The file with the names of the clients whose keys are let in, by number."""
 
 
 class Row(NamedTuple):
-    """A client as a user sees it; the time is in UTC, None for never."""
+    """A client in the list for a user; the time is in UTC, None for never."""
 
     number: int
     name: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def write_keys(state: Path, folder: Path) -> None:
-    """Note whose keys are in a folder, with the comments of the keys as names."""
+    """Note the clients with keys in a folder; their names are the keys' comments."""
     names = {}
     for path in sorted(folder.glob("client-*.pub")):
         number = path.stem.removeprefix("client-")
@@ -42,11 +42,11 @@ def write_keys(state: Path, folder: Path) -> None:
 def membership(state: Path, nodes: Iterable[Mapping[str, str]]) -> list[Row]:
     """List the clients of the server with this folder for its state.
 
-    What the SuperLink knows now counts more than what a run has noted.
+    The nodes of the SuperLink count more than the notes of a run.
 
     Args:
         state: the folder.
-        nodes: as ``flwr supernode list`` tells them; none where no server answers.
+        nodes: the rows of ``flwr supernode list``; none if no server answers.
     """
     numbers, roll = ClientNumbers(state / NUMBERS).read(), read_roll(state)
     keys: dict[str, str] | None = None

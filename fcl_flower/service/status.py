@@ -13,7 +13,7 @@ from fcl_flower.results.files import json_value, read_as, write_json
 SERVICE_LOCK = ".service-lock"
 """Held by a service for as long as it lasts."""
 BEGIN_NOW = "begin-now"
-"""A file by which a service is told to begin with the tasks that there are."""
+"""A file that makes a service begin with the tasks that are there."""
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -40,10 +40,10 @@ class ClientTasks(BaseModel):
 
     Attributes:
         connected: whether it can be asked now.
-        tasks: that it has.
-        learned: those of them that the federation has trained on.
-        samples: of its next task; 0 where it has none yet.
-        told: when it told this, in seconds since 1970; None for never.
+        tasks: the number of its tasks.
+        learned: the number of its tasks that the federation has trained on.
+        samples: of its next task; 0 without one.
+        told: the time of its answer, in seconds since 1970; None for never.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,11 +64,11 @@ class Policy(_File):
     """The rule by which a service begins to train.
 
     Attributes:
-        quorum: clients with a new task that are enough: a fraction of those that are
-            known, or a number of clients where it is a whole number.
-        deadline: seconds after which the clients that have a new task are enough, from
-            the moment that the first has one; 0 for never.
-        every: seconds between the beginnings of two trainings, at least.
+        quorum: the clients with a new task that are enough: a fraction of the known
+            clients, or a number of clients if it is a whole number.
+        deadline: seconds from the first client's new task, after which any number of
+            clients is enough; 0 for never.
+        every: the least seconds between the beginnings of two trainings.
         min_samples: new training samples of all clients together that are enough.
         look: seconds between two questions to a client for its tasks.
     """
@@ -89,11 +89,11 @@ class Policy(_File):
         """Say when the next training begins if nothing changes, and what it waits for.
 
         It begins when clients with a new task are a quorum and have enough samples, or
-        at the deadline, and no earlier than `every` allows. The time is infinite where
-        it waits for clients and there is no deadline.
+        at the deadline, and no earlier than `every` allows. The time is infinite if it
+        waits for clients and there is no deadline.
 
         Args:
-            clients: all that are known.
+            clients: all known clients.
             first_new: since when a client has had a new task; None if none has.
             last_begun: when the last training began; None before the first.
         """
@@ -123,11 +123,11 @@ class ServiceStatus(_File):
     """The status of a service; times are seconds since 1970.
 
     Attributes:
-        state: waiting, training, or failed, of which ``sentence`` tells the reason.
+        state: waiting, training or failed; then ``sentence`` has the reason.
         since: when it came into this state.
-        learned: tasks that the federation has finished.
+        learned: number of tasks that the federation has finished.
         sentence: what it waits for, or does, in words.
-        due: when the next training begins if nothing changes; None where nobody knows.
+        due: when the next training begins if nothing changes; None where unknown.
         first_new: since when a client has a new task; None while none has.
         last_begun: when the last training began; None before the first.
         clients: by number.

@@ -1,4 +1,4 @@
-"""A supervisor keeps a service going: it begins the service's run again if it ends."""
+"""Keep a service going: begin its run again if the run ends."""
 
 import time
 from collections import deque
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fcl_flower.deploy.diagnosis import Obstacle
     from fcl_flower.deploy.submission import SuperLink
 
-SERVER_APP = "fcl_flower.flower_app.service_app:app"
+SERVER_APP = "fcl_flower.flower_app.server_app:service"
 RUN_FILE = "service-run.json"
-"""Flower's number of the run that a service was last, which may go on without us."""
+"""The file with Flower's number of the service's last run, which may still go on."""
 FAILURES, WITHIN_SECONDS = 5, 3600.0
 """A service that fails so often within so long is given up."""
 PAUSE_SECONDS, LONGEST_PAUSE = 10.0, 600.0
@@ -35,15 +35,14 @@ def keep_serving(
 ) -> None:
     """Keep a service going in the folder ``run.output``, until it is stopped.
 
-    A server that is not there is waited for without an end. A run that ends by itself
-    is begun again, and goes on where it was.
+    The wait for a missing server has no end. A run that ends by itself is begun again,
+    and goes on where it was.
 
     Args:
-        superlink: starts it.
-        config: of its first task, with an absolute ``output``, which is on this
-            machine.
-        policy: when it trains.
-        obstacle: says what stands between this machine and the server.
+        superlink: starts the run.
+        config: of the first task, with an absolute ``output`` on this machine.
+        policy: says when the service trains.
+        obstacle: says what keeps this machine from the server.
         report: called with each line for the user.
         sleep: waits so many seconds.
 
@@ -58,7 +57,7 @@ def keep_serving(
         policy.write(folder)
         while True:
             _await_server(obstacle, report, sleep)
-            if run.exists():  # a command that was killed left it, and it has the folder
+            if run.exists():  # a killed command left a run, which has the folder
                 superlink.stop(str(json_value(run)), report)
                 run.unlink()
             reason, on_start = "the run was stopped", partial(write_json, run)
@@ -88,11 +87,11 @@ def _await_server(
     report: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> None:
-    said = ""
-    while found := obstacle():
-        if not found.passes:
-            raise RoundError(found.sentence)
-        if found.sentence != said:
-            report(f"{found.sentence}; trying again every {PAUSE_SECONDS:.0f} s")
-        said = found.sentence
+    reported = ""
+    while barrier := obstacle():
+        if not barrier.passes:
+            raise RoundError(barrier.sentence)
+        if barrier.sentence != reported:
+            report(f"{barrier.sentence}; trying again every {PAUSE_SECONDS:.0f} s")
+        reported = barrier.sentence
         sleep(PAUSE_SECONDS)

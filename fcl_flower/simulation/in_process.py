@@ -1,4 +1,4 @@
-"""A transport of one process: its clients answer when they are asked, one by one."""
+"""A transport in one process: its clients answer one by one."""
 
 import json
 import signal
@@ -44,23 +44,24 @@ from fcl_flower.setup.build import limited_threads
 from fcl_flower.setup.entries import data_root
 
 OnTurn: TypeAlias = Callable[[list[int], int, int], object]
-"""Called with the clients at work, how many of the requests sent together are answered,
-and how many were sent."""
+"""A function of the clients at work, and of the numbers of answered and of all requests
+that were sent together."""
 RUN = "1"
-"""The name of each run, as far as its clients know: there is one at a time."""
+"""The name of a run for its clients: there is one run at a time."""
 
 
 class InProcessTransport:
-    """Nodes that answer in the call that asks for their replies.
+    """Nodes that answer when their reply is received.
 
-    What is sent waits, and costs nothing but itself; each request is answered when its
-    reply is asked for, and then forgotten. `Mailbox` asks for one at a time, so that it
-    holds one reply of a round at a time, and may use it up before the next client
+    A sent request waits until its reply is received, and is dropped then. `Mailbox`
+    receives one reply at a time, so that it may be used up before the next client
     trains.
 
-    A client that raises is answered for by a problem, as in Flower's runtimes. Those of
-    the last nodes that the run says are hostile train as `HostileTraining` does.
-    ``places`` are those of the clients, by node.
+    The reply of a client that raises is a problem, as in Flower's runtimes. The
+    clients of the last nodes are hostile where the run says so (`HostileTraining`).
+
+    Attributes:
+        places: of the clients, by node.
     """
 
     simulated = True
@@ -105,19 +106,19 @@ class InProcessTransport:
         """Let a client answer; return its reply."""
         place = self.places[request.node]
         done = self._sent - len(self._queued)
-        told = not request.kind.startswith(QUERY)
-        if told:
+        works = not request.kind.startswith(QUERY)
+        if works:
             self._on_turn(self._at_work(place), done, self._sent)
         reply = self._answer(name, self._queued[name], place)
         del self._queued[name]
-        if told:
+        if works:
             self._on_turn(self._at_work(), done + 1, self._sent)
         if isinstance(reply, Problem) and reply.why == "failed":
             reply = Problem(f"{FAILED}: {reply.reason}")
         return Reply(request, reply)
 
     def _honest(self, request: Request) -> Request:
-        # The clients' own code knows no attack, and refuses to hear of one.
+        # The clients' own code refuses a run with an attack.
         text = messages.told_run(request.content)
         if not (self._attack and text):
             return request
@@ -141,7 +142,7 @@ class InProcessTransport:
 def answer_as(request: Request, place: Place, attack: Attack = "") -> Content | Problem:
     """Answer a request; a hostile client attacks in place of training.
 
-    What the place keeps may change.
+    The state in the place may change.
     """
     if not attack or request.kind != TRAIN:
         return answer(request.kind, request.content, place)
@@ -158,12 +159,12 @@ def answer_as(request: Request, place: Place, attack: Attack = "") -> Content | 
 # ---- clients in a pool of processes
 
 PREFETCH = 2
-"""Requests that are begun before they are asked for, for each process: one in work,
-one waiting. Replies that nobody has taken yet are in memory, and so are few."""
+"""The requests that each process begins ahead: one in work, one waiting. Few replies
+wait in memory then."""
 DIED = "a process of the simulation has died, perhaps for want of memory"
 
 Answered: TypeAlias = tuple[Content | Problem, Content]
-"""A reply, and what its client keeps after it."""
+"""A reply, and the client's state after it."""
 
 
 _FOR_LIFE = ExitStack()
@@ -171,7 +172,7 @@ _FOR_LIFE = ExitStack()
 
 
 def _prepare(log_file: Path | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who wants the pool ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool's owner ends it
     for context in (simulated(), log_to(log_file)):
         _FOR_LIFE.enter_context(context)
 
@@ -183,20 +184,19 @@ def _answer(request: Request, place: Place, attack: Attack) -> Answered:
 class PooledTransport(InProcessTransport):
     """Nodes that answer in a pool of processes, some requests ahead.
 
-    No two requests of one node are answered at the same time. A turn is told with all
-    clients that are at work. The processes are made of one that has imported what a
-    client needs, and append the log to a file; None for their console. Those of a pool
-    that has died are replaced.
+    No two requests of one node are answered at the same time. A turn names all clients
+    at work. The processes are forks of one that has imported a client's modules. They
+    append the log to a file, or write it to the console. A dead pool is replaced.
     """
 
     def __init__(
         self,
         workers: int,
         log_file: Path | None,
-        *given: Any,  # noqa: ANN401
+        *arguments: Any,  # noqa: ANN401
     ) -> None:
         """Connect the nodes to so many processes; see `InProcessTransport`."""
-        super().__init__(*given)
+        super().__init__(*arguments)
         self._workers, self._log_file = workers, log_file
         self._processes = self._started()
         self._begun: dict[str, tuple[int, Future[Answered]]] = {}
@@ -233,8 +233,8 @@ class PooledTransport(InProcessTransport):
             return
         request = self._queued[name]
         node = request.node
-        for other in [n for n, (known, _) in self._begun.items() if known == node]:
-            self._settle(other)
+        for earlier in [n for n, (other, _) in self._begun.items() if other == node]:
+            self._settle(earlier)
         self._begun[name] = node, self._submit(request, self.places[node])
 
     def _submit(self, request: Request, place: Place) -> "Future[Answered]":
@@ -267,14 +267,14 @@ class PooledTransport(InProcessTransport):
 # ---- runs
 
 FIRST_NODE = 100
-"""The first node's id: a test that takes it for a client's number must fail."""
+"""The first node's id, which no client's number equals."""
 
 _ONE_RUN = threading.RLock()
 """The log and torch's threads belong to the process."""
 
 
 class _WatchError(BaseException):
-    """An error of the caller's own ``watch``: no client is to blame for it."""
+    """An error of the caller's ``watch``, which is no client's failure."""
 
 
 def run_in_process(
@@ -288,9 +288,9 @@ def run_in_process(
 ) -> dict[str, Any]:
     """Run ``config`` in this process; return its summary.
 
-    One run at a time: a second thread waits for the first to finish. The progress is
-    watched when a client has answered, and at the end. Several workers are in
-    processes beside this one, whose main module is imported there. The log is in
+    There is one run at a time: a second thread waits for the first to finish. ``watch``
+    gets the progress when a client has answered, and at the end. Several workers are
+    processes beside this one, which import its main module. The log is in
     ``flower.log``, or if ``verbose`` on the console.
 
     Raises:
@@ -322,13 +322,13 @@ def run_in_process(
     ):
         nodes = range(FIRST_NODE, FIRST_NODE + prepared.scenario.clients)
         places = [{"data-path": str(place.absolute())} for place in local_data]
-        given = nodes, prepared, places, on_turn
+        arguments = nodes, prepared, places, on_turn
         transport: InProcessTransport
         if workers > 1:
-            transport = pool = PooledTransport(workers, log_file, *given)
+            transport = pool = PooledTransport(workers, log_file, *arguments)
             stack.callback(pool.close)
         else:
-            transport = InProcessTransport(*given)
+            transport = InProcessTransport(*arguments)
         try:
             run_simulated(transport, prepared)
             report()
@@ -338,9 +338,9 @@ def run_in_process(
 
 
 def run_simulated(transport: Transport, config: RunConfig) -> None:
-    """Run a federation to its end whose clients are all in processes of this run."""
+    """Run a federation to its end with all clients on this machine."""
     threads = torch.get_num_threads()  # which every client sets
-    forget_runs()  # no run may find what another has built: all have one name
+    forget_runs()  # all runs have one name, and none may find the parts of another
     try:
         limits = limited_threads(
             algorithm(config.strategy.name), config.training.threads

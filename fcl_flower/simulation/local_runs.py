@@ -1,6 +1,6 @@
 """Runs on this machine: in this process, in others beside it, in Flower's simulation.
 
-All give the same numbers.
+All of them give the same numbers.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from fcl_flower.simulation.runner import Runner
 
 
 class Job(NamedTuple):
-    """A run that is to be done, the ``number``-th of those that belong together."""
+    """A run to be done, the ``number``-th ``of`` several that belong together."""
 
     run: RunSpec
     folder: Path
-    """The folder for its results; it is made where it is not there."""
+    """The folder for its results; it is made if it is missing."""
     number: int = 1
     of: int = 1
 
@@ -38,8 +38,8 @@ class Job(NamedTuple):
 class Backend(NamedTuple):
     """The place of runs: this process, ``in-process``, or Flower's runtime, ``flower``.
 
-    One run after another, of one client after another, is in this process; all else is
-    in processes of its own.
+    Runs and clients one after another are in this process. All other runs are in
+    processes beside it.
     """
 
     name: str = "in-process"
@@ -65,8 +65,8 @@ def run_all(
 ) -> Generator[tuple[Job, RunResult]]:
     """Do some runs in this order; yield each with its result when it is over.
 
-    What was started for the first serves the others, too. One that fails takes no
-    other with it. The progress of a run is watched when it changes.
+    The processes of the first run serve the other runs, too. A failed run ends no other
+    run. ``watch`` gets the progress of a run when it changes.
 
     Raises:
         ConfigError: a folder cannot be made.

@@ -22,11 +22,11 @@ from fcl_flower.results.report.wording import duration, size
 from fcl_flower.simulation.local_runs import Backend, Job, RunResult, run_all
 
 WORKING = 8
-"""Clients that have a line each; of more it is said how many there are."""
+"""The number of clients with a line each; of other clients there is the number."""
 
 
 def describe(progress: Progress, since: float = 0.0) -> str:
-    """Describe in one line where a run stands, ``since`` seconds after it was there."""
+    """Describe the progress of a run in one line, ``since`` seconds after it came."""
     if not progress or not progress["round"]:
         return "starting"
     task, tasks = progress["task"], progress["tasks"]
@@ -72,7 +72,7 @@ class _Screen(Bars):
     ) -> None:
         self._below = below
         super().__init__(
-            # No markup: names may have brackets, and lines that are written have none.
+            # No markup, as names may have brackets.
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(24),
             _Description(Column(no_wrap=True)),
@@ -89,11 +89,11 @@ class _Screen(Bars):
 
 
 class Display:
-    """Shows runs, of which some are done at once; use it as a context manager.
+    """Shows runs, some of them at the same time; use it as a context manager.
 
-    In a terminal those under way have a bar each, elsewhere a line for each complete
-    round. Below the bar of a single run are its clients at work, below those of several
-    is what is left of all.
+    In a terminal each run under way has a bar. Elsewhere each complete round has a
+    line. Below the bar of a single run are its clients at work. Below several bars is
+    the time that is left of all.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Display:
         processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Show runs of which so many are done at the same time."""
+        """Show runs, so many ``processes`` at the same time."""
         self._console, self._clock = console, clock
         self._estimate = Estimate([j.run.config.title for j in jobs], processes, clock)
         self._index = {job.folder: index for index, job in enumerate(jobs)}
         self._total = jobs[0].of if jobs else 0
-        # Those of earlier commands, too.
+        # Runs of earlier commands count, too.
         self._done, self._failed = self._total - len(jobs), 0
         self._lines: dict[Path, tuple[object, ...]] = {}
         """The latest line of each run."""
@@ -130,7 +130,7 @@ class Display:
         self._screen.stop()
 
     def show(self, job: Job, progress: Progress) -> None:
-        """Show where a run stands; a plain line only when a round is complete."""
+        """Show the progress of a run; a plain line only when a round is complete."""
         now, finished = self._clock(), progress["state"] == "finished"
         self._estimate.progress(self._index[job.folder], time_done(progress))
         self._working = {
@@ -151,9 +151,9 @@ class Display:
             self.write(f"{_label(job)}: {describe(progress)}")
 
     def over(self, job: Job, error: FclError | None = None) -> None:
-        """Show that a run has finished or failed, why it has, and what is left."""
+        """Show that a run has finished or failed, and the time that is left."""
         if self._total == 1:
-            return  # whose bar stays, and whose error is that of the command
+            return  # its bar stays, and the command shows its error
         bar = self._screen.tasks[self._screen.task_ids.index(self._bars[job.folder])]
         self._screen.remove_task(bar.id)
         self._estimate.over(self._index[job.folder])
@@ -172,7 +172,7 @@ class Display:
         write_line(self._console, line)
 
     def below(self) -> str:
-        """Tell which clients of a single run work, or what is left of several."""
+        """List the clients at work in a single run, or say what is left of several."""
         if self._total == 1:
             now, working = self._clock(), [*self._working.items()]
             lines = [
@@ -218,7 +218,7 @@ def shown(
 
 @dataclass
 class _Seen:
-    """A run that has begun: the share of its time that was over first, and is now.
+    """A run that has begun: the share of its time that is over, first and now.
 
     ``first`` is not 0 if the run was resumed.
     """
@@ -230,23 +230,22 @@ class _Seen:
 
     @property
     def whole(self) -> float | None:
-        """Seconds that all of it takes, None if that is unknown."""
+        """Seconds of the whole run; None if unknown."""
         done = self.share - self.first
         return (self.latest - self.began) / done if done > 0 else None
 
 
 class Estimate:
-    """Estimates when several runs are over, of which some are done at the same time.
+    """Estimates when several runs are over, some of them at the same time.
 
-    A run takes what those of its variant took that are finished. If there is none, the
-    share of its time that is over of one under way says it; if there is none of them
-    either, it takes what the other variants do.
+    A run takes the mean time of the finished runs of its variant. If there is none, the
+    pace of a run of the variant under way counts. Else the other variants do.
     """
 
     def __init__(
         self, variants: Sequence[Hashable], processes: int, clock: Callable[[], float]
     ) -> None:
-        """Watch runs: the variant of each, in any order, and how many go on at once."""
+        """Watch runs of these variants, so many ``processes`` at the same time."""
         self._variants, self._processes, self._clock = variants, processes, clock
         self._seen: dict[int, _Seen] = {}
         self._over: set[int] = set()
@@ -263,8 +262,8 @@ class Estimate:
         self._over.add(run)
 
     def left(self) -> float | None:
-        """Estimate the seconds until all are over, None if nothing is known yet."""
-        known = list[float]()
+        """Estimate the seconds until all runs are over; None if unknown."""
+        remaining = list[float]()
         for run in {*range(len(self._variants))} - self._over:
             whole, seen = self._whole(self._variants[run]), self._seen.get(run)
             if whole is None:
@@ -272,13 +271,13 @@ class Estimate:
             if seen is not None:
                 taken = self._clock() - seen.began
                 whole = max(0.0, whole * (1 - seen.first) - taken)
-            known.append(whole)
-        return max([sum(known) / self._processes, *known], default=0.0)
+            remaining.append(whole)
+        return max([sum(remaining) / self._processes, *remaining], default=0.0)
 
     def _whole(self, variant: Hashable) -> float | None:
-        known = defaultdict[tuple[bool, bool], list[float]](list)
+        times = defaultdict[tuple[bool, bool], list[float]](list)
         for run, seen in self._seen.items():
             if seen.whole is not None:
                 other = self._variants[run] != variant
-                known[other, seen.share < 1].append(seen.whole)
-        return fmean(known[min(known)]) if known else None
+                times[other, seen.share < 1].append(seen.whole)
+        return fmean(times[min(times)]) if times else None

@@ -1,4 +1,4 @@
-"""Runs in Flower's simulation on Ray, by the function that Flower has for it."""
+"""Runs in Flower's simulation on Ray."""
 
 import os
 import threading
@@ -33,9 +33,9 @@ def run_in_ray(config: RunConfig, workers: int, gpus_per_client: float) -> None:
         finally:
             served.set()
 
-    # Flower takes a Ray that is there, and ends it. One that it starts gives its actors
-    # an environment, so that none of the processes that Ray has ready can be theirs,
-    # and this process a PYTHONPATH that grows with each run.
+    # Flower uses a running Ray, and ends it. A Ray of Flower's own gives its actors an
+    # environment, so that they cannot be Ray's ready processes. It also gives this
+    # process a PYTHONPATH that grows with each run.
     ray.init(num_cpus=workers, include_dashboard=False, logging_level=ERROR)
     try:
         run_simulation(

@@ -2,19 +2,19 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from io import TextIOWrapper
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fcl_flower.config.run_config import RunConfig
-from fcl_flower.core.errors import ConfigError, FclError, RoundError
+from fcl_flower.core.errors import FclError, RoundError
 from fcl_flower.core.processes import start_guarded, stop_guarded
 from fcl_flower.flower_app.environment import environment
 from fcl_flower.privacy.mechanism import SIMULATION
@@ -28,15 +28,14 @@ class Runner:
     """Runs one configuration after another in a process of its own.
 
     The process is started for the first run, and anew for the next one if it has died.
-    It ends with the context, or with this process, and all that it has started does.
+    The process and its children end with the context, or with this process.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Prepare to run, by ``backend``, ``workers``, maybe ``gpus_per_client``."""
         self._options = options
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket
-        self._answers: TextIOWrapper
+        self._channel: Connection
         self._folder = Path()
 
     def __enter__(self) -> "Runner":
@@ -48,19 +47,15 @@ class Runner:
     def begin(
         self, config: RunConfig, folder: Path, local_data: Sequence[Path] = ()
     ) -> None:
-        """Begin a run in a folder that is there; that before it is over."""
+        """Begin a run in a folder that is there; the run before it is over."""
         if self._guardian is None:
             self._start()
         self._folder = folder
-        request = {
-            "config": config.flat(),
-            "folder": str(folder.absolute()),
-            "local_data": [str(data.absolute()) for data in local_data],
-        }
+        places = [data.absolute() for data in local_data]
         try:
-            self._channel.sendall(json.dumps(request).encode() + b"\n")
-        except BrokenPipeError:
-            return  # that the process has died is found when it is to answer
+            self._channel.send((config.flat(), folder.absolute(), places))
+        except OSError:
+            return  # `result` finds that the process has died
 
     def fileno(self) -> int:
         """Descriptor that can be read when the run is over, for `select.select`."""
@@ -69,21 +64,16 @@ class Runner:
     def result(self) -> FclError | None:
         """Wait until the run is over; return why it has failed, None if it has not."""
         try:
-            line = self._answers.readline()
-        except ConnectionResetError:
-            line = ""
-        if not line:
+            error: FclError | None = self._channel.recv()
+        except (EOFError, OSError):
             self._end()
             log = self._folder / "flower.log"
             return RoundError(f"the run did not finish; the reason stands in {log}")
-        if not (answer := json.loads(line)):
-            return None
-        kind = ConfigError if answer["kind"] == "ConfigError" else RoundError
-        return kind(answer["error"])
+        return error
 
     def _start(self) -> None:
         home = Path(tempfile.mkdtemp(prefix="fcl-flower-"))
-        self._channel, its = socket.socketpair()
+        self._channel, its = Pipe()
         env = {
             **environment(home),
             SIMULATION: "1",
@@ -99,12 +89,10 @@ class Runner:
                 keep_open=[its.fileno()],
                 scratch=home,
             )
-        self._answers = self._channel.makefile("r")
 
     def _end(self) -> None:
         if self._guardian is not None:
             stop_guarded(self._guardian)
-            self._answers.close()
             self._channel.close()
             self._guardian = None
 
@@ -130,9 +118,9 @@ def _run_in_ray(
     """
     with prepared_folder(config, folder, data_root(config)) as prepared:
         log_file = folder / "flower.log"
-        _speak_to(log_file)
+        _write_to(log_file)
         try:
-            # Imported here as it takes seconds, and may speak.
+            # Imported here as it takes seconds, and may write to the log.
             from fcl_flower.simulation.ray import run_in_ray
 
             run_in_ray(prepared, workers, gpus_per_client)
@@ -152,8 +140,8 @@ def _run_in_process(
     run_in_process(config, folder, local_data=local_data, workers=workers)
 
 
-def _speak_to(path: Path) -> None:
-    """Let this process, and what it has started, write to a new file."""
+def _write_to(path: Path) -> None:
+    """Let this process, and all that it has started, write to a new file."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -162,28 +150,24 @@ def _speak_to(path: Path) -> None:
     os.close(file)
 
 
-def _answer(run: Run, line: str) -> dict[str, str]:
-    """Run what a line asks for; return the error, empty if there is none."""
-    asked = json.loads(line)
-    try:
-        local_data = [Path(data) for data in asked["local_data"]]
-        run(RunConfig.of(asked["config"]), Path(asked["folder"]), local_data)
-    except FclError as error:
-        kind = "ConfigError" if isinstance(error, ConfigError) else "RoundError"
-        return {"error": str(error), "kind": kind}
-    return {}
-
-
-def _serve(channel: socket.socket, options: dict[str, Any]) -> None:
-    flower = options.pop("backend") == "flower"
-    run = partial(_run_in_ray if flower else _run_in_process, **options)
-    with channel.makefile("rw") as lines:
-        for line in lines:
-            lines.write(json.dumps(_answer(run, line)) + "\n")
-            lines.flush()
+def _serve(channel: Connection, run: Run) -> None:
+    """Do runs until the channel is closed; answer each with its error, if any."""
+    while True:
+        try:
+            settings, folder, local_data = channel.recv()
+        except EOFError:
+            return
+        try:
+            run(RunConfig.of(settings), folder, local_data)
+        except FclError as error:
+            channel.send(error)
+        else:
+            channel.send(None)
 
 
 if __name__ == "__main__":
-    _own = socket.socket(fileno=int(sys.argv[1]))
-    _own.set_inheritable(False)
-    _serve(_own, json.loads(sys.argv[2]))
+    os.set_inheritable(int(sys.argv[1]), False)
+    _options = json.loads(sys.argv[2])
+    _in_ray = _options.pop("backend") == "flower"
+    _run = partial(_run_in_ray if _in_ray else _run_in_process, **_options)
+    _serve(Connection(int(sys.argv[1])), _run)

@@ -29,7 +29,7 @@ class Study:
     candidates: Mapping[str, tuple[Values, ...]] = field(default_factory=dict)
     """Candidates by the title of a row; the table has the best ones."""
     choice_seeds: tuple[int, ...] = ()
-    """Every candidate runs once with each of them; none is the table's."""
+    """The seeds of each candidate's runs; none of them is a seed of the table."""
     counterparts: bool = False
     """Whether local-only counterparts are added to the table."""
 
@@ -41,7 +41,7 @@ class Study:
     def runs(self) -> list[RunConfig]:
         """List every run, seed by seed, so that early results are comparable.
 
-        Clients' states are kept where a row says ``true``: many runs fill a disk.
+        Clients' states are kept only if a row says ``true``, as many runs fill a disk.
         """
         rows = [
             row.replace(keep_clients="false") if row.run.keep_clients == "auto" else row
@@ -71,14 +71,14 @@ def variants_of(
     *,
     counterparts: bool,
 ) -> Variants:
-    """List the variants that a comparison of strategies consists of.
+    """List the variants of a comparison of strategies.
 
-    All get the data set and the scenario of the first that has some of its own, unless
-    ``shared`` names them. Each parameter, by ``strategy.key``, goes to those that know
-    it.
+    Unless ``shared`` names a data set and a scenario, all strategies get the first
+    strategy's own ones. Each parameter, by ``strategy.key``, goes to the strategies
+    that have it.
 
     Raises:
-        ConfigError: a strategy is unknown, or none knows a parameter.
+        ConfigError: a strategy is unknown, or no strategy has a parameter.
     """
     methods = [algorithm(name) for name in names]
     keys = {
@@ -86,11 +86,11 @@ def variants_of(
         for method in methods
     }
     for key in params:
-        if not any(key in known for known in keys.values()):
+        if not any(key in own for own in keys.values()):
             raise unknown_name(key, key, sorted(set().union(*keys.values())))
     common = {}
     usually = {"data.datasets": DATASET, "scenario.name": ""}
-    if shared.scenario.name == "local-data":  # whose samples are the clients'
+    if shared.scenario.name == "local-data":  # the samples are the clients' own
         usually = {}
     for key, usual in usually.items():
         if not shared.flat()[key]:
@@ -105,7 +105,7 @@ def variants_of(
 
 
 CANDIDATES = "candidates"
-"""The table of a variant that lists values to choose from."""
+"""The table of a variant with the values to choose from."""
 
 FORMAT = (
     "a study's file: seeds = [1, 2], [run] with what all runs share, such as "
@@ -117,18 +117,18 @@ FORMAT = (
 def read_study(path: Path) -> Study:
     """Read a study from its TOML file.
 
-    ``seeds`` is a list, ``[run]`` holds what all runs share, and each
-    ``[[variant]]`` what its row changes, both by section. Federated variants get a
-    local-only counterpart unless ``local_only_counterparts = false``. A variant's
-    table ``candidates`` lists values of settings; all combinations are compared with
+    ``seeds`` is a list. ``[run]`` has the settings of all runs, and each
+    ``[[variant]]`` the changes of its row, both by section. Federated variants get a
+    local-only counterpart unless ``local_only_counterparts = false``. A variant's table
+    ``candidates`` lists values of settings. All combinations are compared with
     ``choice_seeds`` before the table is made.
 
     Raises:
         ConfigError: the file is missing or wrong.
     """
-    found = read_toml(path, "study")
+    content = read_toml(path, "study")
     try:
-        file = validate_params(_StudyFile, found, f"study {path.name}: ")
+        file = validate_params(_StudyFile, content, f"study {path.name}: ")
         _check_sections(file.run)
         for variant in file.variant:
             _check_sections({k: v for k, v in variant.items() if k != CANDIDATES})
@@ -150,7 +150,7 @@ def read_study(path: Path) -> Study:
         if "," in row.title:
             expected = "one without a comma, which separates the rows of --only"
             raise config_error("run.title", row.title, expected)
-        algorithm(row.strategy.name)  # an unknown one is refused now
+        algorithm(row.strategy.name)  # refuses an unknown name now
     _check_choice(file, {title: len(values) for title, values in candidates.items()})
     return Study(
         tuple(rows),
@@ -164,17 +164,17 @@ def read_study(path: Path) -> Study:
 def _lists(value: object) -> dict[str, list[Scalar]]:
     if not isinstance(value, Mapping):
         raise config_error(CANDIDATES, value, "a table of lists, by section.key")
-    found = {}
+    lists = {}
     for key, values in flatten(value).items():
         if not (isinstance(values, list) and len(values) > 1):
             expected = "a list of two values or more"
             raise config_error(f"{CANDIDATES}.{key}", values, expected)
-        found[key] = values
-    return found
+        lists[key] = values
+    return lists
 
 
 def _check_choice(file: "_StudyFile", budgets: Mapping[str, int]) -> None:
-    """Refuse a choice that would favour a row, or look at what the table shows."""
+    """Refuse a choice that would favour a row, or use a seed of the table."""
     if bool(budgets) != bool(file.choice_seeds):
         expected = "seeds to compare candidates with"
         expected = expected if budgets else "none, without candidates"

@@ -30,27 +30,27 @@ def run_study(
     wanted: Callable[[RunConfig], bool] = lambda config: True,
     local_data: Sequence[Path] = (),
 ) -> list[Summary]:
-    """Run what is not there yet; return all summaries in the order of the runs.
+    """Do the missing runs; return all summaries in the order of the runs.
 
-    A run whose folder holds a summary of the same configuration is kept, and one that
-    was interrupted goes on, so that a study can be stopped at any time. Tables and
-    comparison page are written after each run, of all that is finished. Of runs that
-    are not there yet, those that are ``wanted`` are done.
+    A run with a summary of the same configuration in its folder is kept, and an
+    interrupted run goes on, so that a study can be stopped at any time. After each run
+    the tables and the comparison page have all finished runs. Missing runs are done
+    only if they are ``wanted``.
 
     Raises:
-        ConfigError: a configuration is refused, or a finished run in ``folder`` was
-            made with other settings or of other local data.
+        ConfigError: a configuration is refused, or a finished run in ``folder`` has
+            other settings or other local data.
         RoundError: some runs failed; all others are finished.
     """
-    folders = {run_folder(folder, one.config): one for one in checked(study)}
+    folders = {run_folder(folder, run.config): run for run in checked(study)}
     kept: dict[Path, Summary | None] = {}
-    for place, one in folders.items():
+    for place, run in folders.items():
         summary = place / "summary.json"
         if summary.exists() or resumable(place):
-            _check_same(place, one.config)
+            _check_same(place, run.config)
             check_local_data(place, local_data)
         kept[place] = json.loads(summary.read_text()) if summary.exists() else None
-    chosen = [place for place, one in folders.items() if wanted(one.config)]
+    chosen = [place for place, run in folders.items() if wanted(run.config)]
     jobs = []
     for number, place in enumerate(chosen, 1):
         if kept[place] is None:
@@ -74,8 +74,7 @@ def checked(study: Study) -> list[RunSpec]:
     """Resolve and validate all runs of a study.
 
     Raises:
-        ConfigError: a configuration is refused, or two rows have one title, and so
-            would have one folder.
+        ConfigError: a configuration is refused, or two rows have the same folder.
     """
     folders = [run_folder(Path(), variant) for variant in study.variants]
     for variant, folder in zip(study.variants, folders, strict=True):
@@ -86,14 +85,14 @@ def checked(study: Study) -> list[RunSpec]:
     # After the names have been looked up, since it loads torch.
     from fcl_flower.setup.build import built, validate
 
-    known = list[RunConfig]()
-    for one in runs:
-        of_all_seeds = one.config.replace(seed=0)
-        if of_all_seeds in known:
-            _ = built(one).scenario  # which may fail for one seed alone
+    validated = list[RunConfig]()
+    for run in runs:
+        of_all_seeds = run.config.replace(seed=0)
+        if of_all_seeds in validated:
+            _ = built(run).scenario  # which may fail for one seed alone
         else:
-            validate(one)
-            known.append(of_all_seeds)
+            validate(run)
+            validated.append(of_all_seeds)
     return runs
 
 
@@ -108,24 +107,24 @@ def _write_tables(folder: Path, kept: Mapping[Path, Summary | None]) -> list[Sum
     if summaries:
         from fcl_flower.results.report.comparison import write_comparison
 
-        write_comparison(folder, [p for p, found in kept.items() if found is not None])
+        write_comparison(folder, [p for p, one in kept.items() if one is not None])
         (folder / "table.md").write_text(table(summaries))
         (folder / "table.json").write_text(json.dumps(rows(summaries), indent=1) + "\n")
     return summaries
 
 
 def _check_same(place: Path, config: RunConfig) -> None:
-    made = RunConfig.read(place / "config.toml", "output")
-    # Where things lie, and what else is open, may differ by machine.
+    finished = RunConfig.read(place / "config.toml", "output")
+    # Paths and ports may differ by machine.
     free = {
         **{"output": "", "client_state": "context", "data_root": ""},
         **{"resume": False, "metrics_port": 0},
     }
     if config.federation.patience:  # a task may have ended early
         free["rounds_by_task"] = ""
-    if config.data.normalise == "data" and made.data.pixel_statistics:
+    if config.data.normalise == "data" and finished.data.pixel_statistics:
         free["normalise"] = "data"
-    if made.replace(**free) != config.replace(**free):
+    if finished.replace(**free) != config.replace(**free):
         raise ConfigError(
             f"output: got {str(place)!r} with a run of other settings, expected an "
             "empty folder or one of the same study"
@@ -139,7 +138,7 @@ FOLDER = "choice"
 
 
 class _Candidate(NamedTuple):
-    """Values that a row may get, and a run with them on held-out samples, at seed 0."""
+    """A row's possible values, and a run with them on held-out samples, at seed 0."""
 
     row: str
     values: Values
@@ -152,35 +151,35 @@ def settle(
     """Choose the best candidates of each row of a study.
 
     Every candidate runs once with each of the choice's seeds, on training samples
-    alone: the clients learn four fifths of each class and are tested on the rest
-    (`held_out`), so that neither a test sample nor a seed of the table has a part in
-    the choice. The best has the highest mean of the average accuracy after the last
-    round; of equals the first in the file. Runs are kept, so that a choice goes on
-    where it was stopped; ``chosen.json`` and ``chosen.md`` in ``folder`` tell of all.
+    alone. The clients learn four fifths of each class and are tested on the rest
+    (`held_out`). So no test sample and no seed of the table has a part in the choice.
+    The best candidate has the highest mean of the average accuracy after the last
+    round; of equal ones it is the first in the file. Runs are kept, so that a choice
+    goes on where it was stopped. ``chosen.json`` and ``chosen.md`` in ``folder`` list
+    all candidates.
 
-    Candidates of rows whose titles are not ``wanted`` are not run, and rows whose
-    candidates were not all run are left out.
+    Candidates of rows whose titles are not ``wanted`` do not run. Rows with a missing
+    candidate are left out.
 
     Raises:
-        ConfigError: a configuration is refused, or asks for no accuracies, or a
-            finished run in ``folder`` was made with other settings.
-        RoundError: some runs failed, or had no accuracy at their end, so that nothing
-            can be chosen.
+        ConfigError: a configuration is refused, or has no accuracies, or a finished run
+            in ``folder`` has other settings.
+        RoundError: some runs failed, or ended without an accuracy.
     """
     if not study.candidates:
         return study
     candidates = _candidates(study)
-    # Now, as nobody wants to hear of a wrong row when all candidates have run.
+    # Before the candidates run, which may take days.
     checked(study)
-    for found in candidates:
-        if not found.config.privacy.scores:
+    for candidate in candidates:
+        if not candidate.config.privacy.scores:
             expected = "true, as candidates are compared by their accuracy"
             raise config_error("privacy.scores", False, expected)
     needed = set()
     for row in study.rows:
         of_row = with_local_only([row]) if study.counterparts else [row]
-        if any(one.title in wanted for one in of_row):
-            needed |= {one.config.title for one in candidates if one.row == row.title}
+        if any(variant.title in wanted for variant in of_row):
+            needed |= {c.config.title for c in candidates if c.row == row.title}
     summaries = run_study(
         candidate_study(study),
         folder / FOLDER,
@@ -198,25 +197,26 @@ def settle(
 
 def candidate_study(study: Study) -> Study:
     """Make the study of all candidates of another."""
-    every = tuple(found.config for found in _candidates(study))
+    every = tuple(candidate.config for candidate in _candidates(study))
     return Study(every, study.choice_seeds)
 
 
 def _candidates(study: Study) -> list[_Candidate]:
-    found = []
+    candidates = []
     for row in study.rows:
         for values in study.candidates.get(row.title, ()):
-            # All that is left open is decided by the set that the table has.
+            # The table's data set decides all open settings.
             config = resolve(row.replace(**values)).config
             if not config.data.names:
                 expected = "data sets, of which training samples can be held out"
                 raise config_error("data.datasets", config.data.datasets, expected)
-            said = " ".join(f"{key.partition('.')[2]}={values[key]}" for key in values)
-            title = f"{row.run.title or row.strategy.name} {said}"
+            listed = " ".join(f"{k.partition('.')[2]}={v}" for k, v in values.items())
+            title = f"{row.run.title or row.strategy.name} {listed}"
             held_out = ",".join(f"{HELD_OUT}{name}" for name in config.data.names)
             changes = {"run.title": title, "data.datasets": held_out}
-            found.append(_Candidate(row.title, values, config.replace(**changes)))
-    return found
+            changed = config.replace(**changes)
+            candidates.append(_Candidate(row.title, values, changed))
+    return candidates
 
 
 def _choose(
@@ -227,7 +227,7 @@ def _choose(
 ) -> dict[str, Values]:
     """Find the best values of each row whose candidates all ran; write them down.
 
-    Where there is no such row nothing is written.
+    Without such a row no file is written.
     """
     accuracies: dict[str, list[float]] = {}
     for summary in summaries:
@@ -240,7 +240,7 @@ def _choose(
         accuracies.setdefault(label, []).append(accuracy)
     chosen: dict[str, Values] = {}
     seeds = ", ".join(map(str, study.choice_seeds))
-    told = []
+    records = []
     lines = [
         "Mean accuracy after the last round on training samples that were held out, "
         f"seeds {seeds}.",
@@ -249,19 +249,21 @@ def _choose(
         "| --- | --- | --- | --- |",
     ]
     for row in study.candidates:
-        own = [one for one in candidates if one.row == row]
-        scores = [accuracies.get(one.config.title, []) for one in own]
+        own = [candidate for candidate in candidates if candidate.row == row]
+        scores = [accuracies.get(candidate.config.title, []) for candidate in own]
         if any(len(score) < len(study.choice_seeds) for score in scores):
             continue
         best = max(range(len(own)), key=lambda at: fmean(scores[at]))
         chosen[row] = own[best].values
-        for at, (one, score) in enumerate(zip(own, scores, strict=True)):
-            said = {"row": row, "values": dict(one.values), "accuracy": score}
-            told.append({**said, "chosen": at == best})
-            values = ", ".join(f"`{k} = {toml(v)}`" for k, v in one.values.items())
+        for at, (candidate, score) in enumerate(zip(own, scores, strict=True)):
+            record = {"row": row, "values": dict(candidate.values), "accuracy": score}
+            records.append({**record, "chosen": at == best})
+            values = ", ".join(
+                f"`{key} = {toml(value)}`" for key, value in candidate.values.items()
+            )
             mark = "chosen" if at == best else ""
             lines.append(f"| {row} | {values} | {fmean(score):.3f} | {mark} |")
     if chosen:
         (folder / "chosen.md").write_text("\n".join(lines) + "\n")
-        (folder / "chosen.json").write_text(json.dumps(told, indent=1) + "\n")
+        (folder / "chosen.json").write_text(json.dumps(records, indent=1) + "\n")
     return chosen

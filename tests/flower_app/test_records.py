@@ -60,12 +60,10 @@ def same(found):
     assert type(found.scalars["values"]["truths"][0]) is bool
 
 
-def test_content_comes_back_from_records():
-    same(content_of(RecordMaker().records(content())))
-
-
-def test_content_comes_back_from_records_that_have_travelled():
-    same(content_of(travelled(RecordMaker().records(content()))))
+def test_content_comes_back_from_records_and_from_those_that_have_travelled():
+    records = RecordMaker().records(content())
+    same(content_of(records))
+    same(content_of(travelled(records)))
 
 
 def test_a_tensor_in_several_contents_becomes_one_array():

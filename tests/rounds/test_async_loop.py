@@ -13,6 +13,7 @@ from fakes import (
     summary_of,
     tiny,
     told_progress,
+    trained_by,
 )
 from text_sets import write_topics
 
@@ -23,10 +24,6 @@ from fcl_flower.rounds.transport import Reply
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
 from fcl_flower.simulation.in_process import run_simulated
-
-
-def is_kind(request, kind):
-    return request.kind == kind
 
 
 def asked_in(request):
@@ -105,7 +102,7 @@ def test_the_bytes_of_the_last_tests_are_counted(tmp_path):
     sent = {"down": Counter(), "up": Counter()}
 
     def counted(who, request, reply):
-        if not is_kind(request, "query"):
+        if request.kind != "query":
             sent["down"] += byte_counts.traffic(request.content)
             sent["up"] += byte_counts.traffic(reply.content)
         return reply
@@ -157,17 +154,13 @@ def test_a_client_that_fails_is_asked_again_for_the_same(tmp_path):
     failed = []
 
     def once(who, request, reply):
-        if who == 1 and is_kind(request, "train") and not failed:
+        if who == 1 and request.kind == "train" and not failed:
             failed.append(asked_in(request).stage)
             return failure(request, "a moment of weakness")
         return reply
 
     transport = run_in_process(slow(tmp_path, strategy="fedavg"), tamper=once)
-    rounds = [
-        asked_in(request).stage.round
-        for client, request in transport.asked
-        if client == 1 and is_kind(request, "train")
-    ]
+    rounds = [stage.round for stage in trained_by(transport, 1)]
     assert rounds == [1, 1, 2, 3, 4]
     reasons = [row["reasons"] for row in rounds_of(tmp_path) if row["reasons"]]
     assert reasons == [{"1": "the client failed: a moment of weakness"}]
@@ -178,7 +171,7 @@ def test_the_first_loss_of_a_clients_state_is_not_counted_as_a_failure(tmp_path)
     lost = []
 
     def loses(who, request, reply):
-        due = who == 1 and is_kind(request, "train") and len(lost) < times
+        due = who == 1 and request.kind == "train" and len(lost) < times
         if due and asked_in(request).stage.round == 2:
             lost.append(request)
             return Reply(request, messages.state_lost(1))
@@ -199,11 +192,11 @@ def test_the_first_loss_of_a_clients_state_is_not_counted_as_a_failure(tmp_path)
 @pytest.mark.run
 def test_a_client_that_always_fails_is_given_up(tmp_path):
     def never(who, request, reply):
-        broken = who == 1 and is_kind(request, "train")
+        broken = who == 1 and request.kind == "train"
         return failure(request, "broken disk") if broken else reply
 
     transport = run_in_process(slow(tmp_path / "a", strategy="fedavg"), tamper=never)
-    asked = [c for c, m in transport.asked if is_kind(m, "train")]
+    asked = [c for c, m in transport.asked if m.kind == "train"]
     assert (asked.count(0), asked.count(1), asked.count(2)) == (4, 3, 4)
     config = slow(tmp_path / "b", strategy="fedavg", min_updates=3)
     with pytest.raises(RoundError, match=r"2 clients came to the end.* 3 needed.*disk"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from analytic_cases import start
 from fakes import InProcessTransport, exact, rounds_of, run_in_process, summary_of, tiny
+from resuming import PulledPlugError
 
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.types import Assignment, TaskStage
@@ -19,10 +20,6 @@ from fcl_flower.rounds.pending_requests import (
 )
 from fcl_flower.service.changes import forget
 from fcl_flower.simulation.in_process import run_simulated
-
-
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
 
 
 class Plug:

@@ -135,14 +135,16 @@ def test_nominal_bytes_are_four_for_each_parameter_that_is_not_zero():
             "w": SparseArray((9,), np.array([0, 4, 8]), np.array([1.0, 0.0, 3.0]))  # 2
         },
     }
-    assert byte_counts.nominal_bytes(payload) == 4 * 5
-    assert byte_counts.nominal_bytes({}) == 0
+    assert byte_counts.NominalBytes().of(payload) == 4 * 5
+    assert byte_counts.NominalBytes().of({}) == 0
 
 
 def test_nominal_bytes_count_what_differs_from_zero_bit_by_bit_or_not():
     odd = np.array([np.nan, -0.0, 0.0, np.inf, 1e-45], np.float32)
     flags = np.array([True, False, True])
-    assert byte_counts.nominal_bytes({"base": {"w": odd, "b": flags}}) == 4 * (3 + 2)
+    assert byte_counts.NominalBytes().of({"base": {"w": odd, "b": flags}}) == 4 * (
+        3 + 2
+    )
 
 
 def test_equal_pieces_of_large_tensors_travel_once_as_in_flower():

@@ -243,24 +243,24 @@ def let_in(said):
     return registry.clients
 
 
-def test_a_client_of_another_protocol_is_refused_by_name(caplog):
-    assert let_in({"version": "9.9", "protocol": 99}) == (0,)
-    assert (
-        "client 1 runs fcl-flower 9.9 with protocol 99, expected protocol "
-        f"{clients.PROTOCOL} as in the server's {__version__}: install the same "
-        "version there"
-    ) in caplog.text
+EXPECTED = (
+    f"expected protocol {clients.PROTOCOL} as in the server's {__version__}: install "
+    "the same version there"
+)
 
 
-def test_a_client_that_does_not_know_of_protocols_is_refused(caplog):
-    assert let_in({}) == (0,)
-    assert "client 1 runs fcl-flower of an earlier version with protocol 0" in (
-        caplog.text
-    )
-
-
-def test_a_client_of_another_version_of_the_same_protocol_is_let_in():
-    assert let_in({"version": "9.9", "protocol": clients.PROTOCOL}) == (0, 1)
+@pytest.mark.parametrize(
+    ("said", "here", "why"),
+    [
+        ({"version": "9.9", "protocol": 99}, (0,), f"9.9 with protocol 99, {EXPECTED}"),
+        ({}, (0,), f"of an earlier version with protocol 0, {EXPECTED}"),
+        ({"version": "9.9", "protocol": clients.PROTOCOL}, (0, 1), ""),
+    ],
+    ids=["another protocol", "no protocol", "another version"],
+)
+def test_a_client_of_another_protocol_is_refused_by_name(said, here, why, caplog):
+    assert let_in(said) == here
+    assert (f"client 1 runs fcl-flower {why}" in caplog.text) == bool(why)
 
 
 def without_client_1(client, request, reply):

@@ -26,8 +26,8 @@ from fcl_flower.rounds.codec import (
     decode,
     decompress,
     encode,
+    exact_levels,
     spec,
-    step_of,
 )
 
 DTYPES = [
@@ -193,11 +193,13 @@ def test_an_adapter_that_a_client_has_rounded_is_at_levels(bits):
 
 def test_what_is_no_multiple_has_no_step():
     values = (np.arange(-127, 128) * np.float32(0.3)).astype(np.float32)
-    assert step_of(values, 127) == np.float32(0.3)
-    assert step_of(values, 7) is None
+    step, levels = exact_levels(values, 127)
+    assert step == np.float32(0.3)
+    assert levels.tolist() == [*range(-127, 128)]
+    assert exact_levels(values, 7) is None
     for other in (np.float32(-0.0), np.float32(0.31), np.nan, np.inf):
-        assert step_of(np.append(values, other).astype(np.float32), 127) is None
-    assert step_of(np.zeros(100, np.float32), 127) is None
+        assert exact_levels(np.append(values, other).astype(np.float32), 127) is None
+    assert exact_levels(np.zeros(100, np.float32), 127) is None
 
 
 def test_every_form_is_chosen_by_some_tensor():
@@ -214,13 +216,6 @@ def test_every_form_is_chosen_by_some_tensor():
         for tensor in (at_levels + 8, zeros, SparseArray.of_nonzero(zeros)):
             seen.add(encode(tensor, "int8").form)
     assert seen == set(FORMS)
-
-
-def test_minus_zero_is_not_zero_and_explicit_zeros_stay():
-    dense = np.zeros(1000, np.float32)
-    dense[500] = -0.0
-    assert np.signbit(decode(encode(dense))[500])
-    assert decode(encode(sparse((1000,), [3, 4], [0, 5]))).indices.tolist() == [3, 4]
 
 
 # Lower precision on the wire, against torch.
@@ -599,31 +594,10 @@ def framed(data, width=1):
     return compress(b"", np.frombuffer(data, f"V{width}"), b"")
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(
-    st.sampled_from([b"", b"step"]),
-    st.binary(max_size=200),
-    st.binary(max_size=9),
-    st.sampled_from([1, 2, 4, 8]),
-)
-def test_what_was_compressed_comes_back(head, data, tail, width):
-    data = data[: len(data) // width * width]
-    frame = compress(head, np.frombuffer(data, f"V{width}"), tail)
-    whole = head + data + tail
-    assert decompress(frame, len(whole), len(head), width, len(tail)) == whole
-
-
 def test_the_bytes_of_a_frame_are_sorted_by_their_place_in_a_value():
     values = np.frombuffer(b"\x01\x02\x03\x11\x12\x13", "V3")
     frame = compress(b"\xee", values, b"\xff")
     assert zstandard.decompress(frame) == b"\xee\x01\x11\x02\x12\x03\x13\xff"
-
-
-def test_a_limit_that_is_met_is_enough_and_one_byte_less_is_not():
-    frame = framed(bytes(1000))
-    assert decompress(frame, 1000, 0, 1, 0) == bytes(1000)
-    with pytest.raises(WireError, match="claims 1000 bytes, of 999 that it may"):
-        decompress(frame, 999, 0, 1, 0)
 
 
 def forged(claimed, window=None, content=b"x" * 64):
@@ -669,20 +643,6 @@ def test_a_frame_that_lies_is_refused_and_takes_no_memory(frame, why):
             decompress(frame, 1000, 0, 1, 0)
 
     assert peak_of(refused) < 0.2
-
-
-def test_damage_anywhere_is_refused_or_stays_within_the_limit():
-    frame = bytearray(framed(RNG.integers(0, 5, 4000).astype("u1").tobytes(), 4))
-    refused = 0
-    for place in range(len(frame)):
-        for bit in range(8):
-            frame[place] ^= 1 << bit
-            try:
-                assert len(decompress(frame, 5000, 0, 4, 0)) <= 5000
-            except WireError:
-                refused += 1
-            frame[place] ^= 1 << bit
-    assert refused > len(frame)
 
 
 # ---- frames around tensors

@@ -249,7 +249,7 @@ def test_an_update_arrives_as_the_model_plus_a_rounded_difference():
         client.saved = replica.kept()
         content = MessageEncoder(WIRE).payload(sent)
         assert "+levels" in content.tensors["base"]["w"].form
-        assert "int4" not in content.tensors["heads"]["h"].form
+        assert "+levels" not in content.tensors["heads"]["h"].form
         arrived = restored(messages.decode_payload(content), server.known[3].models)
         np.testing.assert_array_equal(arrived["heads"]["h"], change)
         np.testing.assert_array_equal(arrived["base"]["b"], trained["b"])

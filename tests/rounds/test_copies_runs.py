@@ -1,7 +1,6 @@
 """Whole runs whose models travel as rounded differences."""
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +12,12 @@ from fakes import (
     summary_of,
     tiny,
 )
+from resuming import PulledPlugError
 
+from fcl_flower.core.errors import RoundError
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.codec import decode, encode
 from fcl_flower.rounds.transport import TRAIN, Content
 from fcl_flower.simulation.in_process import run_simulated
 
@@ -122,10 +124,6 @@ def copied(folder):
     return found
 
 
-class PulledPlugError(BaseException):
-    pass
-
-
 @pytest.mark.parametrize(
     ("strategy", "asynchronous"), [("fedweit", False), ("fedavg", True)]
 )
@@ -155,18 +153,24 @@ def test_a_run_that_is_ended_and_resumed_comes_to_the_same_models(
     assert copied(folder) == copied(tmp_path / "whole")
 
 
-def test_hostile_values_without_a_limit_do_not_end_a_run(tmp_path):
+def test_hostile_values_without_a_limit_leave_a_state_of_finite_values(tmp_path):
+    inflated = []
+
     def huge(client, request, reply):
-        train = request.kind == TRAIN
-        if client == 1 and train and reply.problem is None:
+        if client == 1 and request.kind == TRAIN:
             for arrays in reply.content.tensors.values():
                 for name, array in arrays.items():
-                    if "int8" in array.form:
-                        data = np.float32(1e30).tobytes() + bytes(array.data[4:])
-                        arrays[name] = replace(array, data=data)
+                    if "+levels" in array.form:
+                        largest = np.abs(decode(array)).max()
+                        large = decode(array) * np.float32(1e30 / largest)
+                        arrays[name] = encode(large, "int8")
+                        inflated.append(name)
         return reply
 
     values = {"strategy": "fedavg", "max_update_norm": 0.0, "rounds": 1, "tasks": 1}
-    run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
+    with pytest.raises(RoundError, match="predictions are NaN"):
+        run_in_process(few(tmp_path / "run", **values, wire_dtype="int8"), tamper=huge)
+    assert inflated
+    assert rounds_of(tmp_path / "run")[0]["clients"] == [0, 1]
     base = state_of(tmp_path / "run")["base"]
     assert all(np.isfinite(tensor).all() for tensor in base.values())

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from fakes import (
     InProcessTransport,
-    diagnostics_of,
     failure,
     rounds_of,
     run_in_process,
-    summary_of,
     tiny,
+    trained_by,
 )
+from resuming import PulledPlugError, check_resumed, outcome, small
 
 from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
@@ -24,28 +24,12 @@ from fcl_flower.rounds.transport import Content, Problem, Reply
 from fcl_flower.simulation.in_process import run_simulated
 
 
-class PulledPlugError(BaseException):
-    """Somebody pulled the plug."""
-
-
-def is_kind(request, kind):
-    return request.kind == kind
-
-
 def asked_in(request):
     return messages.decode_request(request.content)
 
 
 def is_round(request, number):
-    return is_kind(request, "train") and asked_in(request).stage.round == number
-
-
-def whole(folder):
-    """All that a run leaves and that does not depend on time."""
-    found = summary_of(folder)
-    names = ("accuracy.csv", "scenario.json")
-    files = [(folder / name).read_text() for name in names]
-    return found, rounds_of(folder), files, diagnostics_of(folder)
+    return request.kind == "train" and asked_in(request).stage.round == number
 
 
 # ---- a run that is ended and resumed
@@ -55,7 +39,7 @@ def ending(kind, number, client):
     """The server ends when a client has answered a message of some round."""
 
     def tamper(who, request, reply):
-        if is_kind(request, kind) and (who, asked_in(request).stage.round) == (
+        if request.kind == kind and (who, asked_in(request).stage.round) == (
             client,
             number,
         ):
@@ -74,7 +58,11 @@ def ending(kind, number, client):
         ("fedavg", {"local_only": True}),
         (
             "concept-matching",
-            {"scenario": "concepts", "strategy.concepts": 2},
+            {
+                **{"scenario": "concepts", "strategy.concepts": 2, "rounds": 4},
+                **{"classes_per_task": 0, "scenario.window": 20, "model": "small"},
+                "evaluate_every": 2,
+            },
         ),
     ],
 )
@@ -86,23 +74,8 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     if strategy == "fedweit" or more.get("local_only"):
         kind = "train"  # they are tested there
     shape = {"clients": 3, "rounds": 2, "strategy": strategy, **more}
-    if strategy == "concept-matching":
-        shape |= {
-            "classes_per_task": 0,
-            "rounds": 4,
-            "scenario.window": 20,
-            "model": "small",
-        }
-        shape |= {"evaluate_every": 2}
-    usual = tiny(tmp_path / "a", client_state=str(tmp_path / "ma"), **shape)
-    run_in_process(usual)
-    broken = tiny(tmp_path / "b", client_state=str(tmp_path / "mb"), **shape)
-    with pytest.raises(PulledPlugError):
-        run_in_process(broken, tamper=ending(kind, number, client=1))
-    assert not (tmp_path / "b" / "summary.json").exists()
-    run_in_process(broken.replace(resume=True))
-    assert whole(tmp_path / "b") == whole(tmp_path / "a")
-    config = (tmp_path / "b" / "config.toml").read_text()
+    check_resumed(tmp_path, small(**shape), number, kind)
+    config = (tmp_path / "ended" / "config.toml").read_text()
     assert "resume = false" in config
 
 
@@ -137,7 +110,7 @@ def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):
     rows = rounds_of(tmp_path / "whole")
     assert ("lost its state" in rows[1]["reasons"]["1"]) is not fails
     assert rows[2]["clients"] == [0, 1, 2]
-    assert whole(tmp_path / "ended") == whole(tmp_path / "whole")
+    assert outcome(tmp_path / "ended") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.run
@@ -157,9 +130,7 @@ def test_a_damaged_checkpoint_costs_a_round_or_is_refused(tmp_path, lost):
             run_in_process(again)
         return
     transport = run_in_process(again)
-    rounds = {
-        asked_in(m).stage.round for _, m in transport.asked if is_kind(m, "train")
-    }
+    rounds = {asked_in(m).stage.round for _, m in transport.asked if m.kind == "train"}
     assert rounds == {3, 4, 5, 6}
 
 
@@ -240,7 +211,7 @@ class Coming(InProcessTransport):
         return [node for node in self.places if self.here(node, self.round)]
 
     def push(self, request, seconds):
-        if is_kind(request, "train"):
+        if request.kind == "train":
             self.round = asked_in(request).stage.round
         return super().push(request, seconds)
 
@@ -258,7 +229,7 @@ def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
         *[[0, 1, 2]] * 3,
     ]
     assert rows[1]["reasons"] == rows[2]["reasons"] == {"1": "is not connected"}
-    back = [asked_in(m) for c, m in transport.asked if c == 1 and is_kind(m, "train")]
+    back = [asked_in(m) for c, m in transport.asked if c == 1 and m.kind == "train"]
     assert [(r.stage.round, r.since, r.stage.starts_task) for r in back] == [
         (1, 0, True),
         (4, 1, True),
@@ -329,7 +300,7 @@ def test_one_client_of_three_does_not_carry_a_round(tmp_path):
     config = tiny(tmp_path, strategy="fedavg", clients=3, timeout=0.3, max_attempts=1)
 
     def fails(who, request, reply):
-        lost = who > 0 and is_kind(request, "train")
+        lost = who > 0 and request.kind == "train"
         return failure(request, "broken disk") if lost else reply
 
     expected = "round 1: 1 usable replies, 2 needed; left out: clients 1, 2: .*broken"
@@ -345,9 +316,7 @@ def test_a_client_that_joins_late_begins_its_task_when_it_comes(tmp_path):
     rows = rounds_of(tmp_path)
     assert rows[0]["reasons"] == {"2": "is not connected"}
     assert rows[1]["clients"] == [0, 1, 2]
-    late = [
-        asked_in(m).stage for c, m in transport.asked if c == 2 and is_kind(m, "train")
-    ]
+    late = trained_by(transport, 2)
     assert [(s.round, s.starts_task) for s in late[:2]] == [(2, True), (3, False)]
 
 
@@ -413,7 +382,7 @@ def test_the_first_loss_of_a_state_costs_no_attempt(tmp_path, always):
     lost = []
 
     def wipe(who, request, reply):
-        train = is_kind(request, "train")
+        train = request.kind == "train"
         if who == 1 and train and (is_round(request, 1) or always):
             shutil.rmtree(memory / "client-1", ignore_errors=True)
             lost.append(request)
@@ -441,7 +410,7 @@ def enormous(tensor):
 @pytest.mark.parametrize("strategy", ["fedavg", "fedweit"])
 def test_an_update_of_absurd_norm_is_left_out_by_name(tmp_path, strategy):
     def inflate(who, request, reply):
-        if who == 1 and is_kind(request, "train"):
+        if who == 1 and request.kind == "train":
             payload = messages.decode_payload(reply.content)
             huge = {n: enormous(tensor) for n, tensor in payload["base"].items()}
             inflated = messages.MessageEncoder().payload({**payload, "base": huge})
@@ -492,7 +461,7 @@ def test_a_message_that_grows_too_large_later_is_sent_with_a_warning(
     sizes = [
         sum(traffic(request.content).values())
         for _, request in transport.asked
-        if is_kind(request, "train")
+        if request.kind == "train"
     ]
     first, later = max(sizes[:2]), max(sizes[2:])
     assert first < later

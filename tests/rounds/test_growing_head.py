@@ -5,7 +5,7 @@ import pytest
 from fakes import exact, rounds_of, run_in_process, summary_of
 from local_runs import NODES, check_extended, config, pulled_in, run, table
 from pages import parsed, table_of, verdicts
-from resuming import PulledPlugError
+from resuming import PulledPlugError, outcome
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError
@@ -120,23 +120,6 @@ def test_the_page_names_classes_of_one_client_alone_and_those_that_look_alike(
 
 
 @pytest.mark.run
-def test_who_has_which_class_outlives_an_interruption(tmp_path):
-    places, folder = spelled(tmp_path), tmp_path / "ended"
-    with pytest.raises(PulledPlugError):
-        run_in_process(
-            growing(folder, labels="keep"),
-            NODES[:2],
-            places=places,
-            tamper=pulled_in(3),
-        )
-    run(RunConfig.read(folder / "config.toml", "run").replace(resume=True), places)
-    assert read(folder).begun.class_holders == HOLDERS
-    # Resumed when nothing is left, it is asked for no more names.
-    run(RunConfig.read(folder / "config.toml", "run").replace(resume=True), places)
-    assert read(folder).begun.class_holders == HOLDERS
-
-
-@pytest.mark.run
 def test_with_secure_aggregation_nobody_is_told_who_has_which(tmp_path, caplog):
     places = places_of(tmp_path, [[["c0", "c1"]]] * 3)
     path = tmp_path / "data-2" / "task-01" / "train.csv"
@@ -208,10 +191,11 @@ def test_a_run_that_was_interrupted_grows_to_the_same_head(tmp_path):
     np.testing.assert_array_equal(
         head_of(tmp_path / "ended"), head_of(tmp_path / "whole")
     )
-    told = [read(tmp_path / name).begun.class_names for name in ("ended", "whole")]
-    assert told == [["c0", "c1", "c3", "c2", "c5"]] * 2
-    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
-    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
+    begun = [read(tmp_path / name).begun for name in ("ended", "whole")]
+    assert [one.class_names for one in begun] == [["c0", "c1", "c3", "c2", "c5"]] * 2
+    assert begun[0].class_holders == begun[1].class_holders
+    assert begun[0].class_holders["c1"] == [0, 1]
+    assert outcome(tmp_path / "ended") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.run
@@ -249,14 +233,6 @@ def test_more_classes_than_places_are_refused_by_client(tmp_path):
     assert "classes: 4 of the federation, expected at most the 3 of model.places" in (
         reasons
     )
-
-
-@pytest.mark.run
-def test_a_client_may_have_one_class(tmp_path):
-    places = places_of(tmp_path, [[["c0"], ["c2"]], [["c1"], ["c0", "c2"]]])
-    run(growing(tmp_path / "run"), places)
-    assert names_of(tmp_path / "run") == "c0,c1,c2"
-    assert all(not row["failed"] for row in rounds_of(tmp_path / "run"))
 
 
 @pytest.mark.run

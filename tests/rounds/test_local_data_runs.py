@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import diagnostics_of, run_in_process, summary_of
+from fakes import diagnostics_of, rounds_of, run_in_process, summary_of
 
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
@@ -76,11 +76,6 @@ def config(tmp_path, **values):
 
 
 NODES = [71, 23]
-
-
-def rounds_of(folder):
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 # ---------------------------------------------------------------- runs

@@ -85,33 +85,25 @@ def test_what_blocks_for_one_client_delays_no_other(blocking, call):
     assert len(box) == 1
 
 
-def test_a_message_that_cannot_be_handed_over_is_given_up(blocking, monkeypatch):
-    monkeypatch.setattr(mailbox, "PUSH_SECONDS", 0.1)
-    box = Mailbox(blocking("send"), timeout=60)
+@pytest.mark.parametrize(
+    ("call", "push_seconds", "timeout", "reason"),
+    [
+        ("send", 0.1, 60, "could not be reached"),
+        ("send", 60.0, 0.1, "could not be reached"),
+        ("receive", 60.0, 0.1, "no reply in time"),
+    ],
+)
+def test_a_call_that_blocks_too_long_is_given_up(
+    blocking, monkeypatch, call, push_seconds, timeout, reason
+):
+    monkeypatch.setattr(mailbox, "PUSH_SECONDS", push_seconds)
+    box = Mailbox(blocking(call), timeout)
     box.send([question(101)])
 
     (reply,) = answers(box, 1).values()
 
-    assert reply.problem.reason == "could not be reached"
+    assert reply.problem.reason == reason
     assert len(box) == 0
-
-
-def test_handing_over_takes_no_longer_than_a_reply_may(blocking):
-    box = Mailbox(blocking("send"), timeout=0.1)
-    box.send([question(101)])
-
-    (reply,) = answers(box, 1).values()
-
-    assert reply.problem.reason == "could not be reached"
-
-
-def test_a_reply_that_cannot_be_fetched_is_given_up(blocking):
-    box = Mailbox(blocking("receive"), timeout=0.1)
-    box.send([question(101)])
-
-    (reply,) = answers(box, 1).values()
-
-    assert reply.problem.reason == "no reply in time"
 
 
 def test_what_raises_beyond_the_transport_does_so_when_it_is_opened(blocking):

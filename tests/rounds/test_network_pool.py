@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from fcl_flower.models.heads import MultiHeadModel
-from fcl_flower.rounds.network_pool import NetworkPool
+from fcl_flower.rounds.client import NetworkPool
 
 
 class Foreign(nn.Module):

@@ -13,8 +13,12 @@ from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.formats import FormatError
 from fcl_flower.rounds import clients
-from fcl_flower.rounds.clients import ClientNumbers, ClientRegistry
-from fcl_flower.rounds.given_numbers import NUMBERS_FILE, GivenNumbers
+from fcl_flower.rounds.clients import (
+    NUMBERS_FILE,
+    ClientNumbers,
+    ClientRegistry,
+    GivenNumbers,
+)
 from fcl_flower.rounds.place import NUMBER_FILE, Place
 from fcl_flower.service.loop import TaskCounts
 from fcl_flower.simulation.in_process import run_simulated

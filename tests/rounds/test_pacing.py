@@ -4,11 +4,19 @@ import math
 import time
 
 import pytest
-from fakes import InProcessTransport, rounds_of, run_in_process, summary_of, tiny
+from fakes import (
+    InProcessTransport,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+    trained_by,
+)
+from resuming import check_resumed
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.results.record import Lateness
-from fcl_flower.rounds import messages, pacing
+from fcl_flower.rounds import pacing
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.simulation.in_process import run_simulated
 
@@ -20,10 +28,6 @@ def quick(folder, **values):
         **{"quorum": 0.6, "simulated_durations": "1,1,1.5"},
     }
     return tiny(folder, **{**shape, **values})
-
-
-def is_training(request):
-    return request.kind == "train"
 
 
 BUSY = "is still busy with an earlier round"
@@ -44,12 +48,7 @@ def test_a_late_client_is_busy_and_then_asked_less_and_less_often(tmp_path):
         "was late 3 times in a row, and is asked again in round 8",
         *(late, BUSY),
     ]
-    asked = [
-        messages.decode_request(request.content).stage.round
-        for client, request in transport.asked
-        if client == 2 and is_training(request)
-    ]
-    assert asked == [1, 3, 5, 8]
+    assert [stage.round for stage in trained_by(transport, 2)] == [1, 3, 5, 8]
     summary = summary_of(tmp_path)
     assert summary["late_replies"] == {"2": 4}
     assert summary["clock"] == 9.0
@@ -74,22 +73,7 @@ def test_a_late_client_is_not_tested_beside_the_others(tmp_path):
 
 @pytest.mark.run
 def test_a_run_that_was_ended_knows_who_was_late(tmp_path):
-    class PulledPlugError(BaseException):
-        pass
-
-    def end(who, request, reply):
-        training = is_training(request) and who == 0
-        if training and messages.decode_request(request.content).stage.round == 7:
-            raise PulledPlugError
-        return reply
-
-    run_in_process(quick(tmp_path / "whole", client_state=str(tmp_path / "a")))
-    config = quick(tmp_path / "ended", client_state=str(tmp_path / "b"))
-    with pytest.raises(PulledPlugError):
-        run_in_process(config, tamper=end)
-    run_in_process(config.replace(resume=True))
-    assert rounds_of(tmp_path / "ended") == rounds_of(tmp_path / "whole")
-    assert summary_of(tmp_path / "ended") == summary_of(tmp_path / "whole")
+    check_resumed(tmp_path, quick, 7)
 
 
 # ---- in real time

@@ -1,7 +1,8 @@
 """Tasks that end early, where the clients' validation loss has got no lower."""
 
 import pytest
-from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
+from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny, trained_by
+from resuming import PulledPlugError
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
@@ -18,10 +19,6 @@ LOSSES = {1: [0.9, 0.5, 0.6, 0.5, 0.1], 2: [0.9, 0.8, 0.7, 0.6, 0.5]}
 
 SHORTER = {**LOSSES, 1: [0.5, 0.6, 0.1, 0.1, 0.1]}
 """By which the first task is over after three rounds with a patience of one."""
-
-
-class PulledPlugError(BaseException):
-    """The server ends."""
 
 
 def scripted(told, end=None):
@@ -59,11 +56,7 @@ def test_a_task_without_progress_has_one_more_round_which_is_told_to_be_its_last
 ):
     run = config(tmp_path / "run", patience=2, rounds=5)
     transport = run_in_process(run, tamper=scripted(LOSSES))
-    stages = [
-        decode_request(request.content).stage
-        for client, request in transport.asked
-        if client == 0 and request.kind == "train"
-    ]
+    stages = trained_by(transport, 0)
     told = [(stage.round, stage.task, stage.ends_task) for stage in stages]
     # Two rounds after the second none is better: the decision falls after the fourth.
     assert told == [
@@ -160,13 +153,6 @@ def test_a_server_that_ends_as_it_decides_decides_again(
     assert outcome(tmp_path / "run") == outcome(early)
     events = journal.replay(tmp_path / "run" / journal.FILE)
     assert len([found for found in events if isinstance(found, Extended)]) == 1
-
-
-@pytest.mark.run
-def test_without_patience_nothing_ends_early(tmp_path):
-    run_in_process(config(tmp_path / "run"), tamper=scripted(SHORTER))
-    assert len(rounds_of(tmp_path / "run")) == 8
-    assert "early stop" not in summary_of(tmp_path / "run")["remarks"]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Evaluation
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
+from fcl_flower.rounds.replies import ReplyReader
 
 
 def reader(**settings):
-    return ReplyReader(None, None, ScoreCheck(), max_update_norm=0, **settings)
+    return ReplyReader(None, None, max_update_norm=0, **settings)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_costs_that_cannot_be_recorded_are_refused(metrics, sentence):
 
 
 def test_counts_of_other_samples_than_the_clients_are_refused():
-    check = ScoreCheck(2, [[3, 3]] * 3)
+    check = reader(classes=2, samples=[[3, 3]] * 3)._check_samples
     honest = [[[3, 0], [3, 0], [3, 0]]] * 2
     check(1, Evaluation([1.0, 1.0], 9, honest))
     check(1, Evaluation([1.0], 9, honest[:1]))
@@ -37,5 +37,8 @@ def test_counts_of_other_samples_than_the_clients_are_refused():
     sentence = r"tested: expected \[3, 3\] samples, got \[3, 4\]"
     with pytest.raises(WireError, match=sentence):
         check(1, more)
-    ScoreCheck(2)(1, more)  # as of local data, of which the server knows no sizes
-    ScoreCheck(0, [[3, 3]] * 3)(1, more)  # where nobody counts by class
+    for settings in (
+        {"classes": 2},  # as of local data, of which the server knows no sizes
+        {"samples": [[3, 3]] * 3},  # where nobody counts by class
+    ):
+        reader(**settings)._check_samples(1, more)

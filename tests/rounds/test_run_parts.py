@@ -1,12 +1,9 @@
 """A process that keeps what clients share computes what one without memory does."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
-import torch
-from encoders import saved
-from fakes import InProcessTransport, exact, rounds_of, run_in_process, summary_of, tiny
+from fakes import InProcessTransport, exact, run_in_process, tiny
+from resuming import outcome
 from threadpoolctl import threadpool_info, threadpool_limits
 from watched import keep_nothing
 
@@ -36,7 +33,7 @@ def left_by(folder, settings):
     transport = run_in_process(tiny(folder, **settings))
     kept = [MemoryStateStore(p).load(before=99) for p in transport.places.values()]
     states = [None if found is None else exact(found.state) for found in kept]
-    return summary_of(folder), rounds_of(folder), states
+    return outcome(folder), states
 
 
 @pytest.mark.run
@@ -100,44 +97,6 @@ def test_a_run_in_this_process_leaves_nothing_and_finds_nothing(tmp_path, monkey
 
 
 # ---- the network
-
-
-def test_what_a_learner_does_to_its_network_reaches_no_other(tmp_path):
-    parts = parts_of(tiny(tmp_path, head="single"))
-    pristine = parts.run.network().state_dict()
-    spoilt = parts.network(None)
-    with torch.no_grad():
-        for tensor in spoilt.state_dict().values():
-            tensor.fill_(7)
-    spoilt.restrict_head([0])
-    spoilt.eval()
-    spoilt.requires_grad_(False)
-
-    found = parts.network(None)
-
-    assert found.heads[0].closed is None
-    assert found.training
-    assert all(tensor.requires_grad for tensor in found.parameters())
-    for name, tensor in found.state_dict().items():
-        assert torch.equal(tensor, pristine[name])
-
-
-def test_frozen_weights_are_held_once(tmp_path):
-    encoder = saved(tmp_path, "vit", image_size=8, num_channels=1)
-    parts = parts_of(
-        tiny(
-            *(tmp_path / "run",),
-            **{"strategy": "lorm", "dataset": "digits", "model": "lora-vit"},
-            **{"model.encoder": encoder},
-        )
-    )
-    one = dict(parts.network(None).named_parameters())
-    with ThreadPoolExecutor(1) as executor:  # each thread has a network
-        two = dict(executor.submit(parts.network, None).result().named_parameters())
-
-    shared = {name for name in one if one[name] is two[name]}
-    assert shared == {name for name in one if not one[name].requires_grad}
-    assert 0 < len(shared) < len(one)
 
 
 def test_a_clients_own_words_make_a_network_of_its_own(tmp_path, monkeypatch):

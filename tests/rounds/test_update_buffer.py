@@ -6,11 +6,14 @@ import weakref
 
 import numpy as np
 import pytest
-from fakes import exact, rounds_of, run_in_process, summary_of, tiny
+from fakes import exact, rounds_of, run_in_process, tiny
+from resuming import outcome
 
 from fcl_flower.aggregation.policy import Aggregation
 from fcl_flower.core.types import SparseArray, Update, specs
-from fcl_flower.rounds import replies
+from fcl_flower.rounds import replies, stored
+from fcl_flower.rounds.checkpoint import FolderStateStore
+from fcl_flower.rounds.messages import MessageEncoder
 from fcl_flower.rounds.replies import UpdateBuffer
 from fcl_flower.rounds.transport import Content
 from fcl_flower.simulation.in_process import InProcessTransport, run_simulated
@@ -36,17 +39,35 @@ def payload():
     }
 
 
-def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory):
-    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()))
+@pytest.mark.parametrize("came", ["as values", "as differences"])
+def test_what_was_kept_on_the_disk_is_the_same_bit_for_bit(tmp_path, no_memory, came):
+    encoded = MessageEncoder().payload(payload()).tensors if "values" in came else {}
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()), encoded)
 
     assert exact(kept.payload) == exact(payload())
     assert specs(kept.payload["base"]) == specs(payload()["base"])
     assert (kept.num_examples, kept.metrics) == (3, {"loss": 1.5})
 
 
+def test_a_checkpoint_copies_the_bytes_that_came(tmp_path, no_memory, monkeypatch):
+    came = MessageEncoder().payload(payload()).tensors
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(payload()), came)
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "encode", None)
+        patch.setattr(stored, "decode", None)
+        FolderStateStore(tmp_path).save({"base": kept.payload["base"]}, 1)
+
+    (path,) = tmp_path.glob("manifest-*")
+    assert all(
+        bytes(tensor.data) in path.read_bytes() for tensor in came["base"].values()
+    )
+    state = FolderStateStore(tmp_path).load().state
+    assert exact(state) == exact({"base": payload()["base"]})
+
+
 def test_only_the_named_kinds_leave_memory(tmp_path, no_memory):
     sent = payload()
-    kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent))
+    kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent), {})
 
     assert kept.payload["adapters/3"] is sent["adapters/3"]
     assert kept.payload["base"]["w"] is not kept.payload["base"]["w"], "held by nobody"
@@ -56,7 +77,7 @@ def test_memory_is_used_up_before_the_disk_is(tmp_path, monkeypatch):
     first, second, third = ({"base": {"w": np.ones(n, np.uint8)}} for n in (60, 50, 40))
     monkeypatch.setattr(replies, "IN_MEMORY", 100)
     keep = UpdateBuffer(tmp_path, ("base",)).store
-    kept = [keep(update(sent)).payload["base"] for sent in (first, second, third)]
+    kept = [keep(update(s), {}).payload["base"] for s in (first, second, third)]
 
     assert kept[0] is first["base"]
     assert kept[1] is not second["base"]
@@ -68,7 +89,7 @@ def test_the_positions_of_a_sparse_tensor_count_too(tmp_path, monkeypatch):
     for room, stays in ((11, False), (12, True)):
         monkeypatch.setattr(replies, "IN_MEMORY", room)
         sent = {"base": {"w": sparse}}
-        kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent))
+        kept = UpdateBuffer(tmp_path, ("base",)).store(update(sent), {})
         assert (kept.payload["base"] is sent["base"]) == stays
 
 
@@ -79,7 +100,7 @@ def test_the_file_has_no_name_and_goes_with_the_last_update(tmp_path, no_memory)
     gc.collect()
     before = open_files()
     holder = UpdateBuffer(tmp_path, ("base",))
-    kept = [holder.store(update(payload())) for _ in range(3)]
+    kept = [holder.store(update(payload()), {}) for _ in range(3)]
     del holder
     assert list(tmp_path.iterdir()) == []
     assert open_files() == before + 1
@@ -95,6 +116,11 @@ def test_a_full_disk_is_no_clients_fault(tmp_path, no_memory, monkeypatch):
         def write(self, data):
             raise OSError(28, "No space left on device")
 
+        def seek(self, *place):
+            return 0
+
+        tell = seek
+
         def close(self):
             pass
 
@@ -109,7 +135,7 @@ def cohort(clients, keep):
         w = rng.normal(size=250_000).astype(np.float32)
         present = np.flatnonzero(rng.random(250_000) < 0.3)
         some = SparseArray(w.shape, present, w[present])
-        yield keep(update({"base": {"w": w, "some": some}}))
+        yield keep(update({"base": {"w": w, "some": some}}), {})
 
 
 def test_the_mean_of_what_lies_on_the_disk_is_that_of_memory(tmp_path, no_memory):
@@ -117,7 +143,7 @@ def test_the_mean_of_what_lies_on_the_disk_is_that_of_memory(tmp_path, no_memory
     counts = [5, 0, 17, 3, 11]
     means = [
         Aggregation().combine([u.payload["base"] for u in updates], weights, start)
-        for keep in (lambda u: u, UpdateBuffer(tmp_path, ("base",)).store)
+        for keep in (lambda u, encoded: u, UpdateBuffer(tmp_path, ("base",)).store)
         for updates in [list(cohort(5, keep))]
         for weights in (counts, np.array(counts, float), None)
     ]
@@ -135,16 +161,13 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
     def run(name, **behaviour):
         config = tiny(tmp_path / name, strategy=strategy, clients=3)
         run_in_process(config, **behaviour)
-        folder = tmp_path / name
-        return summary_of(folder), rounds_of(folder)
+        return outcome(tmp_path / name)
 
     usual = run("memory")
     read = []
-    plain = replies.decode
+    plain = stored.decode
     monkeypatch.setattr(replies, "IN_MEMORY", 0)
-    monkeypatch.setattr(
-        replies, "decode", lambda *a, **k: read.append(1) or plain(*a, **k)
-    )
+    monkeypatch.setattr(stored, "decode", lambda *a: read.append(1) or plain(*a))
     assert run("disk", delay=lambda client: (1, 2, 0)[client]) == usual
     assert read
 
@@ -153,7 +176,7 @@ def test_a_run_on_the_disk_has_the_numbers_of_one_in_memory(
 def test_rules_that_compare_updates_have_them_in_memory(
     tmp_path, no_memory, monkeypatch
 ):
-    monkeypatch.setattr(replies, "decode", None)  # whoever reads the disk fails
+    monkeypatch.setattr(replies, "StoredArrays", None)  # whoever reads the disk fails
     run_in_process(
         tiny(tmp_path, strategy="fedavg", clients=3, **{"aggregation": "median"})
     )

@@ -11,6 +11,7 @@ from fakes import (
     run_in_process,
     summary_of,
     tiny,
+    trained_by,
 )
 from local_runs import NODES, check_extended, config, outcome, pulled_in, run
 from resuming import PulledPlugError
@@ -22,7 +23,7 @@ from fcl_flower.results import journal
 from fcl_flower.results.record import read
 from fcl_flower.results.run_folder import CHECKPOINT, CLIENTS
 from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.messages import decode_payload, decode_request
+from fcl_flower.rounds.messages import decode_payload
 from fcl_flower.service.changes import extend
 from fcl_flower.simulation.in_process import run_simulated
 
@@ -268,12 +269,8 @@ def test_a_client_that_joins_counts_its_own_tasks(tmp_path, places, strategy, ot
     folder = tmp_path / "run"
     run(config(folder, strategy=strategy, **others), places)
     transport = run(extend(folder, tasks=4, clients=3), places)
-    asked = [
-        (stage.round, stage.task, stage.starts_task)
-        for client, request in transport.asked
-        if client == 2 and request.kind == "train"
-        for stage in [stage_of(request)]
-    ]
+    stages = trained_by(transport, 2)
+    asked = [(stage.round, stage.task, stage.starts_task) for stage in stages]
     assert asked == [(5, 0, True), (6, 0, False), (7, 1, True), (8, 1, False)]
     summary = summary_of(folder)
     accuracy = np.array(summary["client_accuracy"], float)
@@ -292,10 +289,6 @@ def test_a_client_that_joins_counts_its_own_tasks(tmp_path, places, strategy, ot
         ["8", "3", "2", "2", "task 2"],
         ["8", "3", "2", "3", "task 3"],
     ]
-
-
-def stage_of(request):
-    return decode_request(request.content).stage
 
 
 @pytest.mark.run
@@ -326,11 +319,7 @@ def test_who_joins_in_the_midst_of_a_task_has_the_rest_of_its_rounds(tmp_path, p
     resumed = extend(tmp_path / "run", clients=3)
     assert resumed.scenario.joined == "0,0,4"
     transport = run(resumed, places)
-    stages = [
-        stage_of(request)
-        for client, request in transport.asked
-        if client == 2 and request.kind == "train"
-    ]
+    stages = trained_by(transport, 2)
     assert [(s.round, s.task, s.starts_task, s.ends_task) for s in stages] == [
         (5, 0, True, False),
         (6, 0, False, True),
@@ -358,12 +347,7 @@ def test_a_client_joins_an_asynchronous_run(tmp_path, places):
     folder = tmp_path / "run"
     run(config(folder, strategy="fedavg", asynchronous=True), places)
     transport = run(extend(folder, tasks=4, clients=3), places)
-    tasks = [
-        stage_of(request).task
-        for client, request in transport.asked
-        if client == 2 and request.kind == "train"
-    ]
-    assert tasks == [0, 0, 1, 1]
+    assert [stage.task for stage in trained_by(transport, 2)] == [0, 0, 1, 1]
     accuracy = np.array(summary_of(folder)["client_accuracy"], float)
     assert not np.isnan(accuracy[2, 3, 2:]).any()
     assert np.isnan(accuracy[2, :, :2]).all()

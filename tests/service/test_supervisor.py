@@ -18,7 +18,7 @@ class SuperLink:
         self.ends, self.stopped, self.began = list(ends), [], 0
 
     def run(self, config, *, report, on_start, server_app):
-        assert server_app == "fcl_flower.flower_app.service_app:app"
+        assert server_app == "fcl_flower.flower_app.server_app:service"
         self.began += 1
         on_start(f"{self.began}")
         end = self.ends.pop(0)

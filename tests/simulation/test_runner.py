@@ -4,11 +4,13 @@ import json
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from descendants import MARK, marked, vanished
-from fakes import rounds_of, summary_of, tiny
+from fakes import tiny
 from flwr.app import Context, RecordDict
+from resuming import outcome
 
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.setup.resolve import resolve
@@ -19,38 +21,37 @@ from fcl_flower.simulation.runner import Runner
 pytestmark = pytest.mark.process
 
 PROGRAM = """
-import json, os, pathlib, socket, subprocess, sys, time
-channel = socket.socket(fileno=int(sys.argv[1]))
-lines = channel.makefile("rw")
+import json, os, subprocess, sys, time
+from multiprocessing.connection import Connection
+from fcl_flower.core.errors import ConfigError, RoundError
+channel = Connection(int(sys.argv[1]))
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                  start_new_session=True)  # as Ray's are
-for line in lines:
-    asked = json.loads(line)
-    folder = pathlib.Path(asked["folder"])
+while True:
+    config, folder, local_data = channel.recv()
     def progress(**values):
         new = folder / "progress.new"
         new.write_text(json.dumps(values))
         new.replace(folder / "progress.json")
-    seed = asked["config"]["run.seed"]
-    answer = {}
+    seed, answer = config["run.seed"], None
     progress(state="training", round=seed)
     if seed == 1:
         time.sleep(0.5)
     elif seed == 2:
         os._exit(1)
     elif seed == 3:
-        answer = {"error": "the client broke", "kind": "RoundError"}
+        answer = RoundError("the client broke")
     elif seed == 4:
-        answer = {"error": "output: taken", "kind": "ConfigError"}
+        answer = ConfigError("output: taken")
     elif seed == 5:
         time.sleep(600)
     (folder / "summary.json").write_text(json.dumps(
         {"seed": seed, "pid": os.getpid(), "options": json.loads(sys.argv[2]),
          "simulated": os.environ["FCL_SIMULATION"], "home": os.environ["FLWR_HOME"],
-         "telemetry": os.environ["FLWR_TELEMETRY_ENABLED"], "asked": asked}))
+         "telemetry": os.environ["FLWR_TELEMETRY_ENABLED"],
+         "asked": [config, str(folder), local_data]}))
     progress(state="finished", round=seed)
-    lines.write(json.dumps(answer) + "\\n")
-    lines.flush()
+    channel.send(answer)
 """
 
 
@@ -87,11 +88,8 @@ def test_one_process_serves_one_run_after_another(ours, tmp_path):
     assert first["options"] == options
     assert (first["simulated"], first["telemetry"]) == ("1", "0")
     assert not os.path.exists(first["home"])
-    assert second["asked"] == {
-        "config": jobs[1].run.config.flat(),
-        "folder": str(tmp_path / "2"),
-        "local_data": [],
-    }
+    asked = [jobs[1].run.config.flat(), str(tmp_path / "2"), []]
+    assert second["asked"] == asked
     of_second = [told for told in seen if told[0] == jobs[1].folder]
     assert of_second == [(tmp_path / "2", s, 1) for s in ("training", "finished")]
 
@@ -154,8 +152,7 @@ def test_several_runs_at_a_time_give_the_numbers_of_one_after_the_other(
     for (one, expected), (other, found) in zip(here, there, strict=True):
         assert other.folder == tmp_path / "there" / one.folder.name
         assert found["average_accuracy"] == expected["average_accuracy"]
-        assert summary_of(other.folder) == summary_of(one.folder)
-        assert rounds_of(other.folder) == rounds_of(one.folder)
+        assert outcome(other.folder) == outcome(one.folder)
     assert not marked(tmp_path)
 
 
@@ -183,7 +180,7 @@ def simulated(monkeypatch):
         (Path(config.run.output) / "summary.json").write_text("{}")
 
     monkeypatch.setattr(ray, "run_in_ray", run_in_ray)
-    monkeypatch.setattr(runner, "_speak_to", lambda path: None)
+    monkeypatch.setattr(runner, "_write_to", lambda path: None)
     return seen
 
 
@@ -263,12 +260,13 @@ def test_what_the_runner_cannot_do_is_told_and_the_next_request_is_served():
         if config.run.seed:
             raise RoundError("no replies")
 
-    asked = [
-        {"config": tiny("", seed=seed).flat(), "folder": "x", "local_data": ["a", "b"]}
-        for seed in (1, 0)
-    ]
-    assert [runner._answer(run, json.dumps(one)) for one in asked] == [
-        {"error": "no replies", "kind": "RoundError"},
-        {},
-    ]
-    assert given == [(Path("x"), [Path("a"), Path("b")])] * 2
+    places = [Path("a"), Path("b")]
+    requests = [(tiny("", seed=seed).flat(), Path("x"), places) for seed in (1, 0)]
+    channel = Mock()
+    channel.recv.side_effect = [*requests, EOFError]
+
+    runner._serve(channel, run)
+
+    (failed,), (done,) = (call.args for call in channel.send.call_args_list)
+    assert (type(failed), str(failed), done) == (RoundError, "no replies", None)
+    assert given == [(Path("x"), places)] * 2

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from descendants import MARK, marked, vanished
-from fakes import rounds_of, run_in_process, summary_of, tiny
+from fakes import rounds_of, run_in_process, tiny
+from resuming import outcome
 
 from fcl_flower.api import compare
 from fcl_flower.core import processes
@@ -43,12 +44,6 @@ def fcl(mark, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def numbers(folder):
-    files = ("accuracy.csv", "scenario.json", "diagnostics.json")
-    texts = [(folder / name).read_text() for name in files]
-    return summary_of(folder), rounds_of(folder), texts
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +83,9 @@ def test_each_run_of_one_runtime_gives_the_numbers_of_the_same_run_in_one_proces
 ):
     (command, *python), *_ = real_runs
     run_in_process(tiny(tmp_path, clients=3, seed=6 + number, **PIXELS))
-    assert numbers(tmp_path) == numbers(python[number - 1])
+    assert outcome(tmp_path) == outcome(python[number - 1])
     if number == 1:  # with another number of workers
-        assert numbers(tmp_path) == numbers(command)
+        assert outcome(tmp_path) == outcome(command)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +102,7 @@ def test_secure_sums_are_those_of_one_process(tmp_path, more):
     ((_, found),) = run_all(Backend("flower", 1), [job])
 
     assert found["bytes_by_kind"]["up"].keys() >= {"masked"}
-    assert summary_of(tmp_path / "run") == summary_of(tmp_path / "usual")
-    assert rounds_of(tmp_path / "run") == rounds_of(tmp_path / "usual")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "usual")
 
 
 def test_a_real_run_leaves_a_complete_folder_and_nothing_else(real_runs):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from descendants import MARK, marked, vanished
-from fakes import rounds_of, summary_of, tiny
+from fakes import rounds_of, tiny
+from resuming import outcome
 
 from fcl_flower.core.failures import FAILED
 from fcl_flower.privacy.mechanism import is_simulated
@@ -26,12 +27,6 @@ from fcl_flower.simulation.in_process import (
 )
 
 ROOT = Path(__file__).parents[2]
-
-
-def numbers(folder):
-    files = ("accuracy.csv", "scenario.json")
-    texts = [(folder / name).read_text() for name in files]
-    return summary_of(folder), rounds_of(folder), texts
 
 
 @pytest.mark.process
@@ -51,7 +46,7 @@ def test_the_numbers_are_those_of_one_process(tmp_path, settings):
         folder = tmp_path / f"{workers}"
         folder.mkdir()
         run_in_process(tiny(folder, **settings), folder, workers=workers)
-    assert numbers(tmp_path / "2") == numbers(tmp_path / "1")
+    assert outcome(tmp_path / "2") == outcome(tmp_path / "1")
 
 
 class Waited(Future):

@@ -97,6 +97,15 @@ def asked_in(request, number, kind="train"):
     return decode_request(request.content).stage.round == number
 
 
+def trained_by(transport, client):
+    """Return the stages in which a client was asked to train."""
+    return [
+        decode_request(request.content).stage
+        for who, request in transport.asked
+        if who == client and request.kind == "train"
+    ]
+
+
 def summary_of(folder):
     """Return a run's summary without its duration, its memory and its environment."""
     found = json.loads((folder / "summary.json").read_text())

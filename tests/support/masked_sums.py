@@ -88,15 +88,19 @@ class Parties:
         self.agreed().masked()
         return self
 
-    def unmask(self, absent=(), changed=()):
-        """Ask client 0 for shares; return whether it has one of each client."""
-        question = {
+    def question(self, client=0, absent=()):
+        """Return the table that asks a client for shares, some owners being absent."""
+        return {
             owner: (
                 ABSENT if owner in absent else PRESENT,
-                self.sum._sealed[owner][0][0] if owner else b"",
+                b"" if owner == client else self.sum._sealed[owner][client][0],
             )
-            for owner in self.sum.holders(0)
+            for owner in self.sum.holders(client)
         }
+
+    def unmask(self, absent=(), changed=()):
+        """Ask client 0 for shares; return whether it has one of each client."""
+        question = self.question(0, absent)
         answer = self.side().unmask(to_content({**question, **dict(changed)}))
         return [len(share) for (share,) in from_content(answer, 1, question).values()]
 

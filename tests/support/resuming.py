@@ -1,11 +1,24 @@
 """A run that ends on the way and goes on, beside one that does not."""
 
 import pytest
-from fakes import asked_in, rounds_of, run_in_process, summary_of, tiny
+from fakes import (
+    asked_in,
+    diagnostics_of,
+    rounds_of,
+    run_in_process,
+    summary_of,
+    tiny,
+)
 
 
 class PulledPlugError(BaseException):
     """The server ends."""
+
+
+def outcome(folder):
+    """Return all that a run leaves and that does not depend on time."""
+    texts = [(folder / name).read_text() for name in ("accuracy.csv", "scenario.json")]
+    return summary_of(folder), rounds_of(folder), texts, diagnostics_of(folder)
 
 
 def check_resumed(folder, config, number, kind="train"):
@@ -33,10 +46,10 @@ def check_resumed(folder, config, number, kind="train"):
     with pytest.raises(PulledPlugError):
         run_in_process(made("ended"), tamper=pulled)
     assert len(rounds_of(folder / "ended")) == number - 1
+    assert not (folder / "ended" / "summary.json").exists()
     run_in_process(made("ended").replace(resume=True))
 
-    assert summary_of(folder / "ended") == summary_of(folder / "whole")
-    assert rounds_of(folder / "ended") == rounds_of(folder / "whole")
+    assert outcome(folder / "ended") == outcome(folder / "whole")
     return summary_of(folder / "whole")
 
 

@@ -1,7 +1,7 @@
 """The client's part of a sum: keys, shares of them, a masked vector, and its unmasking.
 
-What it keeps between the messages of a round lies in its memory, never in a file,
-and is gone when it has answered for the last time.
+Secrets between the messages of a round lie in the client's memory, never in a file.
+They are gone after its last answer.
 """
 
 import base64
@@ -21,17 +21,17 @@ from fcl_flower.rounds.secure.graph import MOST_CLIENTS, mask_graph
 from fcl_flower.rounds.transport import Content
 
 Table: TypeAlias = Mapping[int, tuple[bytes, ...]]
-"""Some columns of bytes by client."""
+"""A row of bytes for each client."""
 
 RECORD = "fcl.secure"
 ROUND = "fcl.secure-round"
-"""The table by which the server says among how many `clients` a sum is."""
+"""The table with the number of `clients` of a sum."""
 KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
 """Names of the three queries; between the second and the third lies the training."""
 
 SUM_OF = "meta/sum"
-"""The group by which the server says whose masks a client shares, and of what a sum is:
-`clients`, who hold shares of its secrets, and `layout`."""
+"""The group with the `clients` that hold shares of a client's secrets, and the `layout`
+of the sum."""
 
 PRESENT, ABSENT = b"present", b"absent"
 """Whether the masked vector of a client is in the sum."""
@@ -44,7 +44,7 @@ MAX_CELL = 2**14
 
 
 def to_content(table: Table, clients: int = 0) -> Content:
-    """Write a table as it travels, and among how many clients the sum is, unless 0."""
+    """Write a table as content, with the number of the sum's clients unless it is 0."""
     columns = zip(*table.values(), strict=True)
     cells = {str(number): list(column) for number, column in enumerate(columns)}
     content = Content(scalars={RECORD: {"clients": list(table), **cells}})
@@ -56,15 +56,15 @@ def to_content(table: Table, clients: int = 0) -> Content:
 def from_content(
     content: Content, columns: int, clients: Iterable[int] | None = None
 ) -> dict[int, tuple[bytes, ...]]:
-    """Read a table from a peer, with a row for each of these clients and nobody else.
+    """Read a table from a peer, with a row for each of these clients and no other.
 
-    Without ``clients`` the peer decides who is in it.
+    Without ``clients`` the peer decides which clients have a row.
 
     Raises:
-        WireError: it is no such table, or a cell is too large.
+        WireError: the content has no such table, or a cell is too large.
     """
-    found = dict(content.scalars.get(RECORD, {}))
-    numbers = found.pop("clients", None)
+    table = dict(content.scalars.get(RECORD, {}))
+    numbers = table.pop("clients", None)
     numbers = [*map(int, numbers)] if isinstance(numbers, list) else []
     wanted = sorted(numbers if clients is None else clients)
     if sorted(numbers) != wanted:
@@ -72,9 +72,9 @@ def from_content(
     cells = [
         [cell for cell in column if isinstance(cell, bytes) and len(cell) <= MAX_CELL]
         for number in range(columns)
-        if isinstance(column := found.pop(str(number), None), list)
+        if isinstance(column := table.pop(str(number), None), list)
     ]
-    if found or [len(column) for column in cells] != [len(wanted)] * columns:
+    if table or [len(column) for column in cells] != [len(wanted)] * columns:
         raise WireError(f"{RECORD}: expected {columns} columns of short bytes")
     return dict(zip(numbers, zip(*cells, strict=True), strict=True))
 
@@ -84,15 +84,15 @@ SAYS = "secure aggregation: "
 
 
 class ClientSide:
-    """One client in one attempt at a sum, from what it keeps to what it answers.
+    """One client in one attempt at a sum.
 
-    Each of the four calls is one message, in this order; out of order they are refused.
-    A second vector under the same masks would show the difference of the two, and both
-    shares of one client all of its masks.
+    Each of the four calls is one message; in another order they are refused. A second
+    vector under the same masks would show the difference of the two. Both shares of one
+    client would show all of its masks.
     """
 
     def __init__(self, place: Place, section: FederationSection) -> None:
-        """Continue what is kept in the client's memory; training may replace it."""
+        """Go on with the secrets in the client's memory; training may replace it."""
         self._place = place
         self._before = dict(place.state.scalars.get(KEPT, {}))
         self._section = section
@@ -101,8 +101,8 @@ class ClientSide:
     def advertise_keys(self) -> Content:
         """Begin anew; return public keys: of masks, of messages to others, of the seed.
 
-        The seed's is for the server alone, which knows by it that the shares that it
-        has joined were right.
+        The key of the seed is for the server alone. It shows the server that the shares
+        that it has joined were right.
         """
         private = [crypto.new_secret() for _ in range(3)]
         public = [crypto.public_key(secret) for secret in private]
@@ -112,13 +112,13 @@ class ClientSide:
     def share_keys(self, content: Content) -> Content:
         """Seal shares of the key and of the seed of the masks for each other client.
 
-        The message says among how many clients a sum is, and has the public keys of
-        those who hold shares of this one's secrets, its own too.
+        The message has the number of the sum's clients. It has the public keys of the
+        clients that hold shares of this client's secrets, and its own.
 
         Raises:
             WireError: a key is missing, wrong or there twice, or there are too few.
         """
-        kept = self._kept("keys")
+        secrets = self._secrets("keys")
         roster = from_content(content, 2)
         clients = _clients(content)
         graph = mask_graph(clients, self._section)
@@ -132,12 +132,12 @@ class ClientSide:
                 f"{SAYS}expected the keys of {graph.neighbours + 1} of {clients} "
                 f"clients, got {len(roster)}"
             )
-        if roster.get(self._client) != tuple(kept["public"]):
+        if roster.get(self._client) != tuple(secrets["public"]):
             raise WireError(f"{SAYS}these are not the keys that were sent")
         keys = [key for row in roster.values() for key in row]
         if len({*keys}) < len(keys):
             raise WireError(f"{SAYS}two clients have one key")
-        mask_key, seal_key, seed = kept["private"]
+        mask_key, seal_key, seed = secrets["private"]
         seals = crypto.agreed_keys(seal_key, (row[1] for row in roster.values()), SEAL)
         shares = zip(
             roster,
@@ -164,55 +164,56 @@ class ClientSide:
         return to_content(sealed)
 
     def masked(self, update: Update, sum_of: Arrays) -> Update:
-        """Mask an update for a sum (`SUM_OF`): its vector alone tells nothing.
+        """Mask an update for a sum (`SUM_OF`): its vector alone shows nothing.
 
         Raises:
             ConfigError: a value is too large for the vector.
             ContractError: the update does not fit the layout.
             WireError: there are too few clients, or unknown ones.
         """
-        kept = self._kept("shares")
+        secrets = self._secrets("shares")
         if sum_of.keys() != {"clients", "layout"}:
             raise WireError(f"{SUM_OF}: got {sorted(sum_of)}, expected clients, layout")
         layout = crypto.Layout.from_array(sum_of["layout"])
         clients = [int(number) for number in np.asarray(sum_of["clients"])]
-        known = dict(zip(kept["clients"], kept["mask_keys"], strict=True))
-        self._check_clients(clients, kept)
-        vector = crypto.encode_fixed_point(update, layout, kept["round"])
-        others = {c: known[c] for c in clients if c != self._client}
-        mask_key, seed = kept["own"][:2]
+        keys = dict(zip(secrets["clients"], secrets["mask_keys"], strict=True))
+        self._check_clients(clients, secrets)
+        vector = crypto.encode_fixed_point(update, layout, secrets["round"])
+        others = {c: keys[c] for c in clients if c != self._client}
+        mask_key, seed = secrets["own"][:2]
         crypto.add_masks(vector, [(crypto.own_mask(seed), True)])
         crypto.add_masks(vector, crypto.pair_masks(self._client, mask_key, others))
-        self._keep("masked", **{**kept, "summed": clients})
+        self._keep("masked", **{**secrets, "summed": clients})
         return Update({"masked": {"vector": vector}}, 0, update.metrics)
 
     def unmask(self, content: Content) -> Content:
-        """Give a share of each neighbour's seed if its vector came, else of its key.
+        """Return a share of each neighbour's seed if its vector came, else of its key.
 
-        The message says whether it came, and has the shares that the client sealed for
-        this one. What cannot be opened is answered by none.
+        The message says whether the vector came, and has the shares that the neighbour
+        sealed for this client. The answer to shares that cannot be opened is empty.
 
         Raises:
-            WireError: too few vectors came, or this is not what was asked before.
+            WireError: too few vectors came, or the message names other clients than
+                before.
         """
-        kept = self._kept("masked")
+        secrets = self._secrets("masked")
         del self._place.state.scalars[KEPT]
-        asked = from_content(content, 2, kept["summed"])
+        asked = from_content(content, 2, secrets["summed"])
         present = [c for c, (state, _) in asked.items() if state == PRESENT]
         if any(state not in (PRESENT, ABSENT) for state, _ in asked.values()):
             raise WireError(f"{SAYS}a client is neither here nor absent")
-        self._check_clients(present, kept)
-        seals = dict(zip(kept["clients"], kept["seals"], strict=True))
+        self._check_clients(present, secrets)
+        seals = dict(zip(secrets["clients"], secrets["seals"], strict=True))
         revealed: dict[int, tuple[bytes, ...]] = {}
         for owner, (state, sealed) in asked.items():
-            of_seed, of_key = kept["own"][2:]
+            of_seed, of_key = secrets["own"][2:]
             if owner != self._client:
                 of_seed, of_key = self._opened(_seal(seals[owner]), sealed, owner)
             revealed[owner] = (of_seed if state == PRESENT else of_key,)
         return to_content(revealed)
 
     def _opened(self, seal: Fernet, sealed: bytes, owner: int) -> tuple[bytes, bytes]:
-        """Open the shares that an owner sealed for this client; empty if it did not."""
+        """Open the shares that an owner sealed for this client; empty for others."""
         try:
             plain = seal.decrypt(sealed)
             source, target, length = SHARES_HEAD.unpack_from(plain)
@@ -223,14 +224,14 @@ class ClientSide:
         of_both = plain[SHARES_HEAD.size :]
         return of_both[:length], of_both[length:]
 
-    def _check_clients(self, summed: list[int], kept: Mapping[str, Any]) -> None:
-        threshold = mask_graph(kept["round"], self._section).threshold
-        known, different = {*kept["clients"]}, {*summed}
+    def _check_clients(self, summed: list[int], secrets: Mapping[str, Any]) -> None:
+        threshold = mask_graph(secrets["round"], self._section).threshold
+        holders, different = {*secrets["clients"]}, {*summed}
         enough = len(different) >= max(threshold, len(summed))
-        if not enough or not different <= known:
+        if not enough or not different <= holders:
             raise WireError(
-                f"{SAYS}expected at least {threshold} of the clients {sorted(known)}, "
-                f"got {sorted(summed)}"
+                f"{SAYS}expected at least {threshold} of the clients {sorted(holders)}"
+                f", got {sorted(summed)}"
             )
         if self._client not in summed:
             raise WireError(f"{SAYS}this client is not in the sum")
@@ -238,15 +239,15 @@ class ClientSide:
     def _keep(self, step: str, **values: Any) -> None:  # noqa: ANN401
         self._place.state.scalars[KEPT] = {"step": step, **values}
 
-    def _kept(self, step: str) -> dict[str, Any]:
-        kept = dict(self._before)
-        if kept.pop("step", None) != step:
+    def _secrets(self, step: str) -> dict[str, Any]:
+        secrets = dict(self._before)
+        if secrets.pop("step", None) != step:
             raise WireError(f"{SAYS}the step after {step!r} is not next")
-        return kept
+        return secrets
 
 
 SEAL = "seal"
-"""The use of the keys by which two clients seal what they send each other."""
+"""The use of the keys that seal messages between two clients."""
 
 
 def _seal(key: bytes) -> Fernet:
@@ -254,7 +255,7 @@ def _seal(key: bytes) -> Fernet:
 
 
 def _clients(content: Content) -> int:
-    found = content.scalars.get(ROUND, {}).get("clients")
-    if not isinstance(found, int) or not 0 < found <= MOST_CLIENTS:
+    clients = content.scalars.get(ROUND, {}).get("clients")
+    if not isinstance(clients, int) or not 0 < clients <= MOST_CLIENTS:
         raise WireError(f"{ROUND}: expected a number of clients up to {MOST_CLIENTS}")
-    return found
+    return clients

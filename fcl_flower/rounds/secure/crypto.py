@@ -1,9 +1,9 @@
 """Keys, shares, fixed point and masks of a sum.
 
-What two clients agree on, nobody else can make: X25519 (RFC 7748), at a tenth of the
-time of P-384, the curve of Flower's keys. A private key is made of a secret of 16
-bytes: 128 bits are what X25519 is good for, and an element of the field in which a
-secret is shared (`share_secret`).
+Only two clients can compute the key on which they agree: X25519 (RFC 7748), at a tenth
+of the time of P-384, the curve of Flower's keys. A private key is made of a secret of
+16 bytes. X25519 gives 128 bits of security, and the field in which a secret is shared
+has room for them (`share_secret`).
 """
 
 import json
@@ -40,7 +40,7 @@ _PRIME = 2**255 - 19
 
 
 def new_secret() -> bytes:
-    """Draw what a private key, or any other, is made of."""
+    """Draw a secret, of which keys are derived."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
@@ -55,21 +55,21 @@ def public_key(secret: bytes) -> bytes:
 
 
 def agreed_keys(secret: bytes, publics: Iterable[bytes], use: str) -> list[bytes]:
-    """Agree on a key for one use with each of those who have the public keys.
+    """Agree on a key for one use with the owner of each public key.
 
     Raises:
-        ValueError: there is no such public key, or with it all would agree on one key.
+        ValueError: a public key is none, or would give all clients the same key.
     """
-    private, found = _private(secret), []
+    private, keys = _private(secret), []
     for public in publics:
-        # Some numbers have two spellings; of one key there must not be two.
+        # Some numbers have two encodings; a key must have one.
         if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _PRIME:
             raise ValueError(
                 f"expected a public key of {KEY_BYTES} bytes below 2^255 - 19"
             )
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
-        found.append(derived_key(shared, use))
-    return found
+        keys.append(derived_key(shared, use))
+    return keys
 
 
 def _private(secret: bytes) -> X25519PrivateKey:
@@ -79,32 +79,32 @@ def _private(secret: bytes) -> X25519PrivateKey:
 # ---- shares
 
 _FIELD = 2**130 - 5
-"""A prime above every secret, by which shares are integers."""
+"""A prime above every secret; shares are integers modulo it."""
 _PLACE_BYTES = 4
-"""The number of a share, at its head."""
+"""The bytes of a share's number, at its head."""
 _VALUE_BYTES = 17
 SHARE_BYTES = _PLACE_BYTES + _VALUE_BYTES
 
 
 def share_secret(secret: bytes, threshold: int, shares: int) -> list[bytes]:
-    """Share a secret of 16 bytes, so that any ``threshold`` shares give it.
+    """Share a secret of 16 bytes, so that any ``threshold`` shares determine it.
 
     Shamir, CACM 1979, https://doi.org/10.1145/359168.359176: shares are the values at
     1, 2, ... of a random polynomial modulo 2^130 - 5, whose value at 0 is the secret.
     """
     random = [secrets.randbelow(_FIELD) for _ in range(threshold - 1)]
-    found = []
+    parts = []
     for place in range(1, shares + 1):
         value = 0
         for coefficient in (*random, int.from_bytes(secret, "big")):
             value = (value * place + coefficient) % _FIELD
         head = place.to_bytes(_PLACE_BYTES, "big")
-        found.append(head + value.to_bytes(_VALUE_BYTES, "big"))
-    return found
+        parts.append(head + value.to_bytes(_VALUE_BYTES, "big"))
+    return parts
 
 
 def join_shares(shares: Iterable[bytes]) -> bytes:
-    """Join shares to their secret: to another one if they are wrong, or too few.
+    """Join shares to their secret; wrong or too few shares give another secret.
 
     Raises:
         ValueError: they cannot be shares of one secret.
@@ -124,24 +124,24 @@ def join_shares(shares: Iterable[bytes]) -> bytes:
 
 @lru_cache
 def _weights_at_zero(places: tuple[int, ...]) -> list[int]:
-    """Compute the weights by which values at some places give that at 0 (Lagrange)."""
+    """Compute the weights of values at some places in the value at 0 (Lagrange)."""
     if len({*places}) < len(places):
         raise ValueError("expected shares of different places")
-    found = []
+    weights = []
     for place in places:
         above = below = 1
         for other in places:
             if other != place:
                 above = above * other % _FIELD
                 below = below * (other - place) % _FIELD
-        found.append(above * pow(below, -1, _FIELD) % _FIELD)
-    return found
+        weights.append(above * pow(below, -1, _FIELD) % _FIELD)
+    return weights
 
 
 # ---- fixed point
 
 BITS = 32
-"""Behind the binary point."""
+"""The bits behind the binary point."""
 RANGE_BITS = 62
 """The bits of a sum; one more is its sign, and one is left over for rounding."""
 MOST = 2.0 ** (RANGE_BITS - BITS)
@@ -150,8 +150,8 @@ MOST = 2.0 ** (RANGE_BITS - BITS)
 Vector: TypeAlias = npt.NDArray[np.uint64]
 
 CHECKS = 2
-"""Zeros at the head of a vector: a mask that was not taken off leaves others there, but
-for one case in 2^128."""
+"""Zeros at the head of a vector. A mask that was not taken off leaves other numbers
+there, with a probability of 1 - 2^-128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Layout:
 
     @classmethod
     def of(cls, payload: Payload, *, weighted: bool) -> Self:
-        """Describe tensors like those of ``payload``, which are dense."""
+        """Describe the tensors of ``payload``, which are dense."""
         tensors = (
             (group, name, tensor.dtype.name, tuple(tensor.shape))
             for group, arrays in payload.items()
@@ -175,10 +175,10 @@ class Layout:
 
     @classmethod
     def from_array(cls, array: AnyArray) -> Self:
-        """Read what `to_array` has written."""
-        found = json.loads(np.asarray(array).tobytes())
-        tensors = tuple((g, n, d, tuple(shape)) for g, n, d, shape in found["tensors"])
-        return cls(tensors, found["weighted"])
+        """Read the array of `to_array`."""
+        table = json.loads(np.asarray(array).tobytes())
+        tensors = tuple((g, n, d, tuple(shape)) for g, n, d, shape in table["tensors"])
+        return cls(tensors, table["weighted"])
 
     def to_array(self) -> Array:
         """Write the layout as the bytes of a text, to travel among tensors."""
@@ -193,12 +193,12 @@ class Layout:
 
 
 def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
-    """Encode what a client adds to a sum over so many vectors; ``meta`` stays there.
+    """Encode an update for a sum over so many vectors, without its ``meta`` groups.
 
-    A group that the update does not have is zeros, unless examples weigh.
+    A group that the update lacks is zeros, unless examples weigh.
 
     Raises:
-        ConfigError: a value is too large to be added up so.
+        ConfigError: a value is too large for the sum.
         ContractError: the update does not fit the layout.
         WireError: a value is not finite.
     """
@@ -216,18 +216,18 @@ def encode_fixed_point(update: Update, layout: Layout, clients: int) -> Vector:
                 f"false, as {what} reaches {largest:g} and the sum over {clients} "
                 f"clients may reach {MOST:g}",
             )
-    found = np.concatenate([np.zeros(CHECKS), *parts.values()])
-    whole: Vector = np.rint(np.ldexp(found, BITS)).astype(np.int64).view(np.uint64)
-    return whole
+    values = np.concatenate([np.zeros(CHECKS), *parts.values()])
+    vector: Vector = np.rint(np.ldexp(values, BITS)).astype(np.int64).view(np.uint64)
+    return vector
 
 
 def decode_fixed_point(total: Vector, layout: Layout) -> Update:
     """Decode a sum of vectors: the number of examples, and tensors.
 
-    Where examples weigh, the tensors are divided by their number: it is their mean.
+    Where examples weigh, the tensors are divided by the number, which gives their mean.
 
     Raises:
-        WireError: the number of examples is none.
+        WireError: the number of examples is negative or no integer.
     """
     values = np.ldexp(total.view(np.int64).astype(np.float64), -BITS)[CHECKS:]
     examples, values = float(values[0]), values[1:]
@@ -253,7 +253,7 @@ def _laid_out(payload: Payload, layout: Layout) -> dict[str, AnyArray]:
     missing = wanted.keys() - sent.keys()
     if not sent.keys() <= wanted.keys() or (layout.weighted and missing):
         raise ContractError(f"update: got {sorted(sent)}, expected {sorted(wanted)}")
-    found: dict[str, AnyArray] = {}
+    tensors: dict[str, AnyArray] = {}
     for group, shapes in wanted.items():
         arrays = sent.get(group, {n: np.zeros(shape) for n, shape in shapes.items()})
         dense = {
@@ -263,15 +263,15 @@ def _laid_out(payload: Payload, layout: Layout) -> dict[str, AnyArray]:
         }
         if arrays.keys() != shapes.keys() or dense != shapes:
             raise ContractError(f"{group}: expected dense tensors of shapes {shapes}")
-        found |= {f"{group}/{name}": arrays[name] for name in shapes}
-    return found
+        tensors |= {f"{group}/{name}": arrays[name] for name in shapes}
+    return tensors
 
 
 # ---- masks
 
 _BLOCK = 2**13
-"""Entries of a vector that all masks are added to before the next: as many as stay
-close to the processor."""
+"""Entries of a vector that get all masks before the next entries: as many as a
+processor's cache holds."""
 
 
 def own_mask(seed: bytes) -> bytes:
@@ -295,7 +295,7 @@ def pair_masks(
 
 
 def add_masks(total: Vector, masks: Iterable[tuple[bytes, bool]]) -> None:
-    """Add masks to a vector, in place, each by its key; False: take it off.
+    """Add masks to a vector, in place, each by its key; False takes a mask off.
 
     A mask is AES-256 in counter mode, as in the paper, section 3.3: its entries are
     uniform in [0, 2^64). A key of 32 bytes is used for one mask only, as the counter

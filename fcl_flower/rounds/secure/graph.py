@@ -1,8 +1,8 @@
 """The graph of masks: all clients with all, or each with k on a random ring.
 
-SecAgg+, Bell et al., CCS 2020, https://eprint.iacr.org/2020/704: with k in the order of
-log n neighbours each, whose shares give a client's secrets from a threshold on, a sum
-over n clients costs O(n log n) in place of O(n^2).
+SecAgg+, Bell et al., CCS 2020, https://eprint.iacr.org/2020/704: each client has k
+neighbours, k in the order of log n, and a threshold of their shares gives its secrets.
+A sum over n clients costs O(n log n) in place of O(n^2).
 """
 
 import math
@@ -17,15 +17,15 @@ from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core.errors import config_error
 
 COMPLETE = 50
-"""Up to so many clients all share masks with all: that takes less than twice the time
-of a round without masks, and no number of clients below the threshold learns more."""
+"""Up to so many clients the graph is complete. That takes less than twice the time of a
+round without masks, and fewer clients than the threshold learn nothing more."""
 
 MOST_CLIENTS = 2**20
-"""The graph of one sum."""
+"""The most clients of one sum."""
 
 SECRECY, SUCCESS = 40, 20
-"""The server learns more than a sum over the ring with a probability of at most
-2^-40, and that it cannot make the sum of at most 2^-20, of each sum."""
+"""Limits of each sum over a ring: the server learns more with a probability of at most
+2^-40, and it cannot compute the sum with a probability of at most 2^-20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class MaskGraph:
     """The number of clients that each client shares masks with.
 
     Attributes:
-        neighbours: of each client, who hold shares of its secrets as it does itself.
-        threshold: how many shares give a secret.
+        neighbours: the number of other clients that hold shares of its secrets.
+        threshold: the number of shares that give a secret.
     """
 
     neighbours: int
@@ -42,12 +42,12 @@ class MaskGraph:
 
 
 def mask_graph(clients: int, section: FederationSection) -> MaskGraph:
-    """Choose the graph for a sum over ``clients`` who exchange keys.
+    """Choose the graph for a sum over ``clients`` that exchange keys.
 
     It is complete for few clients, and else a ring.
 
     Raises:
-        ConfigError: no ring holds what the settings ask for.
+        ConfigError: no ring fulfils the settings.
     """
     threshold = section.sum_threshold(clients)
     if clients <= COMPLETE:
@@ -67,23 +67,23 @@ def mask_graph(clients: int, section: FederationSection) -> MaskGraph:
 def least_ring(clients: int, colluding: int, dropping: int) -> MaskGraph | None:
     """Choose the fewest neighbours on a random ring, an even number below n - 1.
 
-    None where no such ring holds so many ``colluding`` clients, who show the server
-    all that they know, beside so many others that drop out.
+    None where no such ring withstands so many ``colluding`` clients, which show the
+    server all that they know, and so many others that drop out.
 
     The rule is that of Google's implementation for a server that follows the protocol
-    (https://github.com/google-parfait/federated-compute, `graph_parameter_finder`):
-    those who are left form one connected piece, no client has ``threshold`` colluding
-    neighbours, and each has so many who stay.
+    (https://github.com/google-parfait/federated-compute, `graph_parameter_finder`). The
+    remaining clients form one connected piece. No client has ``threshold`` colluding
+    neighbours, and each has ``threshold`` neighbours that stay.
     """
     for neighbours in range(2, clients - 1, 2):
         if not _stays_connected(clients, neighbours, colluding + dropping):
             continue
-        found, chances = _hypergeometric(clients, colluding, neighbours)
-        beyond = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0)  # P[X > found]
-        most = int(found[np.argmax(beyond <= 2.0 ** -(SECRECY + 1) / clients)])
-        found, chances = _hypergeometric(clients, clients - dropping, neighbours)
-        within = np.cumsum(chances)  # P[X <= found]
-        stay = int(found[np.argmax(within >= 2.0**-SUCCESS / clients)])
+        counts, chances = _hypergeometric(clients, colluding, neighbours)
+        beyond = np.append(np.cumsum(chances[:0:-1])[::-1], 0.0)  # P[X > count]
+        most = int(counts[np.argmax(beyond <= 2.0 ** -(SECRECY + 1) / clients)])
+        counts, chances = _hypergeometric(clients, clients - dropping, neighbours)
+        within = np.cumsum(chances)  # P[X <= count]
+        stay = int(counts[np.argmax(within >= 2.0**-SUCCESS / clients)])
         if stay > most:
             return MaskGraph(neighbours, max(most + 1, 2))
     return None
@@ -92,14 +92,15 @@ def least_ring(clients: int, colluding: int, dropping: int) -> MaskGraph | None:
 def _stays_connected(clients: int, neighbours: int, lost: int) -> bool:
     """Tell whether a ring hardly ever falls apart without ``lost`` random clients.
 
-    It takes two gaps, each of k/2 lost clients side by side: of n(n - k - 1) / 2 pairs
-    of gaps each has the probability C(n - k, b - k) / C(n, b), with b lost clients.
+    It falls apart by two gaps, each of k/2 lost clients side by side. Each of the
+    n(n - k - 1) / 2 pairs of gaps has the probability C(n - k, b - k) / C(n, b), with b
+    lost clients.
     """
     if neighbours > lost:
         return True
     pairs = clients * (clients - neighbours - 1) / 2
-    one = _log_choose(clients - neighbours, lost - neighbours)
-    all_lost = math.log(pairs) + one - _log_choose(clients, lost)
+    choices = _log_choose(clients - neighbours, lost - neighbours)
+    all_lost = math.log(pairs) + choices - _log_choose(clients, lost)
     return all_lost < -(SECRECY + 1) * math.log(2)
 
 
@@ -108,15 +109,15 @@ def _hypergeometric(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Return how many of the ``drawn`` may be ``marked``, and with what probability."""
     others = clients - marked
-    found = np.arange(max(0, drawn - others), min(marked, drawn) + 1)
-    least = int(found[0])
+    counts = np.arange(max(0, drawn - others), min(marked, drawn) + 1)
+    least = int(counts[0])
     first = _log_choose(marked, least) + _log_choose(others, drawn - least)
-    before = found[:-1]
-    # Each from the one before: P[x + 1] / P[x].
+    before = counts[:-1]
+    # Each probability follows from the one before: P[x + 1] / P[x].
     more = (marked - before) * (drawn - before)
     less = (before + 1) * (others - drawn + before + 1)
     steps = np.concatenate([[0.0], np.cumsum(np.log(more / less))])
-    return found, np.exp(first - _log_choose(clients, drawn) + steps)
+    return counts, np.exp(first - _log_choose(clients, drawn) + steps)
 
 
 def _log_choose(total: int, chosen: int) -> float:
@@ -125,10 +126,10 @@ def _log_choose(total: int, chosen: int) -> float:
 
 
 def holders(order: Sequence[int], graph: MaskGraph) -> dict[int, list[int]]:
-    """Place clients on a ring in an ``order``; return who holds shares of each.
+    """Place clients on a ring in an ``order``; return the holders of each one's shares.
 
-    These are the ``k / 2`` before it, itself, and the ``k / 2`` after it, ascending.
-    Two clients hold shares of each other or neither does of the other's.
+    They are the ``k / 2`` clients before it, itself, and the ``k / 2`` after it,
+    ascending. Of two clients both hold shares of each other, or neither does.
     """
     if graph.neighbours >= len(order) - 1:
         return dict.fromkeys(order, sorted(order))

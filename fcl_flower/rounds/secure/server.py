@@ -1,11 +1,11 @@
 """The server's part of a sum: the exchange of keys, the unmasking, the strategy."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from logging import WARNING
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -20,19 +20,18 @@ from fcl_flower.core.failures import told
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.results.events import Traffic
-from fcl_flower.rounds import byte_counts, mailbox
-from fcl_flower.rounds.clients import ClientRegistry
+from fcl_flower.rounds import byte_counts
+from fcl_flower.rounds.clients import Asker, ClientRegistry
 from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.secure import client as protocol
 from fcl_flower.rounds.secure import crypto
 from fcl_flower.rounds.secure.client import KEYS, SHARES, UNMASK, Table
 from fcl_flower.rounds.secure.crypto import CHECKS, Layout, Vector
 from fcl_flower.rounds.secure.graph import MaskGraph, holders, mask_graph
-from fcl_flower.rounds.transport import QUERY, Content, Request
+from fcl_flower.rounds.transport import QUERY, Content
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(NamedTuple):
     """Asks clients, and counts the traffic."""
 
     registry: ClientRegistry
@@ -50,40 +49,32 @@ class Channel:
     ) -> tuple[dict[int, Table], dict[int, str]]:
         """Ask each client; return their answers, and why others fail.
 
-        A client's answer has ``rows`` of these clients and so many columns. At least
-        ``least`` answers are waited for.
+        A client's answer has a row for each of its ``rows``, and so many columns. At
+        least ``least`` answers are waited for.
         """
-        traffic, asked = self.traffic(), []
-        for client, content in questions.items():
+        traffic = self.traffic()
+        for content in questions.values():
             traffic.down += byte_counts.traffic(content)
-            node = self.registry.node(client)
-            asked.append(Request(node, f"{QUERY}.{query}", content))
-        answers: dict[int, Table] = {}
-        failures: dict[int, str] = {}
-        box = mailbox.Mailbox(self.registry.transport, self.timeout)
+
+        def read(client: int, content: Content) -> Table:
+            traffic.up += byte_counts.traffic(content)
+            return protocol.from_content(content, columns, rows(client))
+
         closes_at = replace(self.quorum, least=least).closes_at
-        for reply in mailbox.ask(box, asked, closes_at):
-            client = self.registry.client(reply.node)
-            # A peer's content may break what reads it in any way.
-            try:
-                content = self.registry.open(reply)
-                traffic.up += byte_counts.traffic(content)
-                answers[client] = protocol.from_content(content, columns, rows(client))
-            except Exception as error:
-                failures[client] = f"{query}: {mailbox.reason(error)}"
-                log(WARNING, "client %d left out: %s", client, failures[client])
-        return dict(sorted(answers.items())), failures
+        asker = Asker(self.registry, self.timeout, closes_at)
+        answers, failures = asker.ask(f"{QUERY}.{query}", questions, read)
+        return answers, {client: f"{query}: {why}" for client, why in failures.items()}
 
 
 MAX_WRONG = 1000
-"""The most sets of shares that may be wrong in an attempt that goes on."""
+"""The number of wrong sets of shares after which an attempt fails."""
 
 
 class MaskedSum:
     """One attempt at a sum: first `agree`, then the training, then `unmask`.
 
     Attributes:
-        failures: why a client is not among those who agreed.
+        failures: why a client is not among those that agreed.
     """
 
     def __init__(self, channel: Channel, section: FederationSection) -> None:
@@ -104,14 +95,14 @@ class MaskedSum:
         return sorted(self._sealed)
 
     def holders(self, client: int) -> list[int]:
-        """Return who has agreed and holds shares of a client's secrets, ascending."""
+        """List the agreed clients that hold shares of a client's secrets, ascending."""
         return [holder for holder in self._holders[client] if holder in self._sealed]
 
     def agree(self, clients: Sequence[int]) -> None:
         """Let clients exchange keys, and shares of them.
 
         Raises:
-            RoundError: too few of them do.
+            RoundError: too few clients agree.
         """
         needed = self._section.sum_threshold
         answers, self.failures = self._channel.ask(
@@ -131,8 +122,8 @@ class MaskedSum:
         self._check_number(list(self._roster), len(clients), "sent keys")
         size = len(self._roster)
         self._graph = mask_graph(size, self._section)
-        # From the operating system, as keys are, and once all keys are there: nobody
-        # chooses a key to become somebody's neighbour. No number depends on the order.
+        # Drawn by the operating system, as keys are, once all keys are there: no client
+        # can choose its neighbours by its key. No number depends on the order.
         order = SystemRandom().sample(sorted(self._roster), size)
         self._holders = holders(order, self._graph)
         self._sealed, more = self._channel.ask(
@@ -152,10 +143,10 @@ class MaskedSum:
     def unmask(self, vectors: Mapping[int, Vector]) -> Vector:
         """Add up clients' vectors of one length, and take the masks off their sum.
 
-        The others who agreed are absent.
+        Other clients that agreed are absent.
 
         Raises:
-            RoundError: too few vectors came, or too few shares that are right.
+            RoundError: too few vectors came, or too few right shares.
         """
         self._check_number(list(vectors), len(self._roster), "sent a masked vector")
         shares, failures = self._channel.ask(
@@ -174,7 +165,7 @@ class MaskedSum:
             secret = self._secret(owner, shares, present=owner in vectors)
             if owner in vectors:
                 crypto.add_masks(total, [(crypto.own_mask(secret), False)])
-            else:  # what it would have added is the opposite of what they added
+            else:  # its masks are the opposite of those that the others added
                 others = self._present_keys(owner, vectors)
                 crypto.add_masks(total, crypto.pair_masks(owner, secret, others))
         if total[:CHECKS].any():
@@ -206,14 +197,14 @@ class MaskedSum:
     ) -> bytes:
         """Join shares to a client's seed, if it is present, or to its private key.
 
-        Shares are tried until a secret fits its public key. Who was left out then is
-        trusted last from there on.
+        Shares are tried until a secret fits its public key. Holders that were left out
+        of the fitting set are tried last from then on.
         """
         public = self._roster[owner][2 if present else 0]
         answered = [holder for holder in self.holders(owner) if holder in shares]
         answered.sort(key=lambda holder: holder in self._suspects)
         for some, left_out in _few_left_out(answered, self._graph.threshold):
-            secret = _joined([shares[one][owner][0] for one in some])
+            secret = _joined([shares[holder][owner][0] for holder in some])
             if secret is not None and crypto.public_key(secret) == public:
                 for holder in sorted(left_out - self._suspects):
                     why = "client %d gave a wrong share of a secret of client %d"
@@ -228,18 +219,18 @@ class MaskedSum:
             f"the shares of {answered}, {self._graph.threshold} of which must be right"
         )
 
-    def _check_number(self, found: Sequence[int], of: int, done: str) -> None:
+    def _check_number(self, clients: Sequence[int], of: int, done: str) -> None:
         threshold = self._section.sum_threshold(of)
-        if len(found) < threshold:
+        if len(clients) < threshold:
             raise RoundError(
-                f"secure aggregation: {sorted(found)} {done}, at least {threshold} of "
-                f"{of} must; left out: {told(self.failures)}"
+                f"secure aggregation: {sorted(clients)} {done}, at least {threshold} "
+                f"of {of} must; left out: {told(self.failures)}"
             )
 
 
 def _usable(keys: tuple[bytes, ...], taken: set[bytes]) -> bool:
-    """Tell whether these are public keys that nobody else has."""
-    # One that is none would make every client fail that has to agree with this one.
+    """Tell whether these are public keys that no other client has."""
+    # A wrong key would make every client fail that has to agree with this client.
     try:
         crypto.agreed_keys(crypto.new_secret(), keys, "trial")
     except ValueError:
@@ -248,7 +239,7 @@ def _usable(keys: tuple[bytes, ...], taken: set[bytes]) -> bool:
 
 
 def _joined(shares: Sequence[bytes]) -> bytes | None:
-    # What a peer says is a share may be none.
+    # A peer's share may be any bytes.
     try:
         return crypto.join_shares(shares)
     except ValueError:
@@ -258,30 +249,30 @@ def _joined(shares: Sequence[bytes]) -> bytes | None:
 def _few_left_out(
     answered: Sequence[int], threshold: int
 ) -> Iterator[tuple[list[int], set[int]]]:
-    """Choose ``threshold`` of them in every way, with as few left out as possible.
+    """Choose ``threshold`` of the clients in every way, with few left out first.
 
-    Those chosen are the first who are not left out; who comes after them does not
+    Each choice is the first clients that are not left out. Clients after them do not
     matter, so that no set is chosen twice.
     """
     for few in range(len(answered) - threshold + 1):
         for left_out in combinations(answered[: threshold + few - 1], few):
-            rest = [one for one in answered if one not in left_out]
+            rest = [client for client in answered if client not in left_out]
             yield rest[:threshold], {*left_out}
 
 
 class SecureAggregationStrategy(ServerStrategy[Any]):
-    """Hands a strategy the sum of a round; no update is ever seen.
+    """Hands a strategy the sum of a round; the server sees no update.
 
-    To the server it is a strategy like any other: a client's update is its masked
-    vector, ``masked`` (``vector``). Only `begin` has to be called before each attempt
-    at a round.
+    To the server it is a strategy like any other. A client's update is its masked
+    vector, ``masked`` (``vector``). `begin` has to be called before each attempt at a
+    round.
     """
 
     def __init__(self, inner: ServerStrategy[Any], section: FederationSection) -> None:
         """Wrap a strategy that `SumsUpdates`.
 
         Raises:
-            ContractError: it does something with clients that is not a sum.
+            ContractError: the strategy needs more of clients than a sum.
         """
         super().__init__(inner.params, inner.context)
         if (
@@ -300,10 +291,10 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         self._masked: MaskedSum | None = None
 
     def begin(self, channel: Channel, clients: Sequence[int]) -> Mapping[int, str]:
-        """Let clients agree on masks; return why some have not, who are left out.
+        """Let clients agree on masks; return why some clients are left out.
 
         Raises:
-            RoundError: too few of them have.
+            RoundError: too few clients agree.
         """
         self._masked = MaskedSum(channel, self._section)
         self._masked.agree(clients)

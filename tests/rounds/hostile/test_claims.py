@@ -18,15 +18,11 @@ METHODS = [
 ]
 
 
-def is_kind(request, kind):
-    return request.kind == kind
-
-
 def answered_by(kind, content):
     """The hostile client answers all messages of a kind by ``content(reply)``."""
 
     def tamper(who, request, reply):
-        if who != HOSTILE or not is_kind(request, kind):
+        if who != HOSTILE or request.kind != kind:
             return reply
         return Reply(request, content(request, reply))
 
@@ -34,7 +30,7 @@ def answered_by(kind, content):
 
 
 def absent(who, request, reply):
-    gone = who == HOSTILE and is_kind(request, "train")
+    gone = who == HOSTILE and request.kind == "train"
     return failure(request, "gone") if gone else reply
 
 

@@ -1,7 +1,5 @@
 """One client of two sends what no honest client would: it must not matter."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fakes import (
@@ -14,20 +12,10 @@ from fakes import (
     tiny,
 )
 from mutants import over_the_network, strange_replies, with_groups, with_table, without
+from one_round import after_one_round
 
-from fcl_flower.core.schedule import SimulatedClock
-from fcl_flower.results.recorder import Recorder
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
-from fcl_flower.rounds.server import Server
-from fcl_flower.rounds.sync_loop import SyncLoop
 from fcl_flower.rounds.transport import Reply
-from fcl_flower.setup.build import Built
-from fcl_flower.setup.resolve import resolve
-from fcl_flower.training.tensors import snapshot
 
 pytestmark = pytest.mark.run
 
@@ -67,8 +55,6 @@ class OneRound:
     def __init__(self, strategy, folder):
         self.folder = folder
         self.config = tiny(folder, strategy=strategy)
-        self.plan = Built(resolve(self.config)).scenario
-        self.initial = Built(resolve(self.config)).model()
         honest = {}
 
         def keep(client, request, reply):
@@ -82,21 +68,9 @@ class OneRound:
         self.together = self.play({})
 
     def start(self, transport):
-        resolved = resolve(self.config)
-        recorder = Recorder(self.folder, self.config, self.plan)
-        registry = ClientRegistry(transport, len(NODES))
-        registry.announce(resolved)
-        registry.wait_for_clients(len(NODES), timeout=5)
-        store = FolderStateStore(self.folder / "checkpoint", durable=False)
-        strategy = Built(resolved).strategy()
-        reader = ReplyReader(strategy, registry, ScoreCheck(), max_update_norm=0)
-        server = Server(strategy, registry, recorder, store, reader=reader)
-        server.begin(snapshot(self.initial, self.initial.shared_names()))
-        schedule = Built(resolved).schedule
-        schedule = replace(schedule, tasks=1)
-        parts = (server, schedule, SimulatedClock(), {}, registry, self.config)
-        SyncLoop(FederatedRun(*parts, timeout=5)).run()
-        return exact(server.state), rounds_of(self.folder)[0], recorder.record.accuracy
+        server, _ = after_one_round(self.config, self.folder, transport)
+        accuracy = server.recorder.record.accuracy
+        return exact(server.state), rounds_of(self.folder)[0], accuracy
 
     def play(self, answers):
         usual = {key: answering(content) for key, content in self.honest.items()}

@@ -6,7 +6,6 @@ import resource
 import struct
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +13,15 @@ import pytest
 import zstandard
 from fakes import InProcessTransport, exact, tiny
 from mutants import Mutants, over_the_network, with_array, with_scalars, zeros_left_out
+from one_round import after_one_round
 
-from fcl_flower.core.schedule import SimulatedClock
 from fcl_flower.core.types import SparseArray
-from fcl_flower.results.recorder import Recorder
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.checkpoint import FolderStateStore
-from fcl_flower.rounds.clients import ClientRegistry
 from fcl_flower.rounds.codec import Encoded
-from fcl_flower.rounds.mailbox import send_and_wait
-from fcl_flower.rounds.prepare import FederatedRun
-from fcl_flower.rounds.replies import ReplyReader, ScoreCheck
-from fcl_flower.rounds.server import Server
-from fcl_flower.rounds.sync_loop import SyncLoop
+from fcl_flower.rounds.mailbox import Mailbox, ask, wait_for_all
 from fcl_flower.rounds.transport import Content, Reply
 from fcl_flower.setup.build import Built
 from fcl_flower.setup.resolve import resolve
-from fcl_flower.training.tensors import snapshot
 
 pytestmark = pytest.mark.run
 
@@ -63,7 +54,6 @@ class Waiting:
         self.folder = folder
         self.earlier = {}
         config = tiny(folder, strategy=strategy)
-        plan = Built(resolve(config)).scenario
         schedule = Built(resolve(config)).schedule
 
         def keep(client, request, reply):
@@ -71,23 +61,10 @@ class Waiting:
             return reply
 
         transport = InProcessTransport(NODES, config, tamper=keep)
-        registry = ClientRegistry(transport, len(NODES))
-        registry.announce(resolve(config))
-        registry.wait_for_clients(len(NODES), timeout=5)
-        store = FolderStateStore(folder / "checkpoint", durable=False)
-        self.strategy = Built(resolve(config)).strategy()
         self.norm_limit = config.federation.max_update_norm
-        reader = ReplyReader(
-            self.strategy, registry, ScoreCheck(), max_update_norm=self.norm_limit
+        self.server, self.strategy = after_one_round(
+            config, folder, transport, self.norm_limit
         )
-        recorder = Recorder(folder, config, plan)
-        self.server = Server(self.strategy, registry, recorder, store, reader=reader)
-        model = Built(resolve(config)).model()
-        self.server.begin(snapshot(model, model.shared_names()))
-        first = replace(schedule, tasks=1)
-        parts = (self.server, first, SimulatedClock(), {}, registry, config)
-        SyncLoop(FederatedRun(*parts, timeout=5)).run()
-
         self.stage = schedule.stage(2)
         self.question, self.honest = {}, {}
         for client, node in enumerate(NODES):
@@ -100,7 +77,8 @@ class Waiting:
     def receive(self, client, arrive):
         """Return the used updates and the reasons, when ``arrive()`` is answered."""
         question = self.question[client]
-        replies = list(send_and_wait(Answering(arrive), [question], timeout=5))
+        box = Mailbox(Answering(arrive), timeout=5)
+        replies = list(ask(box, [question], wait_for_all))
         received = self.server.receive(replies)
         return received.updates, received.failures
 
@@ -280,7 +258,7 @@ def test_broken_updates_change_nothing(
     caplog.set_level("ERROR")
     server = waiting.server
     before, expected = exact(server.state), exact(waiting.aggregated())
-    done = server.done, server.last_round(HONEST)
+    done = server.done, server.stages.last_round(HONEST)
     mutants = waiting.mutants(seed=1)
     drawn, survived, reasons = Counter(), 0, set()
     forget_peak()
@@ -315,7 +293,7 @@ def test_broken_updates_change_nothing(
     after = exact(server.state)
     before.get("meta/seen", {}).pop(str(HOSTILE), None)  # it said: forgotten
     assert after == before
-    assert (server.done, server.last_round(HONEST)) == done
+    assert (server.done, server.stages.last_round(HONEST)) == done
     assert exact(waiting.aggregated()) == expected
 
 

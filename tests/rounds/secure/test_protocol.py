@@ -59,17 +59,8 @@ def test_as_many_shares_as_the_threshold_give_a_secret_and_fewer_do_not(state, s
     if state == ABSENT:
         parties.change = cheat(TRAIN, "gone")
     vectors = parties.vectors()
-    asked = {
-        client: {
-            owner: (
-                state if owner == 1 else PRESENT,
-                b"" if owner == client else parties.sum._sealed[owner][client][0],
-            )
-            for owner in CLIENTS
-        }
-        for client in vectors
-    }
-    asked = {client: to_content(table) for client, table in asked.items()}
+    absent = [1] if state == ABSENT else []
+    asked = {c: to_content(parties.question(c, absent)) for c in vectors}
     answers, _ = parties.ask(UNMASK, asked, lambda client: CLIENTS, 1, 0)
 
     shares = [answer[1][0] for client, answer in answers.items() if client != 1]

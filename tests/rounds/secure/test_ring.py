@@ -20,7 +20,6 @@ from fcl_flower.rounds.secure.client import (
     ABSENT,
     KEPT,
     KEYS,
-    PRESENT,
     RECORD,
     ROUND,
     SHARES,
@@ -178,31 +177,20 @@ def test_a_search_for_right_shares_comes_to_an_end(monkeypatch):
 # ---- a client on a ring, and a server that cheats
 
 
-def asked_of(parties, client=VICTIM, absent=()):
-    """Make the question for a client's shares, some of whose owners are absent."""
-    return {
-        owner: (
-            ABSENT if owner in absent else PRESENT,
-            b"" if owner == client else parties.sum._sealed[owner][client][0],
-        )
-        for owner in parties.sum.holders(client)
-    }
-
-
 def test_a_client_refuses_to_unmask_with_fewer_names_than_the_threshold():
     parties = ring().agreed()
     parties.masked(VICTIM)
     absent = neighbours(parties)[: NEIGHBOURS + 2 - THRESHOLD]
 
     with pytest.raises(WireError, match="expected at least 7 of the clients"):
-        parties.side(VICTIM).unmask(to_content(asked_of(parties, absent=absent)))
+        parties.side(VICTIM).unmask(to_content(parties.question(VICTIM, absent)))
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_client_refuses_a_request_for_both_secrets_of_one_or_for_a_strangers(more):
     parties = ring().agreed()
     parties.masked(VICTIM)
-    table = asked_of(parties)
+    table = parties.question(VICTIM)
     one = neighbours(parties)[0]
     strangers = {*range(CLIENTS)} - {*parties.sum._holders[VICTIM]}
     other = min(strangers) if more else one
