@@ -137,7 +137,7 @@ class SyncLoop(Loop):
             enough = len(here - busy) >= needed and not awaited
             if enough or time.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            self._mailbox.pause()
         backing_off = pacing.backing_off(lateness, number, here - busy)
         if len(here - busy) - len(backing_off) < needed:
             backing_off = {}
