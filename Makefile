@@ -46,10 +46,8 @@ check: static test ## run static and test: what should hold before each commit
 # stays with one worker, as its tests may share a federation of a dozen processes.
 deployed: $(INSTALLED) ## run the tests that start programs: federations, Ray, browsers
 	mkdir -p build
-	$(PYTEST) -m "($(PROGRAMS)) and not (deploy or soak)" -n 4 $(FILES) \
-		--durations-file=build/durations-programs.txt
-	$(PYTEST) -m "deploy and not soak" -n 3 $(FILES) \
-		--durations-file=build/durations-deploy.txt
+	$(PYTEST) -m "($(PROGRAMS)) and not soak" -n 4 $(FILES) \
+		--durations-file=build/durations-deployed.txt
 
 test-all: ## run test, runs and deployed: all but soak
 	$(MAKE) test
