@@ -20,8 +20,6 @@ from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.prepare import FederatedRun
 from fcl_flower.rounds.transport import Reply, Request
 
-POLL_SECONDS = 0.1
-
 
 class SyncLoop(Loop):
     """Runs rounds of training, aggregation and, after a task, tests.
