@@ -1,8 +1,8 @@
 """Identities of a federation: an authority, the server's certificate, clients' keys.
 
-Clients know the server by a certificate of an authority of our own (TLS). The server
-knows a client by its public key (Flower's SuperNode authentication); the authority has
-no part in that.
+Clients know the server by a certificate of the federation's own authority (TLS). The
+server knows a client by its public key (Flower's SuperNode authentication), which the
+authority does not sign.
 """
 
 import datetime
@@ -38,8 +38,8 @@ _DNS_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 class Certificates:
     """The files of one federation, all in one folder; keys are secrets.
 
-    Clients know the server by the authority's certificate. The authority's key is
-    needed to make another certificate alone.
+    Clients know the server by the authority's certificate. Only another certificate
+    needs the authority's key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,16 +83,16 @@ def make_certificates(
     overwrite: bool,
     renew: bool = False,
 ) -> list[Path]:
-    """Make what is missing, or all anew; return the new files.
+    """Make the missing files, or all anew; return the new files.
 
-    A client whose public key is there has its key, wherever that is now. A server's
-    certificate is for ``hosts`` and this machine's own names, for so many days. There
-    are none for one that is there, unless it is renewed: then it is for the names of
-    the one before where no others are given, and no other file is replaced.
+    A client with a public key in the folder gets no other key. The server's certificate
+    is for ``hosts`` and this machine's own names, for so many days. An existing
+    certificate takes no hosts unless it is renewed. Renewal without hosts keeps the
+    names of the old certificate, and replaces no other file.
 
     Raises:
-        ConfigError: a host is no name or address, or they are not as they must be, or a
-            file is elsewhere without which another cannot be made.
+        ConfigError: a host is no name or address, hosts are missing or too many, or a
+            file is elsewhere that another one needs.
     """
     files = Certificates(folder)
     if overwrite and renew:
@@ -126,7 +126,7 @@ def make_certificates(
 
 
 def _has_authority(files: Certificates) -> bool:
-    """Tell whether there is an authority; refuse one of which a part is elsewhere."""
+    """Return whether there is an authority; refuse one with a missing part."""
     pair = files.authority, files.authority_key
     missing = [path.name for path in pair if not path.exists()]
     others = *pair, files.server, files.server_key
@@ -189,7 +189,7 @@ def _certify_server(
         .add_extension(signed_by, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    # A server that starts meanwhile reads the old one or the new one, whole.
+    # A server that starts meanwhile reads the old or the new certificate, whole.
     replace_file(files.server, certificate.public_bytes(Encoding.PEM))
     return made
 
@@ -252,7 +252,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _make_client_key(path: Path) -> list[Path]:
-    """Write a pair of keys as SuperNode authentication wants it: P-384, OpenSSH."""
+    """Write a pair of keys for SuperNode authentication: P-384, OpenSSH."""
     key, public_path = ec.generate_private_key(ec.SECP384R1()), path.with_suffix(".pub")
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write_secret(
@@ -267,7 +267,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that was never readable by other users, not even for a moment."""
+    """Write a file that other users can read at no moment."""
     path.unlink(missing_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

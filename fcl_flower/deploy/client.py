@@ -1,6 +1,6 @@
-"""The process beside a client's SuperNode: it starts it, and says what fails.
+"""The process beside a client's SuperNode: it starts that, and says what fails.
 
-It is there for months on small devices, and imports little.
+The process runs for months on small devices, and imports little.
 """
 
 import datetime
@@ -27,29 +27,29 @@ RETRY_SECONDS = 10.0
 
 
 class Client(NamedTuple):
-    """One client of a federation, set up to be run."""
+    """One client of a federation, ready to run."""
 
     server: str
     """HOST:PORT."""
     authority: str
     """File of the authority's certificate; empty without TLS."""
     state: str
-    """Folder for what a restart needs."""
+    """Folder of the state that a restart needs."""
     command: Sequence[str]
     """flower-supernode with its options, as shown."""
     started: Sequence[str]
-    """The same in a program of ours."""
+    """The same command with speed-ups."""
     refusal: str
-    """The reason for which a server would not let it in."""
+    """The sentence for a server that does not let the client in."""
     log_file: str
-    """File for all lines, too; empty for none."""
+    """File that also gets all lines; empty for none."""
 
 
 def become(client: Client) -> NoReturn:
     """Run a client in place of this process.
 
-    Of what a command has loaded to be understood nothing is left, as it waits for
-    months beside the SuperNode.
+    The new program has nothing of the modules that the command line has loaded, as it
+    waits for months beside the SuperNode.
     """
     env = environment(Path(client.state) / "flower")
     words = [sys.executable, "-P", "-m", __name__, json.dumps(client)]
@@ -64,9 +64,9 @@ def run_supernode(
 ) -> None:
     """Run one client of a federation until it is stopped.
 
-    Where the server is not there, or does not let the client in yet, it is tried again
-    and again; the reason is reported once. Lines for the user are reported, and those
-    of Flower's programs shown.
+    Where the server is away, or does not let the client in yet, the client tries again
+    and again, and reports the reason once. ``report`` gets lines for the user, and
+    ``show`` those of Flower's programs.
 
     Raises:
         ConfigError: another program works in the folder of its state.
@@ -105,7 +105,7 @@ def run_supernode(
 
 
 class _Once:
-    """Reports a sentence when it is new."""
+    """Reports a sentence that differs from the last one."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report, self._last = report, ""
@@ -120,10 +120,10 @@ class _Once:
 
 
 class _SuperNodeLog:
-    """Passes on the log of a SuperNode, and what is to be said of it.
+    """Passes on the log of a SuperNode, with sentences about its failures.
 
-    What it says before the server has let it in is held back: of a refusal the caller
-    has one sentence, which says more.
+    It holds back the lines before the server lets the SuperNode in: the caller has a
+    sentence about a refusal, which says more.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class _SuperNodeLog:
         self.refused, self.tail = False, Tail()
 
     def follow(self, supernode: subprocess.Popen[bytes]) -> None:
-        """Read it to its end."""
+        """Read the log to its end."""
         assert supernode.stdout is not None  # it is a pipe
         with supernode.stdout as log:
             for raw in log:
@@ -151,7 +151,9 @@ class _SuperNodeLog:
     def _read(self, line: str) -> None:
         self.tail.add(line)
         event = commands.read_supernode_log(line)
-        if event is SuperNodeEvent.EXPECTED_NOTICE:  # by us: no news for the user
+        if (
+            event is SuperNodeEvent.EXPECTED_NOTICE
+        ):  # the program asks for it: no news for the user
             return
         if event is SuperNodeEvent.CUT_OFF:  # Flower's line has no reason
             self._say_why_cut()
@@ -177,7 +179,7 @@ class _SuperNodeLog:
             self._cut = f"the link to the server at {self._server} is cut since "
             self._cut += f"{since:%H:%M:%S}: "
         if obstacle := diagnose_server(self._server, self._authority):
-            # It was right before, so that nobody has to correct it.
+            # The address was right before: the remedy would mislead.
             why = self._cut + obstacle.cause if self._cut else obstacle.sentence
             self._report(f"{why}; the client goes on when it is back")
 
@@ -199,7 +201,7 @@ def _main(words: str) -> None:
     except KeyboardInterrupt:
         log.say_how_to_go_on("--state")
         sys.exit(130)
-    except ConfigError as error:  # a wrong option, which is no line of a log yet
+    except ConfigError as error:  # a wrong option is no line of a log yet
         print(f"fcl: {error}", file=sys.stderr)
         sys.exit(2)
     except FclError as error:

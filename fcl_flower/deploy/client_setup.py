@@ -23,21 +23,21 @@ def set_up(
     speedups: Collection[str],
     log_file: Path | None = None,
 ) -> Client:
-    """Check what a client of the server at HOST:PORT has; make its folders.
+    """Check the files of a client of the server at HOST:PORT; make its folders.
 
     With the speed-up ``resident`` one process answers all messages of a run, and keeps
-    what it has loaded; otherwise Flower starts one for each message.
+    its loaded modules. Otherwise Flower starts a process for each message.
 
-    ``node`` configures the client app: ``partition-id``, and what is given of
+    ``node`` configures the client app by ``partition-id`` and, where present, by
     ``data-path``, ``word-vectors`` and ``device``. ``more`` goes to flower-supernode.
 
     Raises:
-        ConfigError: a file is missing, or the folder cannot be written; or ``more``
-            leaves no place for a resident worker.
+        ConfigError: a file is missing, the folder cannot be written, or ``more``
+            excludes a resident worker.
     """
     number = int(node["partition-id"])
     security = _security(certificates, number)
-    # Of this name since the first version: a client finds its state again.
+    # The name of the first version, by which a client finds its state again.
     states = (state / "memory").absolute()
     processes.make_folder(state, "state", private=True)
     processes.make_folder(states, "state")
@@ -46,7 +46,7 @@ def set_up(
         *("--superlink", server),
         *security,
         *("--node-config", commands.node_config({**node, "state-path": str(states)})),
-        # Where its own client app reaches it: another for each client of a machine.
+        # The client app finds its SuperNode here, each client at another port.
         *("--host", "127.0.0.1", "--port", str(processes.free_port())),
         *more,
     ]

@@ -67,7 +67,7 @@ SUPERNODE_SIGNS = {
 
 
 def read_supernode_log(line: str) -> SuperNodeEvent:
-    """Tell what a line of a SuperNode's log says."""
+    """Return the event that a line of a SuperNode's log tells."""
     if MESSAGE_FAILED in line:  # our own client app's
         return SuperNodeEvent.FAILED
     found = (event for sign, event in SUPERNODE_SIGNS.items() if sign in line)
@@ -109,7 +109,7 @@ def flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """Run a command of Flower's to its end; read its answer.
 
     Raises:
-        RoundError: it has failed, with Flower's message, or does not answer.
+        RoundError: the command has failed, with Flower's message, or hangs.
     """
     try:
         done = subprocess.run(
@@ -122,7 +122,7 @@ def flwr(home: Path, *arguments: str) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired as error:
         raise RoundError(f"no answer in {ANSWER_SECONDS:.0f} s") from error
-    # The JSON is not all that Flower prints.
+    # Flower prints more than the JSON.
     text = done.stdout[done.stdout.find("{") :]
     try:
         found: dict[str, Any] = json.loads(text)
@@ -137,7 +137,7 @@ def flwr(home: Path, *arguments: str) -> dict[str, Any]:
 def _refuse_taken(
     command: Sequence[str], taken: Sequence[str], expected: str
 ) -> argparse.Namespace:
-    """Refuse options of a command that are ours to give; return its own address."""
+    """Refuse options that this package gives itself; return the command's address."""
     parser = argparse.ArgumentParser(add_help=False)
     for option in ("--host", "--port", *taken):
         parser.add_argument(option)
@@ -154,7 +154,8 @@ def server_program(
 ) -> list[str]:
     """Let a command of flower-superlink run with speed-ups, or as it is without any.
 
-    It leaves flower-superexec to who watches both. Large objects are kept in a folder.
+    The command does not start flower-superexec, which the server watches, too. Large
+    objects are kept in the folder ``objects``.
     """
     taken = ("--isolation", "--superexec-auth-secret-file")
     _refuse_taken(command, taken, "none: fcl server starts flower-superexec itself")
@@ -166,14 +167,14 @@ def server_program(
 
 
 TAKEN = ("--isolation", "--superexec-auth-secret-file", "--ssl-certfile")
-"""Options of flower-supernode: who runs the client app, and how the two speak."""
+"""Options of flower-supernode that say how the client app runs."""
 
 
 def client_program(command: Sequence[str], speedups: Collection[str]) -> list[str]:
     """Let a command of flower-supernode run with speed-ups, or as it is without any.
 
-    With ``resident`` a worker stays from one message to the next. Of an option that is
-    there twice the last one holds, as for Flower.
+    With ``resident`` a worker stays from one message to the next. Of a repeated option
+    the last one holds, as for Flower.
     """
     if not speedups:
         return list(command)
@@ -183,7 +184,7 @@ def client_program(command: Sequence[str], speedups: Collection[str]) -> list[st
         return [*program, "", *command]
     expected = "none beside a worker that stays: give --speedups off before --"
     found = _refuse_taken(command, TAKEN, expected)
-    # What listens at every address of a machine is reached at its own.
+    # A program that listens at every address of a machine is reached at its own.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(found.host, found.host)
     address = f"[{host}]:{found.port}" if ":" in host else f"{host}:{found.port}"
     return [*program, address, *command, "--isolation", "process"]
@@ -199,7 +200,7 @@ def node_config(values: Mapping[str, int | str]) -> str:
 
 
 def _quoted(value: int | str) -> str:
-    # Not above: with it comes pydantic, which who reads logs alone does without.
+    # Imported late, as it loads pydantic, which reading logs does not need.
     from fcl_flower.config.parsing import toml
 
     if isinstance(value, int):

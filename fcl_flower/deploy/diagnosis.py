@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 5.0
 DATE_ERROR = 0.5
-"""Seconds by which the clock of a server may be off the middle of what it tells: a
-``Date`` is cut to whole seconds."""
+"""Seconds by which a server's clock may differ from its ``Date``, which is cut to whole
+seconds."""
 
 _NOT_FOR_THIS_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH
 _NOT_YET_VALID, _EXPIRED = 9, 10  # X509_V_ERR_CERT_NOT_YET_VALID, _HAS_EXPIRED
@@ -34,11 +34,11 @@ class Obstacle(NamedTuple):
     cause: str
     remedy: str
     passes: bool
-    """It may go by itself, so that trying again makes sense."""
+    """Whether the obstacle may go by itself, so that trying again makes sense."""
 
     @property
     def sentence(self) -> str:
-        """Both in one."""
+        """The cause and the remedy in one sentence."""
         return f"{self.cause}: {self.remedy}"
 
 
@@ -55,7 +55,7 @@ class _Server(NamedTuple):
 class _Answer(NamedTuple):
     status: int
     ahead: float | None
-    """Seconds by which the clock of this machine is ahead; None if nothing is said."""
+    """Seconds by which this machine's clock is ahead; None without a ``Date``."""
 
 
 def diagnose_server(
@@ -63,10 +63,10 @@ def diagnose_server(
 ) -> Obstacle | None:
     """Find out why a server, HOST:PORT, cannot be used from here; None if it can.
 
-    Its certificate is checked with the authority's; None without TLS. It is asked
-    through the HTTP proxy of the environment, as Flower does. A ``place`` is the path
-    of a call that is to be answered there; without one it is where clients come in,
-    whose clocks must go with the server's.
+    The ``authority`` checks the server's certificate; it is None without TLS. The
+    question goes through the HTTP proxy of the environment, as Flower's calls do. A
+    ``place`` is the path of a call that the server has to answer. Without one the
+    server lets clients in, whose clocks have to agree with the server's.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
@@ -83,7 +83,7 @@ def diagnose_server(
             )
     try:
         answer = _get(found, context, "/health")
-        # Of a place that there is, another method is refused, and nothing done.
+        # A path that exists refuses another method, and does nothing.
         ready = answer.status == 200
         missing = ready and place and _get(found, context, place).status == 404
     except (OSError, http.client.HTTPException) as error:
@@ -154,7 +154,7 @@ def _password(proxy: SplitResult) -> dict[str, str]:
 def _get(server: _Server, context: ssl.SSLContext | None, path: str) -> _Answer:
     connection = _connection(server, context)
     headers = {}
-    if server.proxy is not None and context is None:  # it wants to know whom to ask
+    if server.proxy is not None and context is None:  # a proxy takes the whole URL
         path, headers = f"http://{server.name}{path}", _password(server.proxy)
     try:
         asked = now()
@@ -179,8 +179,10 @@ def _ahead(here: datetime.datetime, said: str | None) -> float | None:
 
 
 def _served(server: _Server) -> "x509.Certificate":
-    """Read the certificate of a server, whoever it is."""
-    from cryptography import x509  # for this rare case: a client that waits is small
+    """Read the certificate of a server without checking it."""
+    from cryptography import (
+        x509,
+    )  # imported late, as a client that waits has little memory
 
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -193,7 +195,7 @@ def _served(server: _Server) -> "x509.Certificate":
         connection.close()
 
 
-# ---- what it means
+# ---- meanings of errors and answers
 
 
 def _clocks(server: str, ahead: float) -> Obstacle | None:
@@ -216,7 +218,7 @@ def _clocks(server: str, ahead: float) -> Obstacle | None:
 
 
 def _out_of_time(server: _Server, code: int) -> tuple[str, str]:
-    """Say that a certificate is not valid now; both times are there to compare."""
+    """Say that a certificate is not valid now, with both times to compare."""
     assert server.authority is not None  # it has refused the certificate
     whose, here = f"the certificate of the server at {server.name}", now()
     clock = f"the clock of this machine shows {as_local(here)}"
@@ -244,8 +246,8 @@ def _out_of_time(server: _Server, code: int) -> tuple[str, str]:
 def _obstacle(error: Exception, server: _Server) -> Obstacle:
     """Say what an error means.
 
-    All may pass but a certificate that is another's: one that is out of its time is
-    made anew by people, and clocks are set.
+    Every obstacle may pass but the certificate of another host or authority: people
+    renew expired certificates, and set clocks.
     """
     name, host, authority = server.name, server.host, server.authority
     passes, remedy = True, "correct --server"

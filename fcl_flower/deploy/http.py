@@ -1,4 +1,4 @@
-"""One connection of a caller: HTTP/1.1 in which every wait has an end."""
+"""One connection of a caller: HTTP/1.1 with a bound for every wait."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 MOST_DESCRIPTORS = 2**16
 RESERVED = 64
-"""Descriptors for all but connections: listener, log, registering keys, stopping."""
+"""Descriptors that connections leave for the listener, the log and other programs."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of the reverse proxy. A connection begins as a guest."""
+    """The bounds of the reverse proxy, where each connection begins as a guest."""
 
     guests: int = 1024
     guests_of_address: int = 256
     """Guests of one IP address, or of one /64 network of IPv6."""
     members: int = 4096
-    """Each may take a second connection, to the SuperLink."""
+    """Each member may take a second connection, to the SuperLink."""
     members_of_key: int = 16
     """Members of a client, or of an address without keys; a SuperNode takes four."""
     head_bytes: int = 2**14
@@ -58,7 +58,7 @@ class Bounds:
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as it may, and what it starts; count them."""
+    """Raise the limit of open files of this process to the most allowed; return it."""
     unlimited = resource.RLIM_INFINITY
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == unlimited else min(hard, MOST_DESCRIPTORS)
@@ -78,7 +78,7 @@ class RefusedError(Exception):
     """A call is answered by a status of our own, and perhaps a JSON document."""
 
     def __init__(self, status: int, reason: bytes = b"") -> None:
-        """Keep both."""
+        """Keep the status and the document."""
         super().__init__(status)
         self.status, self.reason = status, reason
 
@@ -86,13 +86,13 @@ class RefusedError(Exception):
 class Caller:
     """Reads calls and writes answers, one after the other.
 
-    Whoever hangs up, speaks no HTTP, or lets us wait for too long is an `OSError`.
+    A caller that hangs up, speaks no HTTP or is too slow raises an `OSError`.
     """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bounds: Bounds
     ) -> None:
-        """Speak to the one at the other end."""
+        """Prepare to read the first call."""
         self._reader = reader
         self._writer = writer
         self._bounds = bounds
@@ -101,7 +101,7 @@ class Caller:
         )
 
     async def call(self, seconds: float) -> h11.Request:
-        """Read the head of the next call, which has so many seconds to come."""
+        """Read the head of the next call, which has to come within ``seconds``."""
         event = await self._event(seconds)
         if not isinstance(event, h11.Request):
             raise ConnectionError
@@ -111,7 +111,7 @@ class Caller:
         """Yield the body of the call.
 
         Raises:
-            RefusedError: it is longer than any of Flower's.
+            RefusedError: the body is longer than any of Flower's.
         """
         size = 0
         while isinstance(
@@ -134,7 +134,7 @@ class Caller:
         await self._send(h11.EndOfMessage())
 
     async def refuse(self, status: int, reason: bytes = b"") -> None:
-        """Send an answer of our own, with our time; the connection ends by it."""
+        """Send an answer of the proxy itself, with its time, and end the connection."""
         headers = [
             (b"content-length", b"%d" % len(reason)),
             (b"connection", b"close"),
@@ -152,7 +152,7 @@ class Caller:
                     left -= len(piece)
 
     def goes_on(self) -> bool:
-        """Begin the next call where one may follow; tell whether it may."""
+        """Begin the next call where one may follow; return whether one may."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -172,7 +172,7 @@ class Caller:
         return event
 
     async def _send(self, event: h11.Event) -> None:
-        # A method that answers no body, HEAD, has none sent; h11 knows of it.
+        # h11 sends no body in answer to HEAD.
         if data := self._http.send(event):
             self._writer.write(data)
         async with asyncio.timeout(self._bounds.idle_seconds):

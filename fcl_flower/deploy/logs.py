@@ -24,12 +24,12 @@ def now() -> datetime.datetime:
 
 
 def as_local(time: datetime.datetime) -> str:
-    """Write a time as the clock on the wall shows it, with its distance from UTC."""
+    """Write a time in this machine's time zone, with its distance from UTC."""
     return time.astimezone().isoformat(timespec="seconds")
 
 
 def without_colours(line: str) -> str:
-    """Take the codes out of a line by which a terminal colours it."""
+    """Remove a terminal's colour codes from a line."""
     return _COLOURS.sub("", line)
 
 
@@ -39,10 +39,10 @@ def on_screen(line: str) -> None:
 
 
 class Log:
-    """Writes lines, each with its time: our own, and those of Flower's programs."""
+    """Writes lines of this program and of Flower's programs, each with its time."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """Write to the screen, and to a file that does not grow beyond all bounds.
+        """Write to the screen, and to a file whose size is bounded.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -61,11 +61,11 @@ class Log:
         self.pass_on(f"fcl: {sentence}")
 
     def say_how_to_go_on(self, kept: str) -> None:
-        """Say what follows an interrupt; ``kept`` is the option with what is kept."""
+        """Say how to go on after an interrupt; ``kept`` is the option of the folder."""
         self.say(f"interrupted; the same command goes on from what is in {kept}")
 
     def pass_on(self, line: str, screen: TextIO | None = None) -> None:
-        """Write a line of a program as it is; without colours but in a terminal."""
+        """Write a line of a program, with colours in a terminal alone."""
         screen = screen or sys.stdout
         text = f"{as_local(now())} {line}"
         plain = without_colours(text)
@@ -76,7 +76,7 @@ class Log:
 
 
 class _File(RotatingFileHandler):
-    """A file whose disk may be full: the screen has all lines, and this one once."""
+    """A file whose disk may be full, which the screen says once."""
 
     failed = False
 
@@ -92,7 +92,7 @@ class Tail:
     """The last lines of a program, for the sentence that says how it ended."""
 
     def __init__(self, lines: int = 5) -> None:
-        """Keep so many."""
+        """Keep so many lines."""
         self._lines = deque[str](maxlen=lines)
 
     def add(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of a server for as long as it is up, whether or not a run goes on."""
+"""Metrics of a server as long as it is up, with or without a run."""
 
 import math
 import shutil
@@ -25,7 +25,7 @@ with require_extra("deploy", "metrics-port"):
 CONNECTED_SECONDS: Final = 90.0
 """Seconds since the last call of a client that still counts as connected.
 
-It calls every few seconds; its SuperNode gives a sign of life every 30.
+A client calls every few seconds; its SuperNode gives a sign of life every 30.
 """
 _DAY: Final = 86400.0
 
@@ -49,7 +49,7 @@ class ServerMetrics(Collector):
 
         Args:
             state: the server's folder.
-            certificates: None for a server without.
+            certificates: None for a server without certificates.
             seen: the time of each client's last call, NaN for none, by its name; None
                 where no keys tell who calls.
             healthy: whether the server answers its clients.
@@ -110,7 +110,7 @@ class ServerMetrics(Collector):
         yield _gauge("certificate_days", what, days / _DAY)
         free = shutil.disk_usage(self._state).free
         yield _gauge("disk_free_bytes", "What is free where the state is.", free)
-        # With what SQLite has beside it.
+        # SQLite keeps more files beside the database.
         sizes = [path.stat().st_size for path in self._state.glob("superlink.db*")]
         what = "Size of the SuperLink's database."
         yield _gauge("database_bytes", what, sum(sizes))

@@ -3,8 +3,8 @@
 A SuperNode signs the time of each call with its private key, and sends
 public key, time and signature as headers (`flwr.supernode.node_auth_http_interceptor`).
 The SuperLink verifies them once it has read and parsed the whole call
-(`flwr.superlink.routers.fleet.node_auth`); here they are verified by the head of the
-call alone. What it says of itself, such as a node id, stays the SuperLink's to check.
+(`flwr.superlink.routers.fleet.node_auth`). `NodeKeys` verifies them by the head of the
+call alone. The SuperLink checks the rest, such as the node id.
 """
 
 import datetime
@@ -47,12 +47,12 @@ class NodeKeys:
     """The public keys of the clients that may call, which may change at any time."""
 
     def __init__(self, keys: Mapping[str, PublicKey] | None = None) -> None:
-        """Know the keys of these clients, by name."""
+        """Know these keys, by the names of their clients."""
         self._seen: dict[str, float] = {}
         self.replace(keys or {})
 
     def replace(self, keys: Mapping[str, PublicKey]) -> None:
-        """Know these keys, by name of the client, and no others."""
+        """Know these keys, by the names of their clients, and no others."""
         pem, kind = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
         # One assignment: another thread may be verifying.
         self._known = {
@@ -60,9 +60,9 @@ class NodeKeys:
         }
 
     def seen(self) -> Mapping[str, float]:
-        """Tell when each client last called, by name; NaN: not yet.
+        """Return the time of each client's last call by name, NaN before the first one.
 
-        In seconds since 1970.
+        Times are in seconds since 1970.
         """
         names = (name for name, _ in self._known.values())
         return {name: self._seen.get(name, math.nan) for name in names}
@@ -80,7 +80,7 @@ class NodeKeys:
             age = (now - signed).total_seconds()
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise WireError("a call without key, time and signature") from error
-        # The key first: the others cost time, which is spent on clients alone.
+        # The key comes first: a signature costs time, which only clients may take.
         if given not in self._known:
             raise WireError("a call with an unknown key")
         name, key = self._known[given]

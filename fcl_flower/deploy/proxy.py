@@ -1,14 +1,14 @@
-"""Lets calls of clients through to the SuperLink, and nothing else.
+"""A reverse proxy that lets calls of clients through to the SuperLink, and no others.
 
-A SuperLink of Flower 1.41 has one address for everything: what clients call (Fleet,
-where a registered key signs each call), what starts runs and registers keys (Control)
-and what executes them (Runtime). The open version does not authenticate the last two,
-and a program that starts a run executes code on every machine. So the SuperLink listens
-to its own machine alone, and this reverse proxy hands on the Fleet calls of clients
-whose signature it has verified. Whoever is unknown gets nothing opened or kept for it.
+A SuperLink of Flower 1.41 has one address for three APIs. Clients call Fleet, where a
+registered key signs each call. Control starts runs and registers keys, and Runtime
+executes runs. The open version authenticates neither Control nor Runtime, and a program
+that starts a run executes code on every machine. So the SuperLink listens to its own
+machine alone. This proxy hands on the Fleet calls of clients whose signature it has
+verified. It opens and keeps nothing for an unknown caller.
 
-On asyncio and h11, which uvicorn is made of, too: uvicorn and hypercorn count a
-connection when its handshake is over, and wait for a first header without end.
+The proxy is built on asyncio and h11, as uvicorn is. Uvicorn and hypercorn themselves
+count a connection after its handshake, and wait for a first header without end.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ with require_extra("deploy", "the server's reverse proxy"):
 REPORT_SECONDS = 60.0
 """Seconds between two reports of calls without a known key."""
 HEALTH_SECONDS = 1.0
-"""Seconds for which an answer to the health check is good: anybody may ask."""
+"""Seconds for which an answer to the health check holds, as anybody may ask."""
 _BACKLOG = 1024
 _CLOSE_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-# The SuperLink closes an idle connection after 5 seconds: never use it at that moment.
+# The SuperLink closes an idle connection after 5 seconds, when nobody must use it.
 _KEEP_SECONDS = 2.0
 _KEEP_CONNECTIONS = 20
 
-# Of one connection, or of the next server, and so not handed on. An upgrade is never
-# asked for: the SuperLink takes WebSockets in other places than those of clients.
+# These headers concern one connection, so that the proxy keeps them back. An upgrade is
+# kept back, too: the SuperLink takes WebSockets at no path of clients.
 _HOP_HEADERS = {
     *(b"connection", b"host", b"keep-alive", b"te", b"trailer"),
     *(b"transfer-encoding", b"upgrade"),
@@ -59,7 +59,7 @@ class Connections:
     """The open connections, each by the task that serves it, in order of arrival."""
 
     def __init__(self, bounds: Bounds) -> None:
-        """Start without any."""
+        """Start without connections."""
         self._bounds = bounds
         self._guests: dict[Task, str] = {}  # with their addresses
         self._members: dict[Task, str] = {}  # with their keys
@@ -97,7 +97,7 @@ class Connections:
         self._members.pop(task, None)
 
     def send_away_oldest_guest(self) -> None:
-        """Make room, also where the machine has less of it than was thought."""
+        """Make room, also where the machine has fewer descriptors than expected."""
         if self._guests:
             self._send_away(next(iter(self._guests)))
 
@@ -120,13 +120,13 @@ def network(address: str) -> str:
 
 
 class Listener(NamedTuple):
-    """The socket at which callers arrive; early callers wait for the proxy."""
+    """The socket at which callers arrive; early callers wait for the proxy there."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None
-    """TLS for the callers; None without."""
+    """TLS towards callers; None without TLS."""
     superlink: ssl.SSLContext | None
-    """TLS for the SuperLink; None without."""
+    """TLS towards the SuperLink; None without TLS."""
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def listening(host: str, port: int, files: Certificates | None) -> Iterator[List
     """Listen at an address of this machine while the context lasts.
 
     Raises:
-        ConfigError: it cannot be listened at, or the files do not go together.
+        ConfigError: the address is taken, or the files do not fit together.
     """
     tls, superlink = (None, None) if files is None else _contexts(files)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -173,7 +173,7 @@ def run_proxy(
     """Let calls of clients through while the context lasts; see `ReverseProxy`.
 
     Yields:
-        The thread that does it, which ends before the context by an error alone.
+        The thread of the proxy, which ends before the context only by an error.
     """
     loop = asyncio.new_event_loop()
     proxy = ReverseProxy(listener, superlink, keys, bounds, report)
@@ -198,7 +198,7 @@ def run_proxy(
 
 
 class Proxy:
-    """The reverse proxy as a part of a server that is watched."""
+    """The reverse proxy as a part of a watched server."""
 
     name = "the reverse proxy"
 
@@ -215,18 +215,18 @@ class Proxy:
         self._thread = self._stack.enter_context(self._run())
 
     def ended(self) -> str:
-        """Say whether the thread has ended, which shows its error as it does."""
+        """Say whether the thread has ended; it shows its error itself."""
         alive = self._thread is None or self._thread.is_alive()
         return "" if alive else "by the error above"
 
     def stop(self) -> None:
-        """End it; its callers are cut off."""
+        """End the proxy, and cut off its callers."""
         self._stack.close()
         self._thread = None
 
 
 class ReverseProxy:
-    """Accepts connections, and answers their calls or has the SuperLink do it."""
+    """Accepts connections, and answers their calls or hands them to the SuperLink."""
 
     def __init__(
         self,
@@ -236,10 +236,10 @@ class ReverseProxy:
         bounds: Bounds,
         report: Callable[[str], None],
     ) -> None:
-        """Stand before the SuperLink at HOST:PORT; nothing is connected yet.
+        """Prepare to stand before the SuperLink at HOST:PORT; connect nothing yet.
 
-        Without keys any program may call as a client. Lines for the user are reported
-        from the proxy's thread.
+        Without keys any program may call as a client. The proxy's thread reports the
+        lines for the user.
         """
         self._listener = listener
         self._keys = keys
@@ -281,10 +281,10 @@ class ReverseProxy:
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 task.add_done_callback(self._connections.leave)
-                # Not by the task alone, which may be cancelled before it begins.
+                # A task that is cancelled before it begins closes nothing itself.
                 task.add_done_callback(partial(_close, connection))
                 self._connections.admit(task, address)
-                # While callers wait accepting does not: let those sent away be closed.
+                # Accepting does not pause while callers wait: let dismissed ones close.
                 await asyncio.sleep(0)
         finally:
             for task in tasks:
@@ -330,9 +330,9 @@ class ReverseProxy:
         """Answer one call as the SuperLink does.
 
         Raises:
-            RefusedError: it is not handed on, or has no answer.
+            RefusedError: the proxy hands the call on to nobody, or gets no answer.
         """
-        # Latin-1, which has a sign for every byte; what follows ? stays outside.
+        # Latin-1 has a sign for every byte. The query, behind ?, is dropped.
         method, target = call.method.decode("latin-1"), call.target.decode("latin-1")
         path = target.partition("?")[0]
         if path == "/health" and method in {"GET", "HEAD"}:
@@ -342,14 +342,14 @@ class ReverseProxy:
         headers = dict(call.headers)
         key = self._authenticate(path, headers, address)
         if {b"content-length", b"transfer-encoding"} <= headers.keys():
-            raise RefusedError(400)  # two lengths: whom should one believe?
+            raise RefusedError(400)  # two lengths contradict each other
         if int(headers.get(b"content-length", 0)) > self._bounds.body_bytes:
             raise RefusedError(413)
         task = asyncio.current_task()
         assert task is not None
         if not self._connections.promote(task, key):
             raise RefusedError(503)  # clients try again
-        # Not the client's build_request, which would add headers of its own.
+        # The client's build_request would add headers of its own.
         request = httpx.Request(
             method,
             self._superlink + path,
@@ -359,8 +359,8 @@ class ReverseProxy:
         try:
             response = await self._client.send(request, stream=True)
         except httpx.ReadTimeout as error:
-            raise RefusedError(504) from error  # it may have been handled
-        # The group is anyio's, where no descriptor is left for a connection.
+            raise RefusedError(504) from error  # the SuperLink may have handled it
+        # Anyio raises a group where no descriptor is left for a connection.
         except (httpx.TransportError, ExceptionGroup) as error:
             raise RefusedError(502) from error
         async with contextlib.aclosing(response):
@@ -383,10 +383,10 @@ class ReverseProxy:
     def _authenticate(
         self, path: str, headers: Mapping[bytes, bytes], address: str
     ) -> str:
-        """Name whose call it is: a client, or without keys an address.
+        """Name the caller: a client, or without keys an address.
 
-        A SuperNode that joins is told why it is not let in, as Flower would; of later
-        calls Flower reads the status alone.
+        A SuperNode that joins gets the reason of a refusal in Flower's own form. Of the
+        answer to a later call Flower reads the status alone.
         """
         try:
             return self._keys.client(headers) if self._keys else address

@@ -57,17 +57,17 @@ def run_superlink(
 ) -> None:
     """Run the server of a federation until it is stopped.
 
-    Without certificates any program may join as a client. The folder ``state`` is for
-    what a restart needs, ``more`` are arguments for flower-superlink. Lines for the
-    user are reported, and those of Flower's programs shown. With a ``metrics_port``
-    Prometheus finds metrics there, on this machine alone. ``speedups`` are those that
-    Flower's programs and the server apps take up.
+    Without certificates any program may join as a client. The folder ``state`` keeps
+    all that a restart needs, and ``more`` are arguments for flower-superlink.
+    ``report`` gets lines for the user, and ``show`` those of Flower's programs. With a
+    ``metrics_port`` Prometheus finds metrics there, on this machine alone. Flower's
+    programs and the server apps take up the ``speedups``.
 
     Raises:
         ConfigError: a certificate is missing, the folder cannot be written, another
             program works in it, the address is taken, or ``more`` names another
             flower-superexec.
-        RoundError: a part of it did not start, or ended by itself again and again.
+        RoundError: a part did not start, or ended by itself again and again.
     """
     security, trust, keys = ["--insecure"], ["--insecure"], None
     if certificates is not None:
@@ -106,10 +106,10 @@ def run_superlink(
         env[SPEEDUPS] = STREAMING
     with ExitStack() as stack:
         lock = stack.enter_context(processes.lock_states(state, report))
-        # Each run installs its app. A full disk may have left a part of one, which
+        # Each run installs its app. A full disk may have left a part of an app, which
         # Flower takes for the whole.
         shutil.rmtree(home / "apps", ignore_errors=True)
-        # What listens there already would be taken for our SuperLink.
+        # Another program that listens there would be taken for our SuperLink.
         processes.refuse_used_port(addresses.control_port, "control-port")
         listener = stack.enter_context(
             proxy.listening(addresses.host, addresses.port, certificates)
@@ -124,13 +124,13 @@ def run_superlink(
         port = addresses.control_port
         watch.start(Program("flower-superlink", superlink, env, lock, show, port))
         watch.start(Program("flower-superexec", superexec, env, lock, show))
-        # Before the proxy runs: a client that is not let in goes for good.
+        # Before the proxy runs, as a client that it refuses goes for good.
         folder, new = None, list[Path]()
         if certificates and keys:
             folder = _KeyFolder(certificates.clients, keys, report, state)
             new = folder.look()
-        # It ends before the SuperLink: stopping that takes descriptors, which there
-        # are again once the proxy has closed its connections.
+        # The proxy ends before the SuperLink, whose end takes descriptors: the proxy
+        # frees them with its connections.
         given = listener, control, keys, bounds, report
         watch.start(proxy.Proxy(lambda: proxy.run_proxy(*given)))
         report(
@@ -162,7 +162,7 @@ class _Expiry:
         self._warned: datetime.datetime | None = None
 
     def look(self) -> None:
-        """Warn where it is time."""
+        """Warn where the end is near and the last warning is old."""
         time = now()
         if self._ends is None or self._ends - time > WARN_BEFORE:
             return
@@ -204,7 +204,7 @@ def _serve_metrics(
 
 
 class _KeyFolder:
-    """Clients' public keys in a folder: those that are in it now are let in."""
+    """Clients' public keys in a folder: the server lets their owners in."""
 
     def __init__(
         self,
@@ -218,10 +218,10 @@ class _KeyFolder:
         self._seen: dict[Path, bytes] = {}
 
     def look(self) -> list[Path]:
-        """Let in whose keys are there now, no others; list the files that are new.
+        """Let in the owners of the present keys, no others; list the new files.
 
         Raises:
-            OSError: a file has gone meanwhile, or there are no descriptors left.
+            OSError: a file has gone meanwhile, or no descriptor is left.
         """
         found = {p: p.read_bytes() for p in sorted(self._folder.glob("*.pub"))}
         if found == self._seen:

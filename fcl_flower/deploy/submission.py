@@ -32,8 +32,8 @@ CLIENT_APP = "fcl_flower.flower_app.client_app:app"
 def write_app(folder: Path, config: RunConfig, server_app: str = SERVER_APP) -> None:
     """Make a new folder a Flower app that runs ``config``.
 
-    It holds no code: every machine runs the apps of the server and of the clients that
-    are installed there.
+    The app holds no code: every machine runs the installed apps of the server and of
+    the clients.
 
     Raises:
         ConfigError: the run has hostile clients.
@@ -69,7 +69,7 @@ class SuperLink:
     """Flower's own commands, for one SuperLink."""
 
     def __init__(self, address: str, root_certificate: Path | None) -> None:
-        """Prepare to talk to what starts runs at HOST:PORT; without TLS by no proof."""
+        """Prepare to talk to the SuperLink at HOST:PORT, without TLS to any program."""
         self._address = address
         self._root_certificate = root_certificate
 
@@ -155,7 +155,7 @@ class SuperLink:
         return str(run["status"])
 
     def _awaited(self, heard: Mapping[str, str]) -> str:
-        """Say for what a run that has not begun waits."""
+        """Say what a run that has not begun waits for."""
         if "run" not in heard:
             return f"the server at {self._address} has not taken it"
         if "waits" in heard:
@@ -166,7 +166,7 @@ class SuperLink:
         )
 
     def stop(self, run: str, report: Callable[[str], None]) -> None:
-        """Stop a run, which may have ended by itself."""
+        """Stop a run, if it has not ended by itself."""
         report(f"stopping run {run}")
         with suppress(RoundError):
             self._ask("stop", run)

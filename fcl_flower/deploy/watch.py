@@ -1,4 +1,4 @@
-"""The parts of a server: started, watched, and started again where one ends."""
+"""The parts of a server: the watch starts them, and again where one ends."""
 
 import subprocess
 import threading
@@ -25,18 +25,18 @@ class Part(Protocol):
         ...
 
     def start(self) -> None:
-        """Start it, and wait until it is there."""
+        """Start the part, and wait until it is ready."""
 
     def ended(self) -> str:
-        """Say how it has ended; empty while it goes on."""
+        """Say how the part has ended; empty while it runs."""
         ...
 
     def stop(self) -> None:
-        """End it, or what is left of it."""
+        """End the part, or what is left of it."""
 
 
 class Program:
-    """A program of Flower's, of which each line is shown and the last are kept."""
+    """A program of Flower's, whose lines are shown, and the last ones kept."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Program:
         show: Callable[[str], None],
         port: int | None = None,
     ) -> None:
-        """Start nothing yet; it is there once it listens on a port, if it has one."""
+        """Start nothing yet; a program with a ``port`` is ready once it listens."""
         self.name = name
         self._command, self._env, self._lock = command, env, lock
         self._show, self._port = show, port
@@ -56,7 +56,7 @@ class Program:
         self._tail = Tail()
 
     def start(self) -> None:
-        """Start it; a `RoundError` with its last words if it does not listen."""
+        """Start it; raise a `RoundError` with its last lines if it does not listen."""
         self._tail = Tail()
         self._process = processes.start_guarded(
             self._command, self._env, subprocess.PIPE, keep_open=[self._lock]
@@ -67,7 +67,7 @@ class Program:
             try:
                 processes.await_port(self._process, self._port)
             except RoundError as error:
-                self.stop()  # so that all that it has said is here
+                self.stop()  # so that all its lines are read
                 raise RoundError(f"{error}; its last lines: {self._tail}") from error
 
     def ended(self) -> str:
@@ -79,7 +79,7 @@ class Program:
         return f"with code {code}; its last lines: {self._tail}"
 
     def stop(self) -> None:
-        """End it with all that came of it."""
+        """End it with all processes that it has started."""
         if self._process is not None and self._reader is not None:
             processes.stop_guarded(self._process)
             self._reader.join()
@@ -105,7 +105,7 @@ class Watch:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Watch":
-        """Begin; what is started is ended with the context."""
+        """Begin; the end of the context ends each started part."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -120,10 +120,10 @@ class Watch:
         self._restarts[part.name] = deque()
 
     def look(self) -> None:
-        """Start again what has ended.
+        """Start each ended part again.
 
         Raises:
-            RoundError: it has ended too often, or does not start.
+            RoundError: a part has ended too often, or does not start.
         """
         for part in self._parts:
             if not (how := part.ended()):

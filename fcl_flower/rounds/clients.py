@@ -164,7 +164,6 @@ class GivenNumbers:
 
 # ---- connected clients
 
-POLL_SECONDS = 0.1
 RETURN_SECONDS = 5.0
 """Seconds until a node that gave no sign of life is asked again."""
 GREETING_SECONDS = 120.0
@@ -275,7 +274,7 @@ class ClientRegistry:
                     f"clients: {list(self.clients)} of {self._clients or 'any'} "
                     f"connected in time, expected at least {least}{''.join(refused)}"
                 )
-            time.sleep(POLL_SECONDS)
+            self._mailbox.pause()
         self._clients = self._clients or len(self._connected)
         log(INFO, f"{BEGINS} clients %s", ", ".join(map(str, self.clients)))
 

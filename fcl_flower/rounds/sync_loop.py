@@ -20,8 +20,6 @@ from fcl_flower.rounds.pacing import Quorum
 from fcl_flower.rounds.prepare import FederatedRun
 from fcl_flower.rounds.transport import Reply, Request
 
-POLL_SECONDS = 0.1
-
 
 class SyncLoop(Loop):
     """Runs rounds of training, aggregation and, after a task, tests.
@@ -137,7 +135,7 @@ class SyncLoop(Loop):
             enough = len(here - busy) >= needed and not awaited
             if enough or time.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            self._mailbox.pause()
         backing_off = pacing.backing_off(lateness, number, here - busy)
         if len(here - busy) - len(backing_off) < needed:
             backing_off = {}

@@ -247,6 +247,7 @@ def test_both_are_averaged_by_examples():
 # ---- runs
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_new_digits_are_no_longer_preferred(tmp_path):
     as_learned, corrected = (

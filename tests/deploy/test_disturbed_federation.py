@@ -13,11 +13,13 @@ pytestmark = pytest.mark.deploy
 
 FLOWERS_PATIENCE = HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL
 """Seconds."""
-FEDAVG = ("--strategy", "fedavg", "--classes-per-task", 2)
-FOUR_ROUNDS = (
-    *("--clients", 3, "--tasks", 1, "--rounds", 4, "--classes-per-task", 2),
-    *("--seed", 7),
+SLEEPS = pytest.param(True, marks=pytest.mark.soak)
+"""All stand still for longer than Flower's patience."""
+RUN = (
+    *("--strategy", "fedavg", "--clients", 3, "--tasks", 1, "--rounds", 4),
+    *("--classes-per-task", 2, "--seed", 7),
 )
+MASKS = ("--set", "federation.secure_aggregation=true")
 
 
 def until_round(lab, name, number):
@@ -34,20 +36,20 @@ def workers(lab, name):
     return [one for one in family if any("worker.py" in w for w in one.cmdline())]
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """All that happened from empty folders to the end of several runs; all is over."""
+@pytest.fixture(scope="module", params=[False, SLEEPS], ids=["awake", "sleeps"])
+def lab(request, tmp_path_factory):
+    """All that happened from empty folders to the end of two runs; all is over."""
     lab = LocalFederation(tmp_path_factory.mktemp("lab"))
+    lab.sleeps = request.param
     lab.codes = {}
     try:
         lab.certificates(clients=3)
         lab.server()
         for number in range(3):
-            # Two have a worker that stays, one has a process for each message.
-            lab.client(number, *(["--speedups", "off"] if number == 1 else []))
+            lab.client(number)
         for number in range(3):
             lab.until(f"client-{number}", "SuperNode ID")
-        under_masks(lab)
+        killed_client(lab)
         killed_worker(lab)
         resumed_run(lab)
         assert len(lab.family("server")) > 2
@@ -58,20 +60,16 @@ def lab(tmp_path_factory):
     return lab
 
 
-def under_masks(lab):
-    """A client is killed and returns at once; then all make a sum."""
+def killed_client(lab):
+    """A client is killed, and returns at once."""
     assert len(lab.family("client-1")) > 2
     lab.left = lab.kill("client-1")
-    lab.client(1, "--speedups", "off", name="returning")
+    lab.client(1, name="returning")
     lab.until("returning", "SuperNode ID")
-    one_round = (*FEDAVG, "--tasks", 1, "--rounds", 1, "--seed", 7)
-    secure = ("--set", "federation.secure_aggregation=true")
-    lab.run(*one_round, *secure, "--output", "secure", name="secure")
-    lab.codes["secure"] = lab.code("secure")
 
 
 def killed_worker(lab):
-    lab.run(*FOUR_ROUNDS, "--output", "killed", name="killed")
+    lab.run(*RUN, "--output", "killed", name="killed")
     until_round(lab, "killed", 1)
     (worker,) = workers(lab, "client-2")
     worker.kill()
@@ -89,9 +87,8 @@ def stand_still(lab):
 
 
 def resumed_run(lab):
-    """A run is interrupted, a client killed; both go on, and the machine sleeps."""
-    fedavg = (*FOUR_ROUNDS, "--strategy", "fedavg")
-    lab.run(*fedavg, "--output", "resumed", name="first")
+    """A run of masks is interrupted, a client killed; both go on."""
+    lab.run(*RUN, *MASKS, "--output", "resumed", name="first")
     until_round(lab, "resumed", 2)
     lab.started["first"].send_signal(signal.SIGINT)
     lab.code("first")
@@ -99,8 +96,9 @@ def resumed_run(lab):
     lab.client(2, name="again")
     lab.until("again", "SuperNode ID")
     lab.run("--resume", "resumed", name="second")
-    lab.until("second", "resuming after round 2")
-    stand_still(lab)
+    if lab.sleeps:
+        lab.until("second", "resuming after round 2")
+        stand_still(lab)
     lab.codes["second"] = lab.code("second")
     lab.workers = [len(workers(lab, name)) for name in ("client-0", "again")]
 
@@ -110,20 +108,11 @@ def test_all_runs_end_well(lab):
     assert ends == {}, lab.tails()
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("secure", {"rounds": 1, "secure_aggregation": True}),
-        ("resumed", {"rounds": 4}),
-    ],
-)
-def test_a_run_gives_what_an_undisturbed_one_gives_in_one_process(
-    lab, tmp_path, name, settings
-):
-    given = {"strategy": "fedavg", "tasks": 1, "seed": 7, **settings}
-    run_in_process(tiny(tmp_path, clients=3, **given))
+def test_a_run_gives_what_an_undisturbed_one_gives_in_one_process(lab, tmp_path):
+    size = {"clients": 3, "tasks": 1, "rounds": 4, "seed": 7}
+    run_in_process(tiny(tmp_path, strategy="fedavg", secure_aggregation=True, **size))
 
-    assert summary_of(lab.folder / name) == summary_of(tmp_path)
+    assert summary_of(lab.folder / "resumed") == summary_of(tmp_path)
 
 
 def test_no_key_of_masks_was_ever_written_down(lab):

@@ -1,4 +1,4 @@
-"""A federation of ours without any speed-up has the same numbers, only later."""
+"""A federation with few speed-ups, or none, has the same numbers, only later."""
 
 import pytest
 from fakes import run_in_process, summary_of, tiny
@@ -9,17 +9,20 @@ from fcl_flower.deploy.speedups import RELEASES, SPEEDUPS, choose
 
 
 @pytest.mark.deploy
-def test_a_run_without_speedups_gives_what_it_gives_in_one_process(tmp_path):
+def test_a_run_where_one_client_has_speedups_gives_what_it_gives_in_one_process(
+    tmp_path,
+):
     lab = LocalFederation(tmp_path / "lab")
     off = ("--speedups", "off")
     try:
         lab.certificates(clients=2)
         lab.server(*off)
         for number in range(2):
-            lab.client(number, *off)
+            lab.client(number, *(() if number else off))
+        for number in range(2):
             lab.until(f"client-{number}", "SuperNode ID")
         lab.run(
-            *("--strategy", "fedweit", "--clients", 2, "--tasks", 2, "--rounds", 1),
+            *("--strategy", "fedweit", "--clients", 2, "--tasks", 1, "--rounds", 1),
             *("--classes-per-task", 2, "--seed", 7, "--output", "run"),
         )
         lab.finish("run")
@@ -29,7 +32,7 @@ def test_a_run_without_speedups_gives_what_it_gives_in_one_process(tmp_path):
 
     assert not [name for name in programs if "speedups" in name or "worker" in name]
     assert "speed-ups: none, as asked" in lab.log("server")
-    run_in_process(tiny(tmp_path / "alone", strategy="fedweit", seed=7))
+    run_in_process(tiny(tmp_path / "alone", strategy="fedweit", tasks=1, seed=7))
     assert summary_of(tmp_path / "lab" / "run") == summary_of(tmp_path / "alone")
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 from fakes import run_in_process, summary_of
+from grids import Grid
 from local_runs import add_task
 from plain_flower import PlainFlower
 from text_sets import write_topics
 
 from fcl_flower.config.run_config import RunConfig
+from fcl_flower.flower_app.grid import GridTransport
+from fcl_flower.rounds.run import run_federation
 
-NODES = ("", "")
-"""What each SuperNode is configured with."""
 SMALL = {
     "scenario.clients": 2,
     "scenario.tasks": 2,
@@ -31,44 +32,22 @@ METHODS = {
     "icarl": SINGLE,
     "fedet": {**SINGLE, "strategy.params": "groups = 1"},
 }
+LOCAL = {
+    "strategy.name": "fedweit",
+    "scenario.name": "local-data",
+    "scenario.classes_per_task": 2,
+    "model.name": "mlp",
+    "model.num_features": 3,
+}
+BOTH_NEEDED = {
+    "federation.rounds_per_task": 2,
+    "federation.min_updates": 2,
+    "federation.max_attempts": 9,
+}
+"""No round of a run ends without the client that is killed."""
 ONE_CORE = ("--federation-config", "client-resources-num-cpus=1")
 """For each of the two nodes that Flower simulates by default."""
 COMPARED = ("average_accuracy", "forgetting", "accuracy_matrix", "bytes_up")
-AT_ONCE = 2
-"""Runs: a SuperNode answers one message at a time, but waits between two of a run."""
-ANEW = "has lost its state and starts anew"
-
-
-def begun(folder, *nodes):
-    """Return a federation of a SuperLink and these SuperNodes; the caller ends it."""
-    lab = PlainFlower(folder)
-    try:
-        lab.superlink()
-        for number, config in enumerate(nodes):
-            lab.supernode(f"node-{number}", config)
-    except BaseException:
-        lab.end()
-        raise
-    return lab
-
-
-@pytest.fixture(scope="module")
-def methods(request, tmp_path_factory):
-    """The methods that are chosen, each in a folder of its name; all is over."""
-    here = (item for item in request.session.items if item.path == request.path)
-    chosen = (item for item in here if "methods" in item.fixturenames)
-    names = [item.callspec.params["name"] for item in chosen]
-    lab = begun(tmp_path_factory.mktemp("plain"), *NODES)
-    try:
-        for place, name in enumerate(names):
-            if place >= AT_ONCE:
-                lab.code(names[place - AT_ONCE])
-            settings = settings_of(name, lab.folder / f"data-{name}")
-            lab.submit(name, {**settings, "run.output": lab.folder / name})
-        lab.codes = {name: lab.code(name) for name in names}
-    finally:
-        lab.end()
-    return lab
 
 
 def settings_of(name, folder):
@@ -97,62 +76,83 @@ def alone(settings, folder, **behaviour):
     return numbers(folder)
 
 
-@pytest.mark.deploy
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_has_the_numbers_of_a_run_in_one_process(methods, name, tmp_path):
-    assert methods.codes[name] == 0, methods.tail(name)
-
-    found = numbers(methods.folder / name)
-
-    assert found == alone(settings_of(name, tmp_path / "data"), tmp_path / "alone")
-    assert "left out" not in methods.said(name)
-
-
-@pytest.mark.deploy
-def test_a_client_that_is_killed_returns_without_its_state_and_the_run_ends(tmp_path):
-    rounds = {"scenario.tasks": 1, "federation.rounds_per_task": 8}
-    settings = {**settings_of("fedweit", tmp_path), **rounds}
-    lab = begun(tmp_path / "lab", *NODES)
-    try:
-        lab.submit("run", {**settings, "run.output": tmp_path / "run"})
-        lab.until("run", "round 2 of 8")
-        lab.kill("node-1")
-        lab.supernode("node-1", NODES[1])
-
-        assert lab.code("run") == 0, lab.tail("run")
-        assert ANEW in lab.said("run")
-    finally:
-        lab.end()
-
-
-@pytest.mark.deploy
-def test_clients_learn_from_the_folders_that_their_nodes_name(tmp_path):
-    places = [tmp_path / f"data-{number}" for number in range(2)]
-    for number, place in enumerate(places):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """All that happened in a federation whose second client is killed; all is over."""
+    lab = PlainFlower(tmp_path_factory.mktemp("plain"))
+    lab.places = [lab.folder / f"data-{number}" for number in range(2)]
+    for number, place in enumerate(lab.places):
         add_task(place, 1, number, ["c0", "c1"])
         add_task(place, 2, number + 2, ["c2", "c3"])
-    settings = {
-        "strategy.name": "fedweit",
-        **SMALL,
-        "scenario.name": "local-data",
-        "scenario.classes_per_task": 2,
-        "model.name": "mlp",
-        "model.num_features": 3,
-    }
-    named = [f'data-path="{place}"' for place in places]
-    nodes = [" ".join(both).strip() for both in zip(NODES, named, strict=True)]
-    lab = begun(tmp_path / "lab", *nodes)
+    nodes = [f'data-path="{place}"' for place in lab.places]
+    lab.codes = {}
     try:
+        lab.superlink()
+        for number, config in enumerate(nodes):
+            lab.supernode(f"node-{number}", config)
+        lab.submit("calm", {**LOCAL, **SMALL, "run.output": lab.folder / "calm"})
+        lab.codes["calm"] = lab.code("calm")
+
+        killed = {**LOCAL, **SMALL, "scenario.tasks": 1, **BOTH_NEEDED}
+        lab.submit("killed", {**killed, "run.output": lab.folder / "killed"})
+        lab.until("killed", "round 1 of 2")
+        lab.kill("node-1")
+        lab.supernode("node-1", nodes[1])
+        lab.codes["killed"] = lab.code("killed")
+    finally:
+        lab.end()
+    return lab
+
+
+@pytest.mark.deploy
+def test_clients_learn_from_the_folders_that_their_nodes_name(lab, tmp_path):
+    assert lab.codes["calm"] == 0, lab.tail("calm")
+
+    # Which node gets which number is the server's affair.
+    there = [{"data-path": str(place)} for place in lab.places]
+    orders = {"one": there, "other": there[::-1]}
+    settings = {**LOCAL, **SMALL}
+    expected = [alone(settings, tmp_path / k, places=v) for k, v in orders.items()]
+    assert numbers(lab.folder / "calm") in expected
+    assert "left out" not in lab.said("calm")
+
+
+@pytest.mark.deploy
+def test_a_client_that_is_killed_returns_without_its_state_and_the_run_ends(lab):
+    assert lab.codes["killed"] == 0, lab.tail("killed")
+    assert "has lost its state and starts anew" in lab.said("killed")
+
+
+@pytest.mark.soak
+@pytest.mark.deploy
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_the_numbers_of_a_run_in_one_process(name, tmp_path):
+    lab = PlainFlower(tmp_path / "lab")
+    settings = settings_of(name, tmp_path / "data")
+    try:
+        lab.superlink()
+        for number in range(2):
+            lab.supernode(f"node-{number}")
         lab.submit("run", {**settings, "run.output": tmp_path / "run"})
         assert lab.code("run") == 0, lab.tail("run")
     finally:
         lab.end()
 
-    # Which node gets which number is the server's affair.
-    there = [{"data-path": str(place)} for place in places]
-    orders = {"one": there, "other": there[::-1]}
-    expected = [alone(settings, tmp_path / k, places=v) for k, v in orders.items()]
-    assert numbers(tmp_path / "run") in expected
+    assert numbers(tmp_path / "run") == alone(settings, tmp_path / "alone")
+    assert "left out" not in lab.said("run")
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("name", METHODS)
+def test_clients_that_keep_nothing_but_their_context_have_the_same_numbers(
+    name, tmp_path
+):
+    settings = settings_of(name, tmp_path / "data")
+    config = RunConfig.of({**settings, "run.output": str(tmp_path / "run")})
+
+    run_federation(config, GridTransport(Grid((7, 9), config.flat(), forget=True)))
+
+    assert numbers(tmp_path / "run") == alone(settings, tmp_path / "alone")
 
 
 @pytest.mark.ray

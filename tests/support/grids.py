@@ -8,6 +8,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fcl_flower.flower_app.client_app import app
+from fcl_flower.rounds.client import forget_runs
 
 
 def travelled(records, damage=lambda contents: None):
@@ -26,15 +27,17 @@ class Grid:
 
     What is sent and what clients keep is taken apart and put together, as by Flower.
     ``tamper(client, message, reply)`` may return another reply, or None for none.
+    Clients that ``forget`` answer each message as a new process does.
     """
 
-    def __init__(self, nodes, run_config, tamper=None):
+    def __init__(self, nodes, run_config, tamper=None, *, forget=False):
         self.contexts = {
             node: Context(1, node, {"partition-id": client}, RecordDict(), run_config)
             for client, node in enumerate(nodes)
         }
         self.tamper = tamper or (lambda client, message, reply: reply)
         self.asked = []
+        self._forget = forget
         self._waiting = {}
         self._lock = Lock()
 
@@ -63,6 +66,8 @@ class Grid:
         client = context.node_config["partition-id"]
         message.content = travelled(message.content)
         self.asked.append((client, message))
+        if self._forget:
+            forget_runs()
         reply = app(message, context)
         self.contexts[node] = context_from_proto(context_to_proto(context))
         if reply.has_content():

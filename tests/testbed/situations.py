@@ -31,10 +31,10 @@ from namespaces import Testbed, why_not
 import fcl_flower as fcl
 
 CLIENTS = 3
-SETTINGS = {"clients": CLIENTS, "tasks": 1, "rounds": 3, "classes_per_task": 2}
+SETTINGS = {"clients": CLIENTS, "tasks": 1, "rounds": 4, "classes_per_task": 2}
 SEED = 7
 RUN = (
-    *("--strategy", "fedavg", "--clients", CLIENTS, "--tasks", 1, "--rounds", 3),
+    *("--strategy", "fedavg", "--clients", CLIENTS, "--tasks", 1, "--rounds", 4),
     *("--classes-per-task", 2, "--seed", SEED, "--set", "federation.min_updates=3"),
     *("--set", "federation.timeout=60", "--set", "federation.max_attempts=9"),
 )

@@ -1,6 +1,5 @@
 """Situations that need a test bed of their own: a client that joins, a slow link."""
 
-import os
 import subprocess
 from functools import partial
 
@@ -15,12 +14,9 @@ LOCAL = (
     *("--scenario", "local-data", "--strategy", "fedweit", "--rounds", 2),
     *("--model", "mlp", "--set", "model.num_features=3", "--classes-per-task", 2),
 )
-LONG = pytest.mark.skipif(
-    not os.environ.get("FCL_TESTBED"), reason="minutes: with FCL_TESTBED=1"
-)
+pytestmark = [pytest.mark.deploy, pytest.mark.soak]
 
 
-@pytest.mark.deploy
 def test_a_client_joins_with_a_third_task_that_comes_late(tmp_path):
     bed_folder = tmp_path / "bed"
     data = [bed_folder / f"data-{client}" for client in range(3)]
@@ -51,8 +47,6 @@ def test_a_client_joins_with_a_third_task_that_comes_late(tmp_path):
     assert found[2][1] == [None] * 3
 
 
-@LONG
-@pytest.mark.deploy
 def test_a_slow_link_that_loses_changes_no_number(tmp_path):
     with situations.healthy(tmp_path) as bed:
         found = situations.disturbed(bed, "slow", situations.slow)
@@ -61,8 +55,6 @@ def test_a_slow_link_that_loses_changes_no_number(tmp_path):
     assert found.same
 
 
-@LONG
-@pytest.mark.deploy
 def test_the_same_by_netem_where_the_kernel_has_it(tmp_path):
     with situations.healthy(tmp_path, relayed=False) as bed:
         where = bed.namespace("client-0")

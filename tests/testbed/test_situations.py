@@ -124,30 +124,23 @@ time.sleep(1000)
 
 
 @pytest.mark.deploy
-def test_a_client_goes_on_after_a_cut_link_from_another_address(bed):
-    found = situations.disturbed(bed, "moved", situations.moved(5))
+def test_no_number_changes_where_links_processes_and_keys_are_disturbed(bed):
+    def disturb(bed):
+        """A twin comes, a client moves; then a client stops."""
+        bed.client(2, name="client-0 twin", state="state-twin")
+        situations.moved(5)(bed)
+        situations.until_round(bed, "disturbed", 2)
+        situations.stopped("client-2", "flower-supernode", 5)(bed)
+        bed.until("client-0 twin", "trying again every")
+        return bed.said("client-0 twin")
 
-    assert found.happened == []
+    found = situations.disturbed(bed, "disturbed", disturb)
+
+    assert bed.end("client-0 twin") == []
+    (twin,) = found.happened
+    assert "does not let client 2 in" in twin
     assert found.same
     assert bed.addresses("client-1") == {f"{NETWORK}.111"}
-
-
-@pytest.mark.deploy
-def test_a_client_whose_processes_stop_for_a_while_goes_on(bed):
-    found = situations.disturbed(
-        bed, "stopped", situations.stopped("client-2", "flower-supernode", 5)
-    )
-
-    assert found.happened == []
-    assert found.same
-
-
-@pytest.mark.deploy
-def test_a_second_machine_with_the_key_of_a_client_is_not_let_in(bed):
-    found = situations.disturbed(bed, "twin", situations.twin)
-
-    assert "does not let client 2 in" in " ".join(found.happened)
-    assert found.same
 
 
 @pytest.mark.deploy

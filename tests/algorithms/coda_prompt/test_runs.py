@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 
 KEYS = "body.pools.0.keys"
 SIZES = {"components": 2, "prompt_length": 2}
+ANOTHER = pytest.param("vit", marks=pytest.mark.soak)
 
 
-@pytest.fixture(scope="module", params=["vit", "dinov2"])
+@pytest.fixture(scope="module", params=["dinov2", ANOTHER])
 def settings(request, tmp_path_factory):
     folder, kind = tmp_path_factory.mktemp("encoder"), request.param
     return reading_digits(folder, "coda-prompt", "prompted-vit", kind, **SIZES)

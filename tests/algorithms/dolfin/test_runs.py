@@ -15,9 +15,10 @@ from fcl_flower.setup.resolve import resolve
 
 pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
 QUERY, PAIR = "query.survey", "body.adapters.0"
+ANOTHER = pytest.param("dinov2", marks=pytest.mark.soak)
 
 
-@pytest.fixture(scope="module", params=["vit", "dinov2"])
+@pytest.fixture(scope="module", params=["vit", ANOTHER])
 def settings(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
     return reading_digits(folder, "dolfin", kind=request.param)

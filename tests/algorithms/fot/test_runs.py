@@ -19,6 +19,7 @@ def run(folder, **given):
     return run_in_process(settings(folder, **given))
 
 
+@pytest.mark.soak
 def test_updates_that_keep_off_the_subspace_forget_less(tmp_path):
     lost = {}
     for name, params in (("fedavg", {}), ("fot", {"strategy.energy": 0.97})):

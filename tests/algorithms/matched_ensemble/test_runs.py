@@ -36,6 +36,7 @@ def settings(folder, **given):
     return tiny(folder, **{**usual, **given})
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_others_who_have_learned_the_same_make_clients_better(tmp_path):
     found = {}
@@ -132,6 +133,7 @@ def test_a_hostile_answer_is_as_good_as_none(tmp_path):
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_one_wrong_network_costs_others_less_than_being_alone(tmp_path):
     """Of five clients one sends a network that takes each class for the next."""
