@@ -118,7 +118,7 @@ def settings_of(name, folder):
 def grows(name):
     """Return whether a method takes a head that grows with the classes."""
     entry = algorithm(name)
-    blind = entry.trainer and not entry.load_server().needs_classes
+    blind = entry.trainer and not entry.needs_classes
     return not entry.defaults.get("scenario.joint") and not blind
 
 
