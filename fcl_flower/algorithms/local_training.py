@@ -90,6 +90,7 @@ class LocalTraining(ClientLearner[P]):
     at its end).
     """
 
+    update_is_model = True
     balances: ClassVar[Collection[str]] = ("weights", "batches")
     augments = True
 
