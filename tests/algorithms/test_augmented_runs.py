@@ -132,20 +132,20 @@ def test_what_is_kept_of_old_tasks_is_shown_as_well(name, tmp_path, watch):
 def test_the_old_model_of_podnet_sees_the_view_that_the_new_one_does(
     tmp_path, monkeypatch
 ):
-    first, penalty = [], PodNet.penalty
+    distances, distance = [], PodNet._distance
 
-    def noted(self, rows, hidden):
-        found = penalty(self, rows, hidden)
-        if self._old_body is not None and self.context.augment is not None:
-            first.append(float(found))
-        return found
+    def noted(self, batch, maps, old_body):
+        value = distance(self, batch, maps, old_body)
+        if self.context.augment is not None:
+            distances.append(float(value))
+        return value
 
-    monkeypatch.setattr(PodNet, "penalty", noted)
+    monkeypatch.setattr(PodNet, "_distance", noted)
     settings = {**IMAGES, "rounds": 1, "clients": 1}
     run(tmp_path, **settings, strategy="podnet", head="single", augment="flip,crop")
     # Before the first step both are the same network.
-    assert first[0] == pytest.approx(0, abs=1e-6)
-    assert max(first) > 1e-4
+    assert distances[0] == pytest.approx(0, abs=1e-6)
+    assert max(distances) > 1e-4
 
 
 # ---- a body with a frozen part

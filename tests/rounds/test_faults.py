@@ -20,6 +20,7 @@ from fcl_flower.core.types import SparseArray
 from fcl_flower.results.run_folder import CHECKPOINT
 from fcl_flower.rounds import clients, messages, prepare, sync_loop
 from fcl_flower.rounds.byte_counts import traffic
+from fcl_flower.rounds.mailbox import Mailbox
 from fcl_flower.rounds.transport import Content, Problem, Reply
 from fcl_flower.simulation.in_process import run_simulated
 
@@ -239,18 +240,19 @@ def test_a_client_that_vanishes_and_returns_goes_on_where_it_was(tmp_path):
 
 
 class Outage(Coming):
-    """Node 2 is not listed after round 1; with each call a second of time passes."""
+    """Node 2 is not listed after round 1; each pause takes a second."""
 
     def __init__(self, nodes, config, monkeypatch, back_after):
         super().__init__(nodes, config, lambda node, done: True)
         self.now = self.gone = 0.0
         self.back_after = back_after
         monkeypatch.setattr(sync_loop, "time", self)
+        monkeypatch.setattr(Mailbox, "pause", lambda box: self.pause())
 
     def monotonic(self):
         return self.now
 
-    def sleep(self, seconds):
+    def pause(self):
         self.now += 1.0
 
     def nodes(self):
