@@ -67,7 +67,7 @@ class Lander(LocalTraining[LanderParams]):
             logits = head(features)[:, old.labels]
             kept = softened_kl(logits, old.logits[rows], params.temperature).mean()
             kept = kept + mse_loss(project(features), features_of_old[rows])
-            opened = old.kept_apart(batch.logits)
+            opened = old.close_old(batch.logits)
             new = mean_cross_entropy(opened, batch.labels, batch.weights)
             closed = head.closed
             so_far = model.classes - (

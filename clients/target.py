@@ -42,7 +42,7 @@ class OldSamples(NamedTuple):
     closed: Tensor
     batches: Iterator[Tensor]
 
-    def kept_apart(self, logits: Tensor) -> Tensor:
+    def close_old(self, logits: Tensor) -> Tensor:
         """Close the logits of old classes without examples at this client."""
         return logits.masked_fill(self.closed, CLOSED)
 
@@ -127,7 +127,7 @@ class Target(LocalTraining[TargetParams]):
             rows = next(old.batches)
             logits = model(old.x[rows], 0)[:, old.labels]
             kept = softened_kl(logits, old.logits[rows], params.temperature).mean()
-            opened = old.kept_apart(batch.logits)
+            opened = old.close_old(batch.logits)
             new = mean_cross_entropy(opened, batch.labels, batch.weights)
             return new + params.alpha * kept
 
