@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.images import to_tensor
@@ -281,6 +281,16 @@ class ClientData(Protocol):
 
     def classes(self, task: int) -> TaskClasses:
         """Name the classes of a task, or of a hidden concept."""
+
+    def keep_classes(self, task: int) -> Payload:
+        """Write down the classes of all tasks trained so far, of which this is one.
+
+        Empty where they cannot change from one round to the next.
+        """
+        return {}
+
+    def restore_classes(self, kept: Payload) -> None:
+        """Hold on to what `keep_classes` has written: each class has its number."""
 
 
 class ScenarioData(ClientData):

@@ -144,6 +144,7 @@ def survey(content: Content, place: Place) -> Content:
     stage = messages.decode_request(content).stage
     client = Client(place, stage)
     question = messages.decode_payload(content, MAX_RECEIVED)
+    saved = client.load(before=stage.round)
     data = client.data(stage)
     learner = client.learner
     if not isinstance(learner, ClientQueries):
@@ -151,8 +152,7 @@ def survey(content: Content, place: Place) -> Content:
             f"{type(learner).__name__}: got a query, expected none, as it is no "
             "ClientQueries"
         )
-    state = client.state(client.store.load(before=stage.round))
-    reply = learner.answer_query(state, question, stage, data)
+    reply = learner.answer_query(client.state(saved), question, stage, data)
     return messages.MessageEncoder(client.wire).payload(reply)
 
 
@@ -175,7 +175,7 @@ def trained(content: Content, client: Client, train: Train) -> Content:
     """Answer a request to train; a hostile client has a ``train`` of its own."""
     assignment = messages.decode_request(content)
     stage = assignment.stage
-    saved = client.store.load(before=stage.round)
+    saved = client.load(before=stage.round)
     if assignment.since > (0 if saved is None else saved.round):
         return messages.state_lost(assignment.since)
     copy = client.model_copy(saved)
@@ -194,7 +194,7 @@ def trained(content: Content, client: Client, train: Train) -> Content:
     state, learned = train(state, received, stage, data)
     update = client.add_noise(learned, received, stage)
     payload = copy.send(update.payload, stage.round)
-    client.store.save({**state, **spent}, stage.round, {"copies": copy.kept()})
+    client.save(state, stage, spent, copy)
     # The received models are old by now. The client has its state and its update.
     own: Payload = {}
     if client.learner.update_is_model:
@@ -233,7 +233,7 @@ def evaluate(content: Content, place: Place) -> Content:
     assignment = messages.decode_request(content)
     stage = assignment.stage
     client = Client(place, stage)
-    saved = client.store.load(before=stage.round + 1)
+    saved = client.load(before=stage.round + 1)
     if assignment.since > (0 if saved is None else saved.round):
         return messages.state_lost(assignment.since)
     received = client.model_copy(saved).receive(content, MAX_RECEIVED)

@@ -43,9 +43,9 @@ _END: Final = struct.Struct("<QI")
 """The end of a file: the length of the manifest before it, and its checksum."""
 VERSIONS = 2
 """The number of states that are kept: a repeated round starts from the one before."""
-BESIDE: Final = ("asked", "copies")
-"""The beginnings of names of groups beside an algorithm's state: pending requests, and
-copies of models with what rounding has left."""
+BESIDE: Final = ("asked", "copies", "classes")
+"""The beginnings of names of groups beside an algorithm's state: pending requests,
+copies of models with what rounding has left, and the classes of a client's files."""
 
 
 class Saved(NamedTuple):

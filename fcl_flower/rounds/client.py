@@ -235,6 +235,21 @@ class Client:
             self.store = FolderStateStore(place.folder)
             self.models = place.folder / versions.MODELS
 
+    def load(self, before: int) -> Saved | None:
+        """Load the last state of a round earlier than ``before``, if there is one."""
+        saved = self.store.load(before)
+        if saved is not None:
+            self.samples.restore_classes(saved.beside.get("classes", {}))
+        return saved
+
+    def save(
+        self, state: Payload, stage: TaskStage, spent: Payload, copy: ModelCopy
+    ) -> None:
+        """Save a state after a round, with what is kept beside it."""
+        classes = self.samples.keep_classes(stage.task)
+        beside = {"copies": copy.kept(), "classes": classes}
+        self.store.save({**state, **spent}, stage.round, beside)
+
     def state(self, saved: Saved | None) -> Payload:
         """Take the learner's part of a saved state, or its initial state.
 

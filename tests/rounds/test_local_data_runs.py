@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from fakes import diagnostics_of, rounds_of, run_in_process, summary_of
 
+import fcl_flower as fcl
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
@@ -134,6 +135,66 @@ def test_a_client_that_lacks_a_task_is_left_out_by_name_until_it_has_it(
     }
     accuracy = summary_of(tmp_path / "run")["client_accuracy"]
     assert accuracy[1][1][1] > 0.8
+
+
+def during(path, change):
+    """Return what changes a client's file before it is asked to train for round 2."""
+    asked = []
+
+    def deliver(client, request, reply):
+        asked.extend([client] if request.kind == "train" else [])
+        if len(asked) == 2:
+            path.write_text(change(path.read_text()))
+            asked.append("done")
+        return reply
+
+    return deliver
+
+
+SICK = ["ill", "well"]
+CHANGES = {
+    "a class that sorts first": (lambda text: text + added("ache"), 3, None),
+    "a class that has no place": (lambda text: text + added("ache"), 2, "classes"),
+    "a class with another name": (lambda text: text.replace("ill", "zap"), 2, "zap"),
+    "a column with another name": (lambda text: text.replace("x,", "zz,", 1), 3, "zz"),
+}
+
+
+def added(name, rows=6):
+    return "".join(f"-9.{row},{name},9.0,-9.0\n" for row in range(rows))
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_class_keeps_its_number_whatever_becomes_of_the_file(tmp_path, case, caplog):
+    change, width, refused = CHANGES[case]
+    folders = [client_folder(tmp_path / n, [table(SICK, ord(n))]) for n in "ab"]
+    states = [str(tmp_path / f"state-{n}" / "memory") for n in "ab"]
+    places = [
+        {"data-path": str(folder), "state-path": state}
+        for folder, state in zip(folders, states, strict=True)
+    ]
+    settings = {"tasks": 1, "rounds": 3, "classes_per_task": width, "epochs": 10}
+    run = config(tmp_path, **settings, seed=2)
+    file = folders[0] / "task-01" / "train.csv"
+    before = file.read_text()
+
+    run_in_process(run, NODES, places=places, tamper=during(file, change))
+
+    rows = rounds_of(tmp_path / "run")
+    later = [1] if refused else [0, 1]
+    assert [row["clients"] for row in rows] == [[0, 1], later, later]
+    if refused:
+        assert "expected" in caplog.text
+        assert refused in caplog.text
+        return
+    model = fcl.load(tmp_path / "state-a")
+    assert model.classes == (("ill", "well", "ache"),)
+    lines = [line.split(",") for line in before.splitlines()[1:]]
+    x = np.array([[float(a), float(c), float(d)] for a, _, c, d in lines], np.float32)
+    answers = [one.name for one in model.predict(x, 0)]
+    right = [a == line[1] for a, line in zip(answers, lines, strict=True)]
+    assert np.mean(right) > 0.9
 
 
 @pytest.mark.run

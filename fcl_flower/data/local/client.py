@@ -1,10 +1,12 @@
 """A client's local data, which are the tasks in its folder when a message arrives."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from logging import WARNING
 from pathlib import Path
 from typing import get_args
 
@@ -14,8 +16,9 @@ from typing_extensions import override
 
 from fcl_flower.config.run_config import LookAlikes
 from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.log import log
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.examples import (
     ClientData,
@@ -126,14 +129,24 @@ class LocalTask:
     columns: tuple[str, ...] = ()
 
 
-def load_task(files: TaskFiles, number: int, spec: LocalDataSpec) -> LocalTask:
+def load_task(
+    files: TaskFiles,
+    number: int,
+    spec: LocalDataSpec,
+    begun: TaskClasses | None = None,
+) -> LocalTask:
     """Read a task; later calls return the same object until a file of it changes.
 
-    The task's number and the seed decide which samples are held out.
+    The task's number and the seed decide which samples are held out. ``begun`` has the
+    classes and columns of the task's first round, if there was one: a class keeps its
+    number in the head, and new classes come last.
+
+    Raises:
+        ConfigError: the files do not fit the run, or what the task began with.
     """
     paths = [path for path in (files.train, files.valid, files.test) if path]
     stamps = tuple(stamp for path in paths for stamp in _stamps(path))
-    return _loaded(files, number, spec, stamps)
+    return _loaded(files, number, spec, begun, stamps)
 
 
 def _stamps(path: Path) -> Iterator[Stamp]:
@@ -172,10 +185,15 @@ def _counted(path: Path, stamps: tuple[Stamp, ...]) -> int:
 # A task may be large, and a few suffice for a client that stays at one task.
 @lru_cache(maxsize=8)
 def _loaded(
-    files: TaskFiles, number: int, spec: LocalDataSpec, stamps: tuple[Stamp, ...]
+    files: TaskFiles,
+    number: int,
+    spec: LocalDataSpec,
+    begun: TaskClasses | None,
+    stamps: tuple[Stamp, ...],
 ) -> LocalTask:
     listed = spec.listed(files)
-    train = spec.read(files.train, spec.labels or listed)
+    first = begun.names if begun and not spec.single_head else ()
+    train = spec.read(files.train, spec.labels or first or listed)
     valid, test = (
         None if path is None else spec.read(path, train.names)
         for path in (files.valid, files.test)
@@ -185,7 +203,10 @@ def _loaded(
     for other in (valid, test):
         if other is not None:
             _check_against(train, other)
-    order = spec.labels or listed or train.names
+    if begun:
+        whose = "the task's first round"
+        check_columns(train.columns, train.where, begun.columns, whose)
+    order = spec.labels or _grown(first, listed or train.names, train, spec)
     numbers = {label: index for index, label in enumerate(order)}
     rest = train.split(numbers)
 
@@ -212,8 +233,31 @@ def _loaded(
             "file: there is nothing to test with"
         )
     data = spec.dataset_type(files.name, rest, tested, tuple(order))
-    classes = tuple(name for name in order if name in train.names)
+    classes = tuple(name for name in order if name in {*train.names, *first})
     return LocalTask(data, validated, classes, train.columns)
+
+
+def _grown(
+    first: Sequence[str], names: Sequence[str], train: FileSamples, spec: LocalDataSpec
+) -> Sequence[str]:
+    """Put classes that a task began without behind those that it began with."""
+    order = (*first, *(name for name in names if name not in first))
+    if len(order) > spec.classes:
+        raise ConfigError(
+            f"{train.where}: the classes are {', '.join(names)}, expected those of the "
+            f"task's first round, {', '.join(first)}: its head has no more than "
+            f"{spec.classes} places (scenario.classes_per_task)"
+        )
+    if first and {*first} != {*names}:
+        log(
+            WARNING,
+            "%s: the classes are %s; the head of the task keeps those of its first "
+            "round in their places: %s",
+            train.where,
+            ", ".join(names),
+            ", ".join(order),
+        )
+    return order
 
 
 def _check_classes(
@@ -288,6 +332,8 @@ class LocalData(ClientData):
             marked: whether only marked tasks count, as in `find_tasks`.
         """
         self._spec, self._words = spec, words
+        self._begun = dict[int, TaskClasses]()
+        self._kept: Payload = {}
         with _hide_details("data-path: the client's folder"):
             self._files = find_tasks(folder, tasks, marked=marked)
         if len(self._files) < tasks:
@@ -324,6 +370,22 @@ class LocalData(ClientData):
         labels = tuple(map(loaded.data.class_names.index, loaded.classes))
         return TaskClasses(loaded.data.name, labels, loaded.classes, loaded.columns)
 
+    @override
+    def keep_classes(self, task: int) -> Payload:
+        classes = self.classes(task)
+        if self._begun.get(task) == classes:
+            return self._kept
+        text = json.dumps(asdict(classes)).encode()
+        return {**self._kept, str(task): {"json": np.frombuffer(text, np.uint8)}}
+
+    @override
+    def restore_classes(self, kept: Payload) -> None:
+        self._kept = kept
+        for task, arrays in kept.items():
+            fields = json.loads(np.asarray(arrays["json"]).tobytes())
+            lists = {key: tuple(fields[key]) for key in ("labels", "names", "columns")}
+            self._begun[int(task)] = TaskClasses(fields["name"], **lists)
+
     def class_names(self, task: int) -> tuple[str, ...]:
         """Name the classes of a task, in the order of the manifest, or sorted."""
         files, spec = self._files[task], self._spec
@@ -335,7 +397,7 @@ class LocalData(ClientData):
     def _task(self, number: int) -> LocalTask:
         first, files = self._files[0].train, self._files[number]
         with _hide_details(f"task {number}: the client's data"):
-            task = load_task(files, number, self._spec)
+            task = load_task(files, number, self._spec, self._begun.get(number))
             if number and task.columns:
                 where = str(files.train)
                 check_columns(task.columns, where, columns_of(first), str(first))
