@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 
 class ApdParams(Params):
@@ -18,6 +19,8 @@ class ApdParams(Params):
     Defaults are those of the authors' script for CIFAR-100-Split, unless a text says
     otherwise (github.com/jaehong31/APD).
     """
+
+    counts = (Counts("strategy.groups strategy.gap", "strategy.consolidate_every"),)
 
     lambda1: float = Field(4e-4, ge=0)
     """The weight of the sparsity of adapters (the paper's tau), at least 0."""

@@ -12,9 +12,6 @@ from fcl_flower.algorithms.registry import class_incremental
 class IdbrParams(BudgetParams):
     """Hyper-parameters of IDBR; the weights are those of the released code."""
 
-    buffer_fraction: float = Field(0.03, gt=0, le=1)
-    """The fraction of a task's training samples that is kept for replay, in (0, 1]; the
-    paper has 0.01, FedET 0.03."""
     generic: float = Field(0.5, ge=0)
     """The weight of the squared distance in the generic space, at least 0."""
     specific: float = Field(0.5, ge=0)

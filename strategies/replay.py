@@ -9,9 +9,6 @@ from fcl_flower.algorithms.registry import class_incremental
 class ReplayParams(BudgetParams):
     """Hyper-parameters of replay."""
 
-    buffer_fraction: float = Field(0.03, gt=0, le=1)
-    """The fraction of a task's training samples that is kept for replay, in (0, 1] (the
-    paper's gamma)."""
     strength: float = Field(0.0, ge=0)
     """The weight of the L2 term that keeps the body's output near that of the received
     model, at least 0; 0 is replay alone."""

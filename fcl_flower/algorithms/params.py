@@ -6,7 +6,7 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from fcl_flower.config.parsing import Params
+from fcl_flower.config.parsing import Counts, Params
 
 MemoryPolicy: TypeAlias = Literal["balanced", "herding", "reservoir", "leverage"]
 
@@ -64,19 +64,24 @@ class MemoryParams(RoomParams):
 class BudgetParams(MemoryParams):
     """The memory of a client: a share of each task, or what `MemoryParams` say."""
 
+    counts = (
+        Counts(
+            "strategy.memory_samples strategy.memory_per_class strategy.memory_bytes "
+            "strategy.memory_policy",
+            "strategy.budget",
+            ("fixed",),
+        ),
+        Counts("strategy.buffer_fraction", "strategy.budget", ("fraction",)),
+    )
+
+    buffer_fraction: float = Field(0.03, gt=0, le=1)
+    """The fraction of a task's training samples that is kept for replay, in (0, 1] (the
+    paper's gamma)."""
+
     budget: Literal["fraction", "fixed"] = "fraction"
     """The size of the memory: a fraction of each task (buffer_fraction), or a fixed
     memory for all tasks (memory_samples or memory_per_class, memory_bytes,
     memory_policy)."""
-
-    @model_validator(mode="after")
-    def _bound_is_used(self) -> Self:
-        if self.memory_per_class and self.budget != "fixed":
-            raise ValueError(
-                f"strategy.budget: got {self.budget!r}, expected 'fixed' with "
-                f"strategy.memory_per_class {self.memory_per_class}"
-            )
-        return self
 
     @override
     def remarks(self, classes: int, clients: int) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
 from fcl_flower.config.parsing import Scalar, validate_params
-from fcl_flower.config.run_config import RunConfig, StrategySection
+from fcl_flower.config.run_config import DEFAULTS, RunConfig, StrategySection
 from fcl_flower.core.errors import ConfigError, ContractError, PluginWarning
 from fcl_flower.core.registry import Registry
 
@@ -298,9 +298,15 @@ def local_only_counterpart(config: RunConfig) -> RunConfig | None:
     method = algorithm(config.strategy.name)
     if config.strategy.local_only or not method.federated:
         return None
-    # A client alone sends nothing that it learns, so its data need no noise.
-    config = config.replace(unit="none", noise_multiplier=0.0)
-    config = config.replace(secure_aggregation=False)  # there is nothing to add up
+    # A client alone sends nothing that it learns: its data need no noise and no masks.
+    protections = ("privacy.", "federation.secure_")
+    config = config.replace(
+        **{
+            key: value
+            for key, value in DEFAULTS.items()
+            if key.startswith(protections) and key != "privacy.scores"
+        }
+    )
     if not method.counterpart:
         return config.replace(local_only=True)
     other = algorithm(method.counterpart)

@@ -4,16 +4,25 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fcl_flower.core.errors import ConfigError, config_error, unknown_name
+from fcl_flower.core.errors import ConfigError, as_set, config_error, unknown_name
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -134,8 +143,52 @@ class Frozen(BaseModel):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A rule that settings count only where another setting has certain values.
+
+    Attributes:
+        keys: the settings by ``section.key``, separated by spaces.
+        where: the other setting.
+        values: its values with which they count; none for all but its off value.
+    """
+
+    keys: str
+    where: str
+    values: tuple[Scalar, ...] = ()
+
+    def holds(self, settings: object) -> bool:
+        """Tell whether the other setting has such a value.
+
+        ``settings`` is its section, or the parameters of that.
+        """
+        value = getattr(settings, self.where.partition(".")[2])
+        return value in self.values if self.values else bool(value)
+
+    def __str__(self) -> str:
+        values = " or ".join(map(as_set, self.values)) or "set"
+        return f"unless {self.where} is {values}, without which it has no effect"
+
+
 class Params(Frozen):
-    """Parameters of a method, scenario or model, which are the fields of a subclass."""
+    """Parameters of a method, scenario or model, which are the fields of a subclass.
+
+    A subclass lists in ``counts`` the parameters that count only where another one has
+    certain values. Elsewhere a user who sets them is told so.
+    """
+
+    counts: ClassVar[Sequence["Counts"]] = ()
+
+    @model_validator(mode="after")
+    def _set_parameters_count(self) -> Self:
+        for kind in type(self).mro():
+            for rule in kind.__dict__.get("counts", ()):
+                for key in rule.keys.split():
+                    leaf = key.partition(".")[2]
+                    if leaf in self.model_fields_set and not rule.holds(self):
+                        wrong = config_error(key, getattr(self, leaf), f"none {rule}")
+                        raise ValueError(str(wrong))
+        return self
 
     @property
     def needs_validation(self) -> bool:

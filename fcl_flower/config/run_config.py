@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from fcl_flower.aggregation import Rule, Weighting
 from fcl_flower.config.parsing import (
+    Counts,
     Frozen,
     Scalar,
     first_complaint,
@@ -286,6 +287,10 @@ MOST_LOST = 0.9
 """The largest share of clients that collude or drop out in secure aggregation."""
 
 
+LEVELS: Final = ("int8", "int4", "ternary")
+"""Types on the wire that round to levels."""
+
+
 class FederationSection(Frozen):
     """Rounds, and what the server accepts."""
 
@@ -499,6 +504,35 @@ class PrivacySection(Frozen):
 Wrong: TypeAlias = tuple[str, object, str]
 """Key, value and expectation, as `core.errors.config_error` takes them."""
 
+COUNTS: Final = (
+    Counts("training.momentum", "training.optimizer", ("sgd",)),
+    Counts("training.nesterov", "training.momentum"),
+    Counts("training.lr_steps training.lr_factor", "training.lr_schedule", ("step",)),
+    Counts("model.mask_loss", "model.mask_logits", (True,)),
+    Counts(
+        "federation.hostile_fraction",
+        "federation.aggregation",
+        ("trimmed-mean", "krum"),
+    ),
+    Counts("federation.error_feedback", "federation.wire_dtype", LEVELS),
+    Counts(
+        "federation.secure_threshold federation.secure_collusion",
+        "federation.secure_aggregation",
+        (True,),
+    ),
+    Counts(
+        "asynchronous.mixing asynchronous.staleness_exponent",
+        "asynchronous.enabled",
+        (True,),
+    ),
+    Counts(
+        "privacy.clip privacy.delta privacy.epsilon privacy.observer",
+        "privacy.unit",
+        ("client", "example"),
+    ),
+)
+"""The settings that count only with another one. Elsewhere they have their defaults."""
+
 FORMAT: Final = 3
 """The format of a run's ``config.toml``; a user's own file needs no number."""
 
@@ -522,7 +556,8 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
-        for key, value, expected in chain(self._of_updates(), self._of_training()):
+        found = chain(self._of_updates(), self._of_training(), self._without_effect())
+        for key, value, expected in found:
             raise ValueError(str(config_error(key, value, expected)))
         return self
 
@@ -542,6 +577,15 @@ class RunConfig(Frozen):
             if (present := getattr(getattr(self, section), leaf)) != usual:
                 shown = f"{usual:g}" if isinstance(usual, float) else as_set(usual)
                 yield key, present, f"{shown if usual != '' else 'none'} {why}"
+
+    def _without_effect(self) -> Iterator[Wrong]:
+        for rule in COUNTS:
+            section = getattr(self, rule.where.partition(".")[0])
+            if not rule.holds(section):
+                yield from self.must_be(rule.keys, str(rule))
+        if self.federation.quorum == 1:
+            why = "unless federation.quorum is below 1, without which it has no effect"
+            yield from self.must_be("federation.deadline_factor", why)
 
     def _of_updates(self) -> Iterator[Wrong]:
         federation, asynchronous = self.federation, self.asynchronous
@@ -576,22 +620,13 @@ class RunConfig(Frozen):
 
     def _of_training(self) -> Iterator[Wrong]:
         training, privacy, must_be = self.training, self.privacy, self.must_be
-        optimizer, schedule = training.optimizer, training.lr_schedule
-        if optimizer != "sgd":
-            why = f"with training.optimizer {optimizer!r}, which has moments of its own"
-            yield from must_be("training.momentum", why)
-        if not training.momentum:
-            why = "without training.momentum, of which it is a form"
-            yield from must_be("training.nesterov", why)
+        schedule = training.lr_schedule
         if schedule:
             why = f"with training.lr_schedule {schedule!r}, which sets all rates"
             yield from must_be("training.lr_patience federation.patience", why, 0)
         if schedule == "step" and not training.step_places:
             expected = "ascending fractions between 0 and 1, such as '0.7,0.9'"
             yield "training.lr_steps", training.lr_steps, expected
-        if schedule != "step":
-            why = "without training.lr_schedule 'step'"
-            yield from must_be("training.lr_steps training.lr_factor", why)
         unit, noise = privacy.unit, privacy.noise_multiplier
         if (unit != "none") != (noise > 0):
             expected = "0" if unit == "none" else "a number above 0"
@@ -755,6 +790,7 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
 
 _OPEN = (
     "federation.rounds_per_task",
+    "scenario.clients",
     "scenario.classes_per_task",
     "training.batch_size",
     "training.learning_rate",

@@ -17,8 +17,7 @@ from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
 from fcl_flower.models.encoder import KEYS, VALUES, Transformer
-from fcl_flower.models.pretrained import EncoderParams
-from fcl_flower.models.registry import LoraParams
+from fcl_flower.models.registry import EnhancedParams, LoraParams
 
 _AFTER_ATTENTION = (
     *("attention.output.dense", "attention.out_lin", "attention.o_proj"),
@@ -66,7 +65,7 @@ class AdaptedTransformer(Transformer):
     is a fixed function of the sample, and is computed once.
     """
 
-    def __init__(self, params: EncoderParams | LoraParams) -> None:
+    def __init__(self, params: EnhancedParams | LoraParams) -> None:
         super().__init__(params)
         self.freeze("model.num_blocks", params.num_blocks, params.encoder)
 
@@ -124,7 +123,7 @@ class EnhancedTransformer(AdaptedTransformer):
     network, before the shortcut is added.
     """
 
-    def __init__(self, params: EncoderParams) -> None:
+    def __init__(self, params: EnhancedParams) -> None:
         super().__init__(params)
         layers = []
         for block in self.blocks[self.first :]:

@@ -75,13 +75,6 @@ class EncoderParams(Params):
     own size. The default of focus is 112."""
     max_tokens: int = Field(64, ge=3)
     """Largest number of a text's tokens, special tokens included; the rest is cut."""
-    bottleneck: int = Field(48, ge=1)
-    """Width of an Enhancer."""
-    placement: Literal["both", "attention", "feed-forward"] = "both"
-    """Places of Enhancers in a block: behind the attention, behind the feed-forward
-    network, or both."""
-    num_blocks: int = Field(0, ge=0)
-    """Number of the encoder's last blocks that have Enhancers; 0 for all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the blocks compute; weights and results are float32."""
 

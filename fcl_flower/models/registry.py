@@ -98,6 +98,18 @@ class FrozenParams(EncoderParams):
     features."""
 
 
+class EnhancedParams(EncoderParams):
+    """The settings of a frozen encoder with Enhancers."""
+
+    bottleneck: int = Field(48, ge=1)
+    """Width of an Enhancer."""
+    placement: Literal["both", "attention", "feed-forward"] = "both"
+    """Places of Enhancers in a block: behind the attention, behind the feed-forward
+    network, or both."""
+    num_blocks: int = Field(0, ge=0)
+    """Number of the encoder's last blocks that have Enhancers; 0 for all."""
+
+
 class LoraParams(EncoderParams):
     """The settings of a frozen encoder with LoRA."""
 
@@ -186,7 +198,7 @@ _ENCODERS: dict[str, tuple[str, float, type[Params], str]] = {
         "whole",
     ),
     "frozen-": ("encoder:FrozenTransformer", 1e-3, FrozenParams, "frozen"),
-    "enhanced-": ("adapters:EnhancedTransformer", 3e-3, EncoderParams, "enhanced"),
+    "enhanced-": ("adapters:EnhancedTransformer", 3e-3, EnhancedParams, "enhanced"),
     "lora-": ("adapters:LoraTransformer", 3e-3, LoraParams, "lora"),
     "prompted-": ("prompts:PromptedTransformer", 1e-2, PromptParams, "prompted"),
 }

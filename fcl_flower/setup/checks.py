@@ -18,6 +18,7 @@ from fcl_flower.algorithms.base import (
 from fcl_flower.config.run_config import (
     DEFAULTS,
     LEAST_SUMMANDS,
+    LEVELS,
     MOST_LOST,
     RunConfig,
     Wrong,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 ON_MODELS = frozenset({"sign-flip", "noise", "scaling", "counts"})
 """Attacks on the models that clients send."""
-LEVELS = frozenset({"int8", "int4", "ternary"})
-"""Types on the wire that round to levels."""
 SINGLE_UPDATES = (
     "federation.aggregation federation.clip_to_median federation.examples_limit"
 )
@@ -281,10 +280,10 @@ def pixels(run: Entries) -> Iterator[Wrong]:
     """Find a normalisation that suits no image, or that shows hidden data."""
     config, modality = run.config, run.spec.modality
     key, normalise = "data.normalise", config.data.normalise
-    if normalise in ("model", "fixed"):
-        return
     if modality != "images":
         yield from config.must_be(key, f"for {modality} data, which have no pixels")
+    if normalise in ("model", "fixed"):
+        return
     if normalise == "data":
         if config.privacy.unit != "none" or config.federation.secure_aggregation:
             hidden = "privacy.unit or federation.secure_aggregation"
@@ -369,6 +368,9 @@ def scenario(run: Entries) -> Iterator[Wrong]:
         yield from config.must_be(keys, f"{scope}which is {why}")
     if (public := config.data.public_dataset) in config.data.names:
         yield "data.public_dataset", public, "a data set that no client learns"
+    if public:
+        why = "beside data.public_dataset, which the server has instead"
+        yield from config.must_be("data.public_fraction", why)
     if hidden or run.spec.local_data:
         why = scope + "whose tasks are not shared out beforehand"
         yield from config.must_be("scenario.joint", why)
@@ -429,14 +431,14 @@ def heads(run: Entries) -> Iterator[Wrong]:
     if entry.incremental:
         why = f"for scenario {name}, in which the task of a test is not known"
         yield from config.must_be("model.mask_logits", why)
-    if not model.mask_logits:
-        why = "without model.mask_logits, by which tests know their labels"
-        yield from config.must_be("model.mask_loss", why)
 
 
 def growing_head(run: Entries) -> Iterator[Wrong]:
     """Find a head that cannot grow with the classes."""
     config, classes, why = run.config, run.config.data.classes, ""
+    if not run.spec.names_classes:
+        grows = "but for a single head of local data that grows with the classes"
+        yield from config.must_be("model.places", grows)
     if not config.model.growing_head:
         return
     if config.scenario.joint:

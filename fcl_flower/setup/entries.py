@@ -10,6 +10,7 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
 from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
+from fcl_flower.core.errors import config_error
 from fcl_flower.data.scenarios.registry import SCENARIOS, ScenarioEntry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
 from fcl_flower.models.registry import MODELS, ModelEntry
@@ -52,6 +53,12 @@ def model_params(config: RunConfig, entry: ModelEntry) -> Params:
     params = validate_params(
         entry.params, config.model.params, "model.", ModelSection.keys()
     )
-    if isinstance(params, EncoderParams) and entry.modality == "text":
+    reads_texts = entry.modality == "text"
+    if "max_tokens" in params.model_fields_set and not reads_texts:
+        expected = "none for an encoder of images"
+        raise config_error(
+            "model.max_tokens", config.model.params["max_tokens"], expected
+        )
+    if isinstance(params, EncoderParams) and reads_texts:
         return params.model_copy(update={"encoder": params.encoder or MINILM})
     return params

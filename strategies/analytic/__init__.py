@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 HeadKind: TypeAlias = Literal["discriminant", "ridge"]
 Form: TypeAlias = Literal["exact", "gram", "low-rank", "class-sums"]
@@ -17,6 +18,13 @@ Form: TypeAlias = Literal["exact", "gram", "low-rank", "class-sums"]
 
 class AnalyticParams(Params):
     """Hyper-parameters of analytic learning."""
+
+    counts = (
+        Counts("strategy.matching", "strategy.head", ("discriminant",)),
+        Counts("strategy.width", "strategy.lift", ("relu",)),
+        Counts("strategy.rank", "strategy.form", ("low-rank",)),
+        Counts("strategy.subsets", "strategy.form", ("class-sums",)),
+    )
 
     head: HeadKind = "discriminant"
     """The kind of head: a linear ``discriminant`` with a shrunk covariance, or a

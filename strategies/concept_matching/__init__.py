@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 # These types are here since the module of their code takes a second to import.
 ClusteringMethod: TypeAlias = Literal[
@@ -20,6 +21,11 @@ MatchingRule: TypeAlias = Literal["literal", "relaxed", "assignment"]
 
 class ConceptMatchingParams(Params):
     """Hyper-parameters of Concept Matching."""
+
+    counts = (
+        Counts("strategy.neighbourhood", "strategy.clustering", ("dbscan",)),
+        Counts("strategy.slack", "strategy.matching", ("relaxed", "assignment")),
+    )
 
     concepts: int = Field(5, ge=1)
     """The number K of concept models, at least 1. The paper finds too many better than

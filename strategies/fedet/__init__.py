@@ -9,12 +9,21 @@ from pydantic import Field, model_validator
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 LabelStatistics: TypeAlias = Literal["exact", "noised", "withheld"]
 
 
 class FedEtParams(Params):
     """Hyper-parameters of FedET."""
+
+    counts = (
+        Counts(
+            "strategy.auxiliary strategy.server_epochs",
+            "strategy.consolidation",
+            ("distillation",),
+        ),
+    )
 
     groups: int = Field(3, ge=1)
     """The number J of Enhancer Groups, at least 1."""
@@ -66,7 +75,14 @@ class FedEtParams(Params):
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
-        if "noised" in (self.distribution, self.entropy) and not self.noise:
+        noised = "noised" in (self.distribution, self.entropy)
+        if "noise" in self.model_fields_set and not noised:
+            raise ValueError(
+                f"strategy.noise: got {self.noise}, expected none unless "
+                "strategy.distribution or strategy.entropy is 'noised', without which "
+                "it has no effect"
+            )
+        if noised and not self.noise:
             raise ValueError(
                 "strategy.noise: got 0.0, expected a number above 0 for statistics "
                 "that are 'noised'"

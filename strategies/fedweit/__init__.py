@@ -21,6 +21,7 @@ from fcl_flower.algorithms.base import (
     ServerStrategy,
 )
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import WireError, config_error
@@ -48,6 +49,10 @@ BEGUN = "meta/begun"
 
 class FedWeitParams(Params):
     """Hyper-parameters of FedWeIT."""
+
+    counts = (
+        Counts("strategy.overlap_threshold", "strategy.overlap", ("thresholded",)),
+    )
 
     aggregation: Literal["masked-mean", "literal"] = "masked-mean"
     """The mean of the base. ``masked-mean`` is the mean over the clients that sent a
@@ -120,6 +125,17 @@ class FedWeitParams(Params):
     @override
     def needs_validation(self) -> bool:
         return self.drop_harmful
+
+    @model_validator(mode="after")
+    def _tasks_are_compared(self) -> Self:
+        compares = ("overlap", "clustering", "clusters", "members")
+        for key in compares if not self.knowledge.startswith("sit:") else ():
+            if key in self.model_fields_set:
+                raise ValueError(
+                    f"strategy.{key}: got {getattr(self, key)!r}, expected none unless "
+                    "strategy.knowledge is 'sit:K', without which it has no effect"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_gate(self) -> Self:

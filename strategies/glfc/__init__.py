@@ -9,10 +9,13 @@ from pydantic import Field
 
 from fcl_flower.algorithms.params import MemoryParams, MemoryPolicy
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 
 class GlfcParams(MemoryParams):
     """Hyper-parameters of GLFC; they are the paper's unless a text says otherwise."""
+
+    counts = (Counts("strategy.entropy_rise", "strategy.transition", ("entropy",)),)
 
     memory_policy: MemoryPolicy = "herding"
     """The rule by which samples stay. Three policies keep equally many of each class:

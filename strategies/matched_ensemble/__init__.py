@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
 from fcl_flower.algorithms.registry import Algorithm
+from fcl_flower.config.parsing import Counts
 
 HEADS = "heads."
 """The prefix of the names of the tensors of a model's heads."""
@@ -21,6 +22,14 @@ HEADS = "heads."
 
 class MatchedEnsembleParams(Params):
     """Hyper-parameters of ensembles of matched networks."""
+
+    counts = (
+        Counts(
+            "strategy.start strategy.ask strategy.min_samples",
+            "strategy.matching",
+            ("tested",),
+        ),
+    )
 
     matching: Literal["tested", "none"] = "tested"
     """The match of classes of different tasks. With ``tested``, they are one class if

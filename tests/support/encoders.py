@@ -12,7 +12,7 @@ from fcl_flower.models.build import create_model
 from fcl_flower.models.encoder import Transformer
 from fcl_flower.models.pretrained import EncoderParams
 from fcl_flower.models.prompts import PromptedTransformer
-from fcl_flower.models.registry import PromptParams
+from fcl_flower.models.registry import EnhancedParams, PromptParams
 
 WIDTH, BLOCKS, WORDS = 16, 3, 40
 BOTTLENECK, CLASSES, RANK = 4, 5, 2
@@ -114,7 +114,7 @@ def plain(backbone):
 
 def enhanced(backbone, placement="both", blocks=0, learned=False):
     """Return the same with Enhancers, fresh or of random weights."""
-    params = EncoderParams(
+    params = EnhancedParams(
         encoder=backbone, bottleneck=BOTTLENECK, placement=placement, num_blocks=blocks
     )
     body = EnhancedTransformer(params).eval()
@@ -167,7 +167,7 @@ def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
         classes=CLASSES,
         single_head=single_head,
         seed=3,
-        params=EncoderParams(
+        params=EnhancedParams(
             encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks
         ),
     )
