@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Array, Payload, TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
@@ -26,6 +28,12 @@ class Ewc(LocalTraining[EwcParams]):
     task ends.
     """
 
+    def __init__(
+        self, params: EwcParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        super().__init__(params, model, context)
+        require_shared(model, "EWC")
+
     @override
     def train(
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
@@ -34,6 +42,16 @@ class Ewc(LocalTraining[EwcParams]):
         pull = ewc_penalty(self.model, state, params.strength)
         state, update = self.fit_locally(turn, penalties=[pull])
         return consolidated(self.model, turn, params, state, update), update
+
+
+def require_shared(model: MultiHeadModel, method: str) -> None:
+    """Refuse a model of which clients share no trained weights."""
+    shared = {*model.shared_names()}
+    if not shared & {n for n, w in model.named_parameters() if w.requires_grad}:
+        raise ConfigError(
+            "model: got a network whose clients share no trained weights, expected one "
+            f"that shares some, or model.head 'single': {method} holds no others"
+        )
 
 
 def ewc_penalty(model: MultiHeadModel, state: Payload, strength: float) -> Penalty:

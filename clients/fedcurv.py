@@ -9,7 +9,8 @@ all others: U of the diag(I_j), and V of the diag(I_j) w_j.
 from torch import Tensor
 from typing_extensions import override
 
-from clients.ewc import diagonal_fisher
+from clients.ewc import diagonal_fisher, require_shared
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
@@ -24,6 +25,12 @@ class FedCurv(LocalTraining[FedCurvParams]):
     The state needs no group for it, since the server takes a client's own part out of
     the sums.
     """
+
+    def __init__(
+        self, params: FedCurvParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        super().__init__(params, model, context)
+        require_shared(model, "FedCurv")
 
     @override
     def train(

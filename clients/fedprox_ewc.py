@@ -2,11 +2,13 @@
 
 from typing_extensions import override
 
-from clients.ewc import consolidated, ewc_penalty
+from clients.ewc import consolidated, ewc_penalty, require_shared
 from clients.fedprox import proximal_term
+from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.data.examples import TaskData
+from fcl_flower.models.heads import MultiHeadModel
 from strategies.fedprox_ewc import FedProxEwcParams
 
 
@@ -17,6 +19,12 @@ class FedProxEwc(LocalTraining[FedProxEwcParams]):
     anchor)^2``. The first term holds the client near the global model, the second near
     its own last task.
     """
+
+    def __init__(
+        self, params: FedProxEwcParams, model: MultiHeadModel, context: ClientContext
+    ) -> None:
+        super().__init__(params, model, context)
+        require_shared(model, "EWC")
 
     @override
     def train(

@@ -13,6 +13,7 @@ from fcl_flower.algorithms.base import (
     ServerStrategy,
 )
 from fcl_flower.algorithms.registry import Algorithm, algorithms
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.setup.build import validate
@@ -41,7 +42,8 @@ HEAD = """\
 <!-- Made by docs/generate.py; do not edit. -->
 
 This page says which strategy goes with which task, network and protection. Each cell is
-the answer of the check that accepts or refuses a run before it begins.
+the answer of the check that accepts or refuses a run before it begins. Tests run a
+round of what it accepts.
 
 The [cards of the strategies](strategies.md#all-of-them) say what each one does.
 [Protections](../explain/protections.md#why-a-strategy-refuses) says why one refuses.
@@ -51,6 +53,8 @@ _TASKS = """\
 ## Tasks and networks
 
 - *Network*: `any`, or the only ones that the strategy trains.
+- *Frozen body*: whether it trains the heads of a network whose body is frozen, such as
+  `patch-filters`. The cell names the heads.
 - *Tasks with ids*: the scenarios `overlapped`, `mixed`, `classes` and `text`. The cell
   names the heads: `any` is a head for each task, or one over all classes.
 - *New classes*: the scenario `class-incremental`, always with one head.
@@ -92,6 +96,7 @@ def page() -> str:
             *_table(
                 {
                     "network": _network,
+                    "frozen body": _frozen_body,
                     "tasks with ids": lambda one: _heads(one, {}),
                     "new classes": lambda one: _yes(one, _NEW_CLASSES),
                     "hidden concepts": _concepts,
@@ -205,6 +210,29 @@ def _network(one: Algorithm) -> str:
         usual = resolve(RunConfig.of({"strategy.name": one.name})).config.model.name
         return ", ".join(f"`{name}`" for name in one.models or (usual,))
     return "any"
+
+
+def _frozen_body(one: Algorithm) -> str:
+    accepted = [accepts_frozen_body(one, single_head=single) for single in (0, 1)]
+    names = {(True, True): "any", (False, True): "one", (True, False): "each"}
+    return names.get((accepted[0], accepted[1]), "no")
+
+
+def accepts_frozen_body(one: Algorithm, *, single_head: bool, **more: Scalar) -> bool:
+    """Tell whether a run whose network has nothing to train but heads is accepted."""
+    try:
+        validate(resolve(with_frozen_body(one, single_head=single_head, **more)))
+    except (ConfigError, ContractError):
+        return False
+    return True
+
+
+def with_frozen_body(one: Algorithm, *, single_head: bool, **more: Scalar) -> RunConfig:
+    """Make a small run whose network has nothing to train but heads."""
+    tasks = "class-incremental" if single_head else "overlapped"
+    head = "single" if single_head else "multi"
+    body = {"model.name": "patch-filters", "model.filters": 4, "model.head": head}
+    return _config(one, {"scenario.name": tasks, **body, **more})
 
 
 def _balance(one: Algorithm) -> str:

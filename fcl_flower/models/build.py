@@ -77,6 +77,7 @@ def create_model(
         ContractError: ``params`` belong to another model, or a user's network cannot be
             trained (`try_body`).
     """
+    check_default_type()
     entry = MODELS[name]
     params = entry.params() if params is None else params
     if type(params) is not entry.params:
@@ -106,6 +107,13 @@ def create_model(
             classes=classes,
             single_head=single_head,
         )
+
+
+def check_default_type() -> None:
+    """Refuse another default type than float32, which networks and messages have."""
+    if (kind := torch.get_default_dtype()) != torch.float32:
+        expected = "torch.float32: call torch.set_default_dtype(torch.float32)"
+        raise config_error("torch.get_default_dtype()", kind, expected)
 
 
 def _copied(body: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -167,7 +175,8 @@ def from_module(
         raise config_error(
             "input_shape", input_shape, "(C, H, W), (C, T) or (columns,)"
         )
-    make = (lambda: deepcopy(module)) if isinstance(module, nn.Module) else module
+    check_default_type()
+    make = (lambda: _copy(module)) if isinstance(module, nn.Module) else module
     with torch.random.fork_rng(devices=[]):
         body: object = make()  # type: ignore[no-untyped-call]
         if not isinstance(body, nn.Module):
@@ -182,12 +191,15 @@ def from_module(
 def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
     """Try a copy of a body on zeros, after its lazy layers have got their shapes.
 
+    The copy is tested on one sample and on two, saved, loaded, and trained.
+
     Returns:
         the number of its features, and the smallest batch that it takes in training: 2
         if it normalises each feature by the statistics of a batch.
 
     Raises:
-        ContractError: the body cannot take such inputs, return features, or be trained.
+        ContractError: the body cannot take such inputs, return features, be copied, or
+            be trained.
     """
     name = type(body).__name__
     if any(map(is_lazy, body.parameters())):
@@ -196,34 +208,60 @@ def try_body(body: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, int]:
             _features(body.eval(), 2, input_shape)
         for part, mode in modes.items():
             part.training = mode
-    _check_parameters(body)
+    _check_parts(body)
     with torch.random.fork_rng(devices=[]):
-        copied = deepcopy(body)
+        copied = _copy(body)
         with torch.no_grad():
             width = _features(copied.eval(), 2, input_shape).shape[1]
+            _features(copied, 1, input_shape)
         if late_names := copied.state_dict().keys() - body.state_dict().keys():
             raise ContractError(
                 f"{name}: got {', '.join(sorted(late_names))} made in forward, expected"
                 " all layers made in __init__"
             )
-        smallest, copied = 1, copied.train()
+        smallest = 1
         try:
-            features = _features(copied, 1, input_shape)
+            _features(copied.train(), 1, input_shape)
         except ContractError:
-            smallest, features = 2, _features(copied, 2, input_shape)
-        try:
-            if features.requires_grad:
-                features.sum().backward()  # type: ignore[no-untyped-call]
-        except Exception as error:  # a user's module may raise anything
-            raise ContractError(
-                f"{name}: got {error!s:.200} for its gradient, expected one"
-            ) from error
+            smallest = 2
+        _check_gradients(copied, smallest, input_shape)
     return width, smallest
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """Copy a module, and load into the copy what the module saves."""
+    name = type(module).__name__
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ContractError(
+            f"{name}: got a traced or scripted module, expected the module itself, "
+            "before torch.jit"
+        )
+    for key, value in module.state_dict().items():
+        if not isinstance(value, Tensor) or value.is_quantized:
+            kind = "a quantized tensor" if isinstance(value, Tensor) else repr(value)
+            raise ContractError(
+                f"{name}: got {key} with {kind:.60}, expected plain tensors alone: "
+                "neither extra state nor quantized layers can be averaged"
+            )
+    try:
+        copied = deepcopy(module)
+        copied.load_state_dict(module.state_dict())
+    except Exception as error:  # a user's module may raise anything
+        why = str(error).partition(".")[0]
+        raise ContractError(
+            f"{name}: got {why:.120} for a copy, expected a module"
+            " that can be copied: torch.nn.utils.parametrizations.weight_norm can, and "
+            "pruned layers after torch.nn.utils.prune.remove"
+        ) from error
+    return copied
 
 
 def _features(body: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tensor:
     name, expected = type(body).__name__, f"expected ({count}, features)"
-    request = f"for {count} inputs of shape {input_shape}"
+    mode = "training" if body.training else "a test"
+    if count == 1 and not body.training:
+        expected += ", as samples are predicted one by one, too"
+    request = f"for {count} inputs of shape {input_shape} in {mode}"
     if input_shape == TEXT:
         inputs = torch.zeros(count, _WORDS, dtype=torch.int64)
     else:
@@ -246,13 +284,43 @@ def _features(body: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tens
     return features
 
 
-def _check_parameters(body: nn.Module) -> None:
-    """Refuse trained parameters but float32, and buffers that NumPy does not have."""
+def _check_gradients(
+    body: nn.Module, smallest: int, input_shape: tuple[int, ...]
+) -> None:
+    """Refuse a body that does not pass a gradient on to each trained parameter."""
+    name = type(body).__name__
+    # In training some blocks may be skipped at random, in a test some are not used.
+    for mode, count in ((True, smallest), (False, 2)):
+        features = _features(body.train(mode), count, input_shape)
+        try:
+            if features.requires_grad:
+                features.sum().backward()  # type: ignore[no-untyped-call]
+        except Exception as error:  # a user's module may raise anything
+            raise ContractError(
+                f"{name}: got {error!s:.200} for its gradient, expected one"
+            ) from error
+    trained = {n: p for n, p in body.named_parameters() if p.requires_grad}
+    if missed := [n for n, parameter in trained.items() if parameter.grad is None]:
+        shown = "any parameter" if len(missed) == len(trained) else missed[0]
+        raise ContractError(
+            f"{name}: got no gradient for {shown}, expected one for each trained "
+            "parameter: forward must not detach features, and what it does not use must"
+            " be frozen with requires_grad_(False)"
+        )
+
+
+def _check_parts(body: nn.Module) -> None:
+    """Refuse parts that no client can train, copy or send."""
     name = type(body).__name__
     for key, parameter in body.named_parameters():
         if is_lazy(parameter):
             raise ContractError(
                 f"{name}: got no shape of {key}, expected forward to use its layer"
+            )
+        if not parameter.numel():
+            raise ContractError(
+                f"{name}: got {key} of shape {tuple(parameter.shape)}, expected no "
+                "empty parameters"
             )
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ContractError(

@@ -362,7 +362,11 @@ def validate(spec: RunSpec) -> None:
             raise unknown_name("run.track", name, sorted(TRACKERS))
     model = run.model()
     run.strategy(model).init(snapshot(model, model.shared_names()))
-    run.learner(client=0)
+    threads = torch.get_num_threads()  # which every client sets
+    try:
+        run.learner(client=0)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def find_device(name: str) -> str:

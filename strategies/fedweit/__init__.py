@@ -223,6 +223,14 @@ class FedWeit(ServerStrategy[P], ServerQueries):
             )
         base = maths.decomposed(model)
         maths.require_weights(base, "FedWeIT")
+        if odd := [name for name in base if ".parametrizations." in name]:
+            name = odd[0].removeprefix("body.").partition(".parametrizations.")[0]
+            raise config_error(
+                "model",
+                f"a parametrized layer {name}",
+                "layers whose weights are parameters: FedWeIT makes some of them zero, "
+                "by which a weight norm divides",
+            )
         if self._sit and any(weight.ndim != 3 for weight in base.values()):
             raise config_error(
                 "strategy.knowledge",

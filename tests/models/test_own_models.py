@@ -1,10 +1,13 @@
 """Models of a user's own: a module, a callable, or an installed package."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from packages import install
 from torch import nn
+from torch.nn.utils import prune, weight_norm
 
 import fcl_flower as fcl
 from fcl_flower.core.errors import ConfigError, ContractError
@@ -148,9 +151,92 @@ class NoGradient(nn.Sequential):
         return hidden + hidden.add_(1)
 
 
+class Squeezed(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class Detached(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+class HalfDetached(nn.Sequential):
+    def forward(self, x):
+        return self[2](self[1](self[0](x)).detach())
+
+
+class Memory(nn.Sequential):
+    def get_extra_state(self):
+        return {"steps": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def linear(kind=nn.Sequential, **more):
+    return kind(nn.Flatten(), nn.Linear(16, 5), **more)
+
+
+def unused():
+    module = linear()
+    module.register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return module
+
+
+def empty():
+    module = linear()
+    module.register_parameter("empty", nn.Parameter(torch.zeros(5, 0)))
+    return module
+
+
+def pruned():
+    module = linear()
+    prune.l1_unstructured(module[1], "weight", 0.3)
+    return module
+
+
+def normed():
+    with warnings.catch_warnings(action="ignore"):  # the old form is on its way out
+        return nn.Sequential(nn.Flatten(), weight_norm(nn.Linear(16, 5)))
+
+
+def quantized():
+    with warnings.catch_warnings(action="ignore"):
+        kinds = {nn.Linear}
+        return torch.ao.quantization.quantize_dynamic(linear(), kinds, torch.qint8)
+
+
+def compiled(compile_module, *inputs):
+    with warnings.catch_warnings(action="ignore"):
+        return compile_module(linear(), *inputs)
+
+
+def of_batches():
+    return nn.Sequential(linear(), nn.BatchNorm1d(5, track_running_stats=False))
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (lambda: linear(Squeezed), r"Squeezed: got torch.Size\(\[5\]\) for 1 inputs"),
+        (of_batches, "Expected more than 1 value .* in a test, .* one by one, too"),
+        (lambda: linear(Detached), "no gradient for any parameter, .* not detach"),
+        (
+            lambda: HalfDetached(nn.Flatten(), nn.Linear(16, 6), nn.Linear(6, 5)),
+            r"HalfDetached: got no gradient for 1\.weight, expected one for each",
+        ),
+        (unused, r"no gradient for spare, .* must be frozen with requires_grad_"),
+        (lambda: linear(Memory), r"_extra_state with \{'steps': 1\}, .* plain tensors"),
+        (quantized, "torch.qint8, expected plain tensors .* nor quantized layers"),
+        (lambda: compiled(torch.jit.script), "scripted module, expected the module"),
+        (
+            lambda: compiled(torch.jit.trace, torch.zeros(2, *SHAPE)),
+            "got a traced or scripted module",
+        ),
+        (pruned, r"Only Tensors created .* for a copy, .*prune\.remove"),
+        (normed, r"for a copy, .*parametrizations\.weight_norm can"),
+        (empty, r"empty of shape \(5, 0\), expected no empty parameters"),
         (nn.Identity, r"Identity: got torch.Size\(\[2, 1, 4, 4\]\) for 2 inputs"),
         (lambda: nn.Flatten(0), "Flatten: got .* expected .2, features"),
         (OnlyByName, r"OnlyByName: got .*forward.* for 2 inputs of shape"),
@@ -183,6 +269,28 @@ def test_what_does_not_fit_its_declaration_is_refused():
     assert build(entry, columns=6)(torch.zeros(2, 6), 0).shape == (2, 3)
     with pytest.raises(ConfigError, match="model: got 'mine', expected one for 7 col"):
         build(entry, columns=7)
+
+
+@pytest.mark.parametrize("make", [linear, of_batches])
+def test_another_default_type_is_refused_before_a_network_is_tried(make):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ConfigError, match=r"got torch\.float64, .*\.set_default_d"):
+            from_module(make, SHAPE)
+        with pytest.raises(ConfigError, match=r"get_default_dtype\(\): got "):
+            build(declared(make))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_fedweit_refuses_weights_by_which_a_norm_divides():
+    def make():
+        layer = torch.nn.utils.parametrizations.weight_norm(nn.Linear(64, 8))
+        return nn.Sequential(nn.Flatten(), layer)
+
+    sentence = "model: got 'a parametrized layer 1', expected layers whose weights"
+    with pytest.raises(ConfigError, match=sentence):
+        fcl.simulate("fedweit", model=make, clients=1, tasks=1, progress=False)
 
 
 # ---- tied weights

@@ -159,7 +159,9 @@ def lora_model(backbone, blocks=0, classes=CLASSES):
     )
 
 
-def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
+def model(
+    backbone, name="enhanced-transformer", single_head=True, blocks=0, params=None
+):
     """Return a network whose body is the encoder in a folder."""
     return create_model(
         name,
@@ -167,7 +169,6 @@ def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
         classes=CLASSES,
         single_head=single_head,
         seed=3,
-        params=EnhancedParams(
-            encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks
-        ),
+        params=params
+        or EnhancedParams(encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks),
     )
