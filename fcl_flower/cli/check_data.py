@@ -27,6 +27,7 @@ def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN4
     # Imported late, since torch takes a second, and `fcl --help` needs none.
     from fcl_flower.data.local.client import load_task, local_vectors
     from fcl_flower.data.local.findings import class_counts, findings
+    from fcl_flower.data.local.formats import empty_labels
     from fcl_flower.data.local.layout import find_tasks
     from fcl_flower.rounds.client import vector_file
     from fcl_flower.setup.build import Built
@@ -54,6 +55,13 @@ def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN4
         if file := vector_file(run):
             words = local_vectors(tasks, file, expected)
             click.echo(f"word vectors: {words.origin}")
+    for place in folders:
+        for files in find_tasks(place):
+            for label in empty_labels(files.train):
+                click.echo(
+                    f"warning: {place}, {files.name}: the folder of class {label!r} is "
+                    "empty: the task has no such class"
+                )
     for finding in findings(clients, config.data.labels):
         click.echo(f"warning: {finding}")
     click.echo("settings: --scenario local-data " + " ".join(_options(config)))

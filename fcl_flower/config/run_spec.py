@@ -28,6 +28,7 @@ class NodeConfig(Frozen):
         device: torch device name, or ``auto``; empty for the run's.
         word_vectors: file of word vectors; empty for the run's.
         client_name: NVFlare's name of the client, which it sets; not used.
+        hide_faults: 1 if the server hears nothing of what is wrong with the data.
     """
 
     model_config = ConfigDict(
@@ -43,6 +44,7 @@ class NodeConfig(Frozen):
     device: str = ""
     word_vectors: str = ""
     client_name: str = ""
+    hide_faults: int = Field(0, ge=0, le=1)
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> "NodeConfig":

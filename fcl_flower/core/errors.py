@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
+from enum import StrEnum
 from typing import Final
 
 MESSAGE_FAILED = "this client could not answer:"
@@ -38,8 +39,35 @@ class FclError(Exception):
     """The base of all deliberate errors."""
 
 
+class Fault(StrEnum):
+    """A kind of fault in local data: it quotes nothing, and may leave the client."""
+
+    SPELLING = "labels that look alike"
+    LABEL = "a label that the run, or the training file, does not have"
+    CLASSES = "more or fewer classes than a head of the run has"
+    CHANGED = "other classes than at the beginning of the task"
+    COLUMNS = "other columns than expected"
+    CELL = "a cell that is no number"
+    DIGITS = "numbers of too many digits"
+    NO_LABEL = "a label that is no printable text"
+    SHAPE = "samples of a shape that the model does not take"
+    FEW = "too few samples to test with"
+    FORM = "a file of a form that the model does not take"
+    UNREADABLE = "a file that cannot be read"
+    MISSING = "a file that is missing"
+    LAYOUT = "a file or folder that does not belong there"
+
+
 class ConfigError(FclError):
-    """A setting is wrong; the message names key, value and what was expected."""
+    """A setting is wrong; the message names key, value and what was expected.
+
+    Attributes:
+        fault: kind of the fault where it is one of local data.
+    """
+
+    def __init__(self, message: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class ContractError(FclError):

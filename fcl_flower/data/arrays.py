@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.datasets import Dataset, Split
-from fcl_flower.data.tables import read_arrays
+from fcl_flower.data.tables import different, read_arrays
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Images: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -65,7 +65,7 @@ def from_arrays(
     """
     inputs = (x_train, y_train, x_test, y_test)
     arrays = dict(zip(ARRAYS, map(np.array, inputs), strict=True))
-    return checked_dataset(name, name, arrays, tuple(class_names))
+    return checked_dataset(name, name, arrays, different(class_names, name))
 
 
 def checked_dataset(
@@ -186,7 +186,38 @@ def _to_float32(x: AnyArray, key: str) -> Floats:
         single = x.astype(np.float32)
     if not np.isfinite(single).all():
         raise _wrong(key, "values that float32 cannot hold", "finite values")
+    if equal := first_equal(x, single):
+        column, one, other = equal
+        raise _wrong(key, f"{one} and {other} in column {column}", DIGITS)
     return single
+
+
+DIGITS = (
+    "numbers of at most 7 digits, which float32 tells apart: subtract a base, such as "
+    "the smallest number, or leave the column out"
+)
+"""The expectation of whole numbers, for an error."""
+
+
+def first_equal(x: AnyArray, single: Floats) -> tuple[int, int, int] | None:
+    """Find a column with two whole numbers that are one number in float32.
+
+    Args:
+        x: numbers before the conversion, shape (N, columns) or (N, channels, steps).
+        single: the same as float32.
+
+    Returns:
+        the column or channel, and the two numbers; None if there are none.
+    """
+    large = (np.abs(single) >= 2**24) & (np.abs(single) < 2**63)
+    for column in np.flatnonzero(
+        np.moveaxis(large, 1, 0).reshape(x.shape[1], -1).any(1)
+    ):
+        values = np.unique(x[:, column][large[:, column]])
+        values = values[values % 1 == 0]  # the last digits of others are no names
+        if len(same := np.flatnonzero(np.diff(values.astype(np.float32)) == 0)):
+            return int(column), int(values[same[0]]), int(values[same[0] + 1])
+    return None
 
 
 def _wrong(key: str, got: str, expected: str) -> ConfigError:

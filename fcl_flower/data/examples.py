@@ -291,6 +291,7 @@ class ClientData(Protocol):
 
     def restore_classes(self, kept: Payload) -> None:
         """Hold on to what `keep_classes` has written: each class has its number."""
+        return
 
 
 class ScenarioData(ClientData):

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError, require_extra
+from fcl_flower.core.errors import ConfigError, Fault, require_extra
 from fcl_flower.data.arrays import Images, to_pixels
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _TURNS = {
 
 _BITS = 258
 """The tag of a TIFF file that holds the bits of each channel."""
+_PHOTOMETRIC = 262
+"""The tag of a TIFF file that is 0 where 0 is white."""
+_DEEP_WHITE = 65535
+"""The grey of 16 bits by which a PNG file names what is transparent, if it is white."""
 
 
 def read_picture(file: Path, mode: Mode, size: tuple[int, int] | None) -> Images:
@@ -51,7 +56,8 @@ def read_picture(file: Path, mode: Mode, size: tuple[int, int] | None) -> Images
     except Exception as error:
         raise ConfigError(
             f"{file} cannot be read ({error}), expected a single picture as "
-            f"{', '.join(PICTURES)}"
+            f"{', '.join(PICTURES)}",
+            Fault.UNREADABLE,
         ) from error
 
 
@@ -80,7 +86,8 @@ def pixels(image: "Image", mode: Mode, size: tuple[int, int] | None) -> Images:
     image.load()
     turn, deep = _TURNS.get(_orientation(image)), _deep_pixels(image)
     if deep is not None:
-        image = Image.fromarray(to_pixels(deep, "pixels").astype(np.float32))
+        seen = _as_seen(to_pixels(deep, "pixels").astype(np.float32), image)
+        image = Image.fromarray(seen)
     elif image.mode not in _MODES:
         raise ValueError(f"its pixels are {image.mode}")
     else:
@@ -106,6 +113,16 @@ def upright(image: "Image") -> tuple[int, int]:
 def _orientation(image: "Image") -> int:
     orientation = image.getexif().get(_ORIENTATION, 1)
     return orientation if orientation in _TURNS else 1
+
+
+def _as_seen(grey: npt.NDArray[np.float32], image: "Image") -> npt.NDArray[np.float32]:
+    """Turn deep grey values in [0, 1] to what is seen, as Pillow does with 8 bits."""
+    if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
+        return 1 - grey
+    hidden = image.info.get("transparency")
+    if image.format == "PNG" and isinstance(hidden, int):
+        return np.where(np.rint(grey * _DEEP_WHITE) == hidden, np.float32(1), grey)
+    return grey
 
 
 def _deep_pixels(image: "Image") -> Any:  # noqa: ANN401 - an array, or None

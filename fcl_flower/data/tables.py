@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, Fault
 
 LABEL = "label"
 TEXT = "text"
@@ -46,10 +46,13 @@ def read_rows(
             hint, line = _encoding(error), _lines_before_error(path) or line
         raise ConfigError(
             f"{path}: cannot be read after line {line} ({error}), expected {expected}"
-            f"{hint}"
+            f"{hint}",
+            Fault.UNREADABLE,
         ) from error
     if not line:
-        raise ConfigError(f"{path} has no samples, expected {expected}")
+        raise ConfigError(
+            f"{path} has no samples, expected {expected}", Fault.UNREADABLE
+        )
 
 
 def _encoding(error: UnicodeDecodeError) -> str:
@@ -83,12 +86,20 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
         header = next(reader, [])
         if not header:
             raise ConfigError(
-                f"{path}: line 1 is empty, expected the names of the columns"
+                f"{path}: line 1 is empty, expected the names of the columns",
+                Fault.UNREADABLE,
+            )
+        if len(header) > 1 and not header[-1]:
+            raise ConfigError(
+                f"{path}: line 1 ends with a comma, expected the name of a column "
+                "there: name the last column, or remove the comma from all lines",
+                Fault.COLUMNS,
             )
         if len(set(header)) < len(header):
             twice = next(name for name in header if header.count(name) > 1)
             raise ConfigError(
-                f"{path}: line 1 names column {twice!r} twice, expected different names"
+                f"{path}: line 1 names column {twice!r} twice, expected other names",
+                Fault.COLUMNS,
             )
         _check_keys(header, keys, f"{path}: line 1")
         line = reader.line_num + 1
@@ -96,7 +107,8 @@ def _csv_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
             if cells and len(cells) != len(header):
                 raise ConfigError(
                     f"{path}: line {line} has {len(cells)} cells, expected "
-                    f"{len(header)}, one for each column"
+                    f"{len(header)}, one for each column",
+                    Fault.UNREADABLE,
                 )
             if cells:
                 yield line, dict(zip(header, cells, strict=True))
@@ -113,7 +125,8 @@ def _check_keys(row: Sequence[str], keys: Sequence[str], where: str) -> None:
                     hint = f"; the columns are separated by {name}, expected commas"
             raise ConfigError(
                 f"{where} has no {key}, but {', '.join(map(repr, row)) or 'nothing'}, "
-                f"expected it{hint}"
+                f"expected it{hint}",
+                Fault.COLUMNS,
             )
 
 
@@ -125,22 +138,34 @@ def _json_rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, Row]]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not text.strip():
                     continue
-                row = json.loads(text)
+                row = json.loads(text, object_pairs_hook=_once)
             # ValueError: bad UTF-8, bad JSON or too long a number. RecursionError:
             # deeply nested brackets.
             except (ValueError, RecursionError) as error:
                 hint = _encoding(error) if isinstance(error, UnicodeDecodeError) else ""
                 raise ConfigError(
                     f"{where} cannot be read ({error}), expected a JSON object in UTF-8"
-                    f"{hint}"
+                    f"{hint}",
+                    Fault.UNREADABLE,
                 ) from error
             if not isinstance(row, dict):
                 raise ConfigError(
                     f"{where} is a {type(row).__name__}, expected a JSON object with "
-                    f"the keys {' and '.join(keys)}"
+                    f"the keys {' and '.join(keys)}",
+                    Fault.UNREADABLE,
                 )
             _check_keys(list(row), keys, where)
             yield number, row
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object, each of whose keys is there once."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return row
 
 
 def open_binary(path: Path) -> BinaryIO:
@@ -187,6 +212,10 @@ def number(value: Any) -> float:  # noqa: ANN401 - a cell of JSON may be anythin
             pass
     if not value:
         raise ValueError("a number: fill in what is missing, or leave the row out")
+    if _THOUSANDS.fullmatch(value.strip()):
+        raise ValueError(
+            "a number without a comma: 1234 if it parts thousands, 1.234 if decimals"
+        )
     if _DECIMAL_COMMA.fullmatch(value.strip()):
         raise ValueError("a number with a decimal point, not a comma")
     if _OTHER_DIGITS.fullmatch(value.strip()):
@@ -194,6 +223,7 @@ def number(value: Any) -> float:  # noqa: ANN401 - a cell of JSON may be anythin
     raise ValueError("a number")
 
 
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _OTHER_DIGITS = re.compile(r"[+-]?[\d_]+(\.[\d_]*)?")
 
@@ -204,7 +234,8 @@ def label_name(value: object, where: str) -> str:
     name = str(value) if type(value) in (str, int) else ""
     if not name or not name.isprintable():
         raise ConfigError(
-            f"{where} is {value!r:.60}, expected a printable text or a whole number"
+            f"{where} is {value!r:.60}, expected a printable text or a whole number",
+            Fault.NO_LABEL,
         )
     return name
 
@@ -221,15 +252,36 @@ def read_arrays(
     # A damaged file makes zipfile, zlib and NumPy raise a dozen unrelated types.
     except Exception as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays"
+            f"{path}: cannot be read ({error}), expected an .npz file of plain arrays",
+            Fault.UNREADABLE,
         ) from error
     for key in keys:
         if key not in arrays:
-            raise ConfigError(f"{path}: got no array {key}, expected {', '.join(keys)}")
+            raise ConfigError(
+                f"{path}: got no array {key}, expected {', '.join(keys)}",
+                Fault.UNREADABLE,
+            )
     class_names = arrays.pop("class_names", np.empty(0, str))
     if class_names.ndim != 1 or class_names.dtype.kind != "U":
         raise ConfigError(
             f"{path}: class_names has shape {class_names.shape} and dtype "
             f"{class_names.dtype}, expected one text for each class"
         )
-    return arrays, tuple(class_names.tolist())
+    return arrays, different(class_names.tolist(), path)
+
+
+def different(names: Sequence[object], where: object) -> tuple[str, ...]:
+    """Convert labels to names of classes, which have to differ from each other.
+
+    ``where`` says whose they are in an error.
+    """
+    texts = list[str]()
+    for name in names:
+        plain = name.item() if isinstance(name, np.generic) else name
+        text = label_name(plain, f"{where}: class_names: label")
+        if text in texts:
+            raise ConfigError(
+                f"{where}: class_names has {text!r:.60} twice, expected different names"
+            )
+        texts.append(text)
+    return tuple(texts)

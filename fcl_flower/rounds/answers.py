@@ -1,5 +1,7 @@
 """The client's side of every message: it wraps any `ClientLearner` of ours."""
 
+import errno
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,7 @@ from fcl_flower.core.errors import (
     MESSAGE_FAILED,
     ContractError,
     FclError,
+    RoundError,
     RunUnknownError,
     WireError,
     unforeseen,
@@ -42,6 +45,8 @@ Train: TypeAlias = Callable[
     [Payload, Payload, TaskStage, TaskData], tuple[Payload, Update]
 ]
 """`ClientLearner.train`."""
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a disk, or a share of it, without room."""
 Handler: TypeAlias = Callable[[Content, Place], Content]
 """Answers the messages of one kind, in a client's place."""
 
@@ -52,7 +57,31 @@ def answer(kind: str, content: Content, place: Place) -> Content | Problem:
     The sentence leaves out what tells of local data. This machine's log has it, and the
     traceback of an unforeseen error.
     """
-    return answered(lambda: _handler(kind)(content, place))
+
+    def reply() -> Content:
+        try:
+            return _handler(kind)(content, place)
+        except OSError as error:
+            if error.errno in FULL and place.node.state_path:
+                raise _no_room(place) from error
+            raise
+
+    return answered(reply)
+
+
+def _no_room(place: Place) -> RoundError:
+    """Say what the disk of a client's states lacks; only the log names the folder."""
+    states = Path(place.node.state_path)
+    needed = sum(f.stat().st_size for f in place.folder.rglob("*") if f.is_file())
+    free = shutil.disk_usage(states).free
+    log(
+        ERROR, "no room for the states in %s: make some, and the client goes on", states
+    )
+    return RoundError(
+        f"no room on the disk of its states (fcl client --state): they take "
+        f"{needed / 1e6:.1f} MB and need as much again for a moment, where "
+        f"{free / 1e6:.1f} MB are free; it goes on when there is room"
+    )
 
 
 def answered(call: Callable[[], Content | Problem]) -> Content | Problem:

@@ -13,7 +13,7 @@ from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.log import log
 from fcl_flower.core.types import Assignment, TaskStage
-from fcl_flower.data.labels import look_alikes, plain, refusal
+from fcl_flower.data.labels import look_alikes, plain, refusal, spelled_apart
 from fcl_flower.results.events import ClassHolders
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.clients import Asker
@@ -100,7 +100,7 @@ class ClassPlaces:
             self._holders.setdefault(name, set()).add(client)
         for group in look_alikes(self._holders):
             if group not in before:
-                listed = " and ".join(map(repr, group))
+                listed = " and ".join(spelled_apart(group))
                 log(WARNING, "client %d: classes %s look alike", client, listed)
         return bool(new)
 

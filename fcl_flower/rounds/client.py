@@ -161,8 +161,8 @@ def local_data(run: Built, node: NodeConfig, tasks: int) -> LocalData:
         )
     folder = Path(node.data_path).expanduser()
     words = run.tokenizer or vector_file(run)
-    marked = bool(node.marked_tasks)
-    return LocalData(folder, run.local_data, tasks, words, marked=marked)
+    marked, tells = bool(node.marked_tasks), not node.hide_faults
+    return LocalData(folder, run.local_data, tasks, words, marked=marked, tells=tells)
 
 
 def vector_file(run: Built) -> Path | None:

@@ -16,6 +16,7 @@ from fcl_flower.data.arrays import ImageDataset, TabularDataset, TimeSeriesDatas
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.labels import plain
 from fcl_flower.data.local.formats import (
+    ENDINGS,
     FOLDER,
     check_columns,
     columns_of,
@@ -208,6 +209,10 @@ def with_local_data(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
             expected = f"{wanted!r} with {len(folders)} folders of data"
             raise config_error(key, value, expected)
     proposed = propose(folders, config)
+    entry = MODELS[str(proposed["model.name"])]
+    if entry.modality == "text" and not (entry.encoder or config.data.word_vectors):
+        expected = f"a file of word vectors for model {proposed['model.name']}"
+        raise config_error("data.word_vectors", "", expected)
     values = config.flat()
     open_keys = {k: v for k, v in proposed.items() if values[k] == DEFAULTS[k]}
     return config.replace(
@@ -227,11 +232,15 @@ def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
             raise config_error("data-path", str(folder), "at least one task")
         tasks.append(task_files)
     first = tasks[0][0].train
-    kind = _kind(first)
+    kind = _kind(first, config.model.name)
     method = algorithm(config.strategy.name)
     name = config.model.name or _own_model(method, kind.modality)
     name = name or _for_files(kind, first)
     names = columns_of(first) if kind is TabularDataset else ()
+    if kind is TabularDataset and ending(first) == ".csv" and not names:
+        raise config_error(
+            "data-path", str(first), "columns of numbers beside label in its first line"
+        )
     columns = len(names) or (_columns(first) if kind is TabularDataset else 0)
     shape = (columns,) if columns else MODELS[name].input_shape
     merged, classes = config.data.labels == "merge", 0
@@ -256,7 +265,8 @@ def propose(folders: Sequence[Path], config: RunConfig) -> dict[str, Scalar]:
     return settings
 
 
-def _kind(path: Path) -> type[Dataset]:
+def _kind(path: Path, model: str) -> type[Dataset]:
+    """Find the kind of a file's samples; of arrays a named model decides it."""
     end = ending(path)
     if end == FOLDER:
         return ImageDataset
@@ -269,6 +279,9 @@ def _kind(path: Path) -> type[Dataset]:
             "data-path", str(path), "a file or a folder of a known format"
         )
     x = read_arrays(path, ("x", "y"))[0]["x"]
+    if model:
+        modality = MODELS[model].modality
+        return next(kind for kind in ENDINGS if kind.modality == modality)
     if x.ndim == 2:
         return TabularDataset
     outside = x.dtype.kind == "f" and bool(((x < 0) | (x > 1)).any())
@@ -278,11 +291,15 @@ def _kind(path: Path) -> type[Dataset]:
 def _for_files(kind: type[Dataset], path: Path) -> str:
     if kind is not TimeSeriesDataset:
         return "transformer" if kind is TextDataset else _SUITS[kind.modality]
-    shape = read_arrays(path, ("x", "y"))[0]["x"].shape[1:]
+    x = read_arrays(path, ("x", "y"))[0]["x"]
+    shape = x.shape[1:]
     fitting = [name for name, entry in MODELS.items() if entry.input_shape == shape]
     if not fitting:
         expected = f"a network of your own for series of shape {shape}"
         expected += ", since no built-in one takes them"
+        if x.min() >= 0 and x.max() <= 255:
+            values = f"{x.min():g} to {x.max():g}"
+            expected += f"; for grey images uint8, or values in [0, 1], not {values}"
         raise config_error("model.name", "", expected)
     return fitting[0]
 

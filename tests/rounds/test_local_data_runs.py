@@ -1,28 +1,33 @@
 """Whole runs in which every client has data of its own, and the server has none."""
 
+import errno
 import json
 import logging
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from fakes import diagnostics_of, rounds_of, run_in_process, summary_of
+from PIL import Image
 
 import fcl_flower as fcl
 from fcl_flower.cli.main import cli
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.errors import ConfigError, RoundError, WireError, config_error
-from fcl_flower.core.types import TaskStage
+from fcl_flower.core.types import Assignment, TaskStage
 from fcl_flower.data.local import client as client_data
 from fcl_flower.data.local import client as task
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.answers import answer, answered
+from fcl_flower.rounds.checkpoint import FolderStateStore
 from fcl_flower.rounds.client import Client
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.transport import Content
 from fcl_flower.setup.build import Built
-from fcl_flower.setup.resolve import resolve
+from fcl_flower.setup.resolve import resolve, with_local_data
 
 
 @pytest.fixture(autouse=True)
@@ -221,8 +226,8 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
     run_in_process(config(tmp_path, tasks=1), NODES, places=places)
     reasons = rounds_of(tmp_path / "run")[0]["reasons"]
     assert reasons == {
-        "1": "the client failed: "
-        "task 0: the client's data cannot be used; the client's own log says why"
+        "1": "the client failed: task 0: the client's data cannot be used (.csv: a "
+        "cell that is no number); the client's own log says why"
     }
     with pytest.raises(ConfigError) as caught:
         message_of(config(tmp_path, clients=2), places[1]).data(
@@ -230,8 +235,9 @@ def test_what_is_wrong_with_the_data_is_said_on_the_client_alone(
         )
     assert str(caught.value.__cause__).startswith(f"{path}: line 2: x is 'secret'")
     said = (
-        "this client could not answer: task 0: the client's data cannot be used; the "
-        f"client's own log says why: {path}: line 2: x is 'secret'"
+        "this client could not answer: task 0: the client's data cannot be used (.csv: "
+        "a cell that is no number); the client's own log says why: "
+        f"{path}: line 2: x is 'secret'"
     )
     assert any(line.startswith(said) for line in caplog.messages)
     (tmp_path / "b" / "secret").mkdir()
@@ -277,6 +283,56 @@ def test_what_the_server_hears_of_an_error_names_no_file(tmp_path, caplog, monke
         here = caplog.messages[-1]
         assert here.startswith("this client could not answer: ")
         assert str(tmp_path) in here
+
+
+@pytest.mark.run
+def test_a_full_disk_of_a_client_is_named_and_the_client_goes_on(
+    tmp_path, places, monkeypatch, caplog
+):
+    places = [
+        {**p, "state-path": str(tmp_path / f"s{n}")} for n, p in enumerate(places)
+    ]
+    write, asked = FolderStateStore._save, []
+
+    def full(store, groups, server_round):
+        if "s0" in str(store._folder) and server_round == 2:
+            asked.append(server_round)
+            if len(asked) < 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        write(store, groups, server_round)
+
+    monkeypatch.setattr(FolderStateStore, "_save", full)
+
+    run_in_process(config(tmp_path, tasks=1, rounds=3), NODES, places=places)
+
+    rows = rounds_of(tmp_path / "run")
+    assert [row["clients"] for row in rows] == [[0, 1], [1], [0, 1]]
+    sentence = rows[1]["reasons"]["0"]
+    assert re.fullmatch(
+        r"the client failed: no room on the disk of its states \(fcl client --state\): "
+        r"they take \d+\.\d MB and need as much .* it goes on when there is room",
+        sentence,
+    )
+    assert str(tmp_path) not in sentence
+    assert f"no room for the states in {tmp_path / 's0'}" in caplog.text
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_the_server_hears_what_kind_of_fault_the_data_have(tmp_path, places, hidden):
+    file = tmp_path / "a" / "task-01" / "train.csv"
+    file.write_text(file.read_text() + "1,Ant,1,1\n")
+    place = Place("", NodeConfig(**places[0], partition_id=0, hide_faults=hidden))
+    place.keep_spec(resolve(config(tmp_path, clients=2)))
+    stage = TaskStage(1, 0, starts_task=True, ends_task=False)
+    asked = messages.MessageEncoder().encode_request({}, Assignment(stage))
+
+    reason = answer("train", asked, place).reason
+
+    kind = "" if hidden else " (.csv: labels that look alike)"
+    assert reason == (
+        f"task 0: the client's data cannot be used{kind}; the client's own log says why"
+    )
+    assert "Ant" not in reason
 
 
 def message_of(run, place, task=0):
@@ -440,6 +496,12 @@ def test_vectors_that_are_missing_or_of_another_width_are_refused(
     assert message_of(named, place).samples.vectors.table.shape[1] == 5
 
 
+def test_a_simulation_without_vectors_is_refused_before_it_begins(text_places):
+    folder = Path(text_places[0]["data-path"])
+    with pytest.raises(ConfigError, match=r"data\.word_vectors: .* for model kim-cnn"):
+        with_local_data(RunConfig.from_settings(model="kim-cnn"), [folder])
+
+
 # ---------------------------------------------------------------- settings
 
 
@@ -504,6 +566,7 @@ def test_a_node_says_what_it_has():
         "device": "cpu",
         "word-vectors": "v",
         "client-name": "site-1",
+        "hide-faults": 1,
     }
     assert NodeConfig.of(full).model_dump(by_alias=True) == full
 
@@ -580,6 +643,20 @@ def test_check_data_names_what_is_wrong_in_a_file(tmp_path, places):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty.*expected at least one t"):
         check(tmp_path / "empty", *OPTIONS)
+
+
+def test_check_data_names_a_class_without_pictures(tmp_path):
+    train = tmp_path / "task-01" / "train"
+    for name in ("cat", "dog", "emu"):
+        (train / name).mkdir(parents=True)
+    for number in range(8):
+        for name in ("cat", "dog"):
+            grey = np.full((8, 8), 9 * number + len(name), np.uint8)
+            Image.fromarray(grey).save(train / name / f"{number}.png")
+
+    found = check(tmp_path, "--model", "small").output
+
+    assert f"warning: {tmp_path}, task-01: the folder of class 'emu' is empty" in found
 
 
 def test_check_data_says_how_much_the_word_vectors_cover(tmp_path, text_places):

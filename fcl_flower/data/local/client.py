@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -15,7 +15,7 @@ import torch
 from typing_extensions import override
 
 from fcl_flower.config.run_config import LookAlikes
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, Fault
 from fcl_flower.core.log import log
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, TaskStage
@@ -31,10 +31,12 @@ from fcl_flower.data.examples import (
 )
 from fcl_flower.data.labels import spellings
 from fcl_flower.data.local.formats import (
+    FOLDER,
     FileSamples,
     check_columns,
     columns_of,
     count_samples,
+    ending,
     read_samples,
     sample_files,
 )
@@ -157,7 +159,8 @@ def _stamps(path: Path) -> Iterator[Stamp]:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}), expected a file, or a folder "
-            "of images"
+            "of images",
+            Fault.UNREADABLE,
         ) from error
 
 
@@ -230,7 +233,8 @@ def _loaded(
     if not len(tested.y):
         raise ConfigError(
             f"{train.where}: every class has a single sample, expected more, or a test "
-            "file: there is nothing to test with"
+            "file: there is nothing to test with",
+            Fault.FEW,
         )
     data = spec.dataset_type(files.name, rest, tested, tuple(order))
     classes = tuple(name for name in order if name in {*train.names, *first})
@@ -246,7 +250,8 @@ def _grown(
         raise ConfigError(
             f"{train.where}: the classes are {', '.join(names)}, expected those of the "
             f"task's first round, {', '.join(first)}: its head has no more than "
-            f"{spec.classes} places (scenario.classes_per_task)"
+            f"{spec.classes} places (scenario.classes_per_task)",
+            Fault.CHANGED,
         )
     if first and {*first} != {*names}:
         log(
@@ -268,24 +273,28 @@ def _check_classes(
         raise ConfigError(
             f"{train.where}: every label is {names[0]!r:.60}, expected at least two "
             "classes; with one head for the classes of all, one will do "
-            "(--set model.head=single)"
+            "(--set model.head=single)",
+            Fault.CLASSES,
         )
     if len(names) > spec.classes:
         raise ConfigError(
             f"{train.where}: has {len(names)} classes, expected at most the "
-            f"{spec.classes} that the run has room for"
+            f"{spec.classes} that the run has room for",
+            Fault.CLASSES,
         )
     for label in names:
         if spec.labels and label not in spec.labels:
             raise ConfigError(
                 f"{train.location(label)}: label is {label!r:.60}, expected one of the "
-                f"run's labels: {', '.join(spec.labels)}"
+                f"run's labels: {', '.join(spec.labels)}",
+                Fault.LABEL,
             )
     if listed and {*listed} != {*names}:
         odd = sorted({*listed} ^ {*names})[0]
         raise ConfigError(
             f"{train.where}: label {odd!r:.60} is only here or only in the labels that "
-            f"the manifest gives for {task!r}, expected it in both"
+            f"the manifest gives for {task!r}, expected it in both",
+            Fault.LABEL,
         )
 
 
@@ -294,13 +303,15 @@ def _check_against(train: FileSamples, other: FileSamples) -> None:
         if label not in train.names:
             raise ConfigError(
                 f"{other.location(label)}: label is {label!r:.60}, expected one of "
-                f"those in {train.where}"
+                f"those in {train.where}",
+                Fault.LABEL,
             )
     if bool(other.columns) != bool(train.columns):
         named, unnamed = (other, train) if other.columns else (train, other)
         raise ConfigError(
             f"{unnamed.where}: the columns have no names, expected those of "
-            f"{named.where}, in a file of the same format"
+            f"{named.where}, in a file of the same format",
+            Fault.COLUMNS,
         )
     check_columns(other.columns, other.where, train.columns, train.where)
 
@@ -320,6 +331,7 @@ class LocalData(ClientData):
         words: Path | Tokenizer | None,
         *,
         marked: bool = False,
+        tells: bool = True,
     ) -> None:
         """Find the first tasks of a folder.
 
@@ -330,11 +342,12 @@ class LocalData(ClientData):
             words: for texts the file of word vectors, or the tokenizer of a model that
                 needs no vectors.
             marked: whether only marked tasks count, as in `find_tasks`.
+            tells: whether errors tell the server the kind of a fault.
         """
-        self._spec, self._words = spec, words
+        self._spec, self._words, self._tells = spec, words, tells
         self._begun = dict[int, TaskClasses]()
         self._kept: Payload = {}
-        with _hide_details("data-path: the client's folder"):
+        with _hide_details("data-path: the client's folder", "folder", tells=tells):
             self._files = find_tasks(folder, tasks, marked=marked)
         if len(self._files) < tasks:
             raise ConfigError(
@@ -389,14 +402,19 @@ class LocalData(ClientData):
     def class_names(self, task: int) -> tuple[str, ...]:
         """Name the classes of a task, in the order of the manifest, or sorted."""
         files, spec = self._files[task], self._spec
-        with _hide_details(f"task {task}: the client's data"):
+        with self._hidden(task):
             listed = spec.listed(files)
             samples = spec.read(files.train, spec.labels or listed)
         return listed or samples.names
 
+    def _hidden(self, task: int) -> AbstractContextManager[None]:
+        form = ending(self._files[task].train).replace(FOLDER, "images")
+        subject = f"task {task}: the client's data"
+        return _hide_details(subject, form or "file", tells=self._tells)
+
     def _task(self, number: int) -> LocalTask:
         first, files = self._files[0].train, self._files[number]
-        with _hide_details(f"task {number}: the client's data"):
+        with self._hidden(number):
             task = load_task(files, number, self._spec, self._begun.get(number))
             if number and task.columns:
                 where = str(files.train)
@@ -444,12 +462,20 @@ def _examples(
 
 
 @contextmanager
-def _hide_details(subject: str) -> Iterator[None]:
+def _hide_details(
+    subject: str, form: str = "", *, tells: bool = True
+) -> Iterator[None]:
+    """Replace an error by one that leaves the client.
+
+    It names the kind of the fault, unless the client forbids that (``tells``), and the
+    ``form`` of the file.
+    """
     try:
         yield
     except ConfigError as error:
+        kind = f" ({form}: {error.fault})" if tells and error.fault else ""
         raise ConfigError(
-            f"{subject} cannot be used; the client's own log says why"
+            f"{subject} cannot be used{kind}; the client's own log says why"
         ) from error
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fcl_flower.config.run_config import LookAlikes
 from fcl_flower.core.errors import CANDIDATES
 from fcl_flower.data.arrays import ImageDataset, TabularDataset
-from fcl_flower.data.labels import look_alikes
+from fcl_flower.data.labels import look_alikes, spelled_apart
 from fcl_flower.data.local.client import LocalTask
 
 IMBALANCE = 10
@@ -55,8 +55,8 @@ def _look_alikes(clients: Clients) -> Iterator[str]:
             for name in task.classes:
                 places[name].append(f"{client}, {task.data.name}")
     for group in look_alikes(places):
-        # People cannot see the difference of composed and decomposed letters.
-        names = " and ".join(f"{name!a} ({places[name][0]})" for name in group)
+        spelled = zip(group, spelled_apart(group), strict=True)
+        names = " and ".join(f"{text} ({places[name][0]})" for name, text in spelled)
         yield (
             f"classes look alike, {names}: write them alike; or --set data.labels=merge"
             " takes them as one, keep as different ones"
@@ -73,6 +73,7 @@ def _of_task(task: LocalTask) -> Iterator[str]:
             f"{counts[smallest]:,}: accuracy says little of a rare class"
         )
     yield from _duplicates(task)
+    yield from _contradictions(task)
     if isinstance(task.data, TabularDataset):
         yield from _columns(task)
     if isinstance(task.data, ImageDataset) and task.data.train.x.dtype != np.uint8:
@@ -94,8 +95,25 @@ def _duplicates(task: LocalTask) -> Iterator[str]:
         )
 
 
+def _contradictions(task: LocalTask) -> Iterator[str]:
+    parts = (task.data.train, task.valid, task.data.test)
+    labels: dict[int, set[int]] = defaultdict(set)
+    for part in parts:
+        for x, y in zip(part.x, part.y.tolist(), strict=True):
+            labels[_key(x)].add(y)
+    if odd := [names for names in labels.values() if len(names) > 1]:
+        names = " and ".join(repr(task.data.class_names[y]) for y in sorted(odd[0])[:2])
+        yield (
+            f"{len(odd):,} samples are there with several labels, such as {names}: no "
+            "model can tell these apart"
+        )
+
+
 def _key(sample: str | npt.NDArray[np.generic]) -> int:
     return hash(sample if isinstance(sample, str) else sample.tobytes())
+
+
+_SAME = "the same number everywhere: leave it out"
 
 
 def _columns(task: LocalTask) -> Iterator[str]:
@@ -106,7 +124,7 @@ def _columns(task: LocalTask) -> Iterator[str]:
     columns_by_flaw = defaultdict[str, list[str]](list)
     for name, values in zip(names, x.T, strict=True):
         if (values == values[0]).all():
-            flaw = "the same number everywhere: leave it out"
+            flaw = _SAME
         elif (np.diff(np.sort(values)) == 1).all():
             flaw = "the number of the sample: leave it out"
         elif len(y) >= FEWEST and _separates(values, y):
@@ -114,6 +132,13 @@ def _columns(task: LocalTask) -> Iterator[str]:
         else:
             continue
         columns_by_flaw[flaw].append(name)
+    equal = defaultdict[bytes, list[str]](list)
+    for name, values in zip(names, x.T, strict=True):
+        equal[values.tobytes()].append(name)
+    for same in equal.values():
+        if len(same) > 1 and not {*same} & {*columns_by_flaw.get(_SAME, ())}:
+            listed = " and ".join(map(repr, same[:CANDIDATES]))
+            yield f"columns {listed} are equal: leave all but one out"
     for flaw, columns in columns_by_flaw.items():
         others = len(columns) - CANDIDATES
         more = f" (and {others} others)" if others > 0 else ""

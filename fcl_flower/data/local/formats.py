@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fcl_flower.config.run_config import LookAlikes
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, Fault
 from fcl_flower.data.arrays import (
+    DIGITS,
     ImageDataset,
     Images,
     TabularDataset,
     TimeSeriesDataset,
     array_samples,
     array_split,
+    first_equal,
 )
 from fcl_flower.data.datasets import Dataset, Split, fractions
 from fcl_flower.data.labels import refusal, spellings, tidy
@@ -96,7 +98,8 @@ class FileSamples:
         for name, other in chosen.items():
             if name != other:
                 raise ConfigError(
-                    f"{self.location(name)}: label is {refusal(name, other)}"
+                    f"{self.location(name)}: label is {refusal(name, other)}",
+                    Fault.SPELLING,
                 )
         return self
 
@@ -157,7 +160,9 @@ def check_columns(
         for verb, names in (("has", more), ("lacks", fewer))
         if names
     )
-    raise ConfigError(f"{where}: the table {odd}, expected the columns of {whose}")
+    raise ConfigError(
+        f"{where}: the table {odd}, expected the columns of {whose}", Fault.COLUMNS
+    )
 
 
 def read_samples(
@@ -165,13 +170,17 @@ def read_samples(
 ) -> FileSamples:
     """Read the samples of a file, or of a folder of images."""
     if not path.exists():
-        raise ConfigError(f"{path} is missing, expected a file, or a folder of images")
+        raise ConfigError(
+            f"{path} is missing, expected a file, or a folder of images", Fault.MISSING
+        )
     end = ending(path)
     if end not in ENDINGS[dataset_type]:
         expected = " or ".join(
             "a folder of images" if e == FOLDER else e for e in ENDINGS[dataset_type]
         )
-        raise ConfigError(f"{path}: expected {expected} for {dataset_type.modality}")
+        raise ConfigError(
+            f"{path}: expected {expected} for {dataset_type.modality}", Fault.FORM
+        )
     if end == FOLDER:
         return _pictures(path, input_shape)
     if dataset_type is TextDataset:
@@ -181,7 +190,8 @@ def read_samples(
     if dataset_type is not ImageDataset and shape != input_shape:
         raise ConfigError(
             f"{path}: samples have shape {shape}, expected {input_shape}, which the "
-            "model takes"
+            "model takes",
+            Fault.SHAPE,
         )
     return samples
 
@@ -213,7 +223,7 @@ def _numbers(path: Path) -> FileSamples:
     So two files with the same columns agree, whatever the order of their columns.
     """
     # Cells become numbers at once, since texts would take ten times the memory.
-    numbers, labels, lines = array("f"), [], array("q")
+    numbers, labels, lines = array("d"), [], array("q")
     columns: tuple[str, ...] = ()
     for line, row in read_rows(path, (LABEL,)):
         columns = columns or _features(row, f"{path}: line 1")
@@ -222,7 +232,8 @@ def _numbers(path: Path) -> FileSamples:
         numbers.extend(_cells(row, columns, f"{path}: line {line}"))
     if not columns:
         raise ConfigError(
-            f"{path}: line 1 names no column but label, expected columns of numbers"
+            f"{path}: line 1 names no column but label, expected columns of numbers",
+            Fault.COLUMNS,
         )
     x = _table(numbers, path, lines, columns)
     return FileSamples(str(path), x, *_coded(labels), "line", lines, columns)
@@ -239,7 +250,8 @@ def _features(row: Iterable[str], where: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"{where} has a column {name!r}, as pandas writes the numbers of the "
                 "rows, expected a name for what is learned from: remove the column "
-                "(to_csv(index=False)), or give it a name"
+                "(to_csv(index=False)), or give it a name",
+                Fault.COLUMNS,
             )
     return columns
 
@@ -251,20 +263,29 @@ def _cells(row: Row, columns: Sequence[str], where: str) -> Iterator[float]:
         except (TypeError, ValueError) as error:
             expected = error if isinstance(error, ValueError) else "a number"
             raise ConfigError(
-                f"{where}: {name} is {row[name]!r:.60}, expected {expected}"
+                f"{where}: {name} is {row[name]!r:.60}, expected {expected}", Fault.CELL
             ) from error
 
 
 def _table(
     numbers: "array[float]", path: Path, lines: Sequence[int], columns: Sequence[str]
 ) -> npt.NDArray[np.float32]:
-    x = np.frombuffer(numbers, np.float32).reshape(len(lines), len(columns))
+    cells = np.frombuffer(numbers, np.float64).reshape(len(lines), len(columns))
+    with np.errstate(over="ignore"):  # such a cell is refused below
+        x = cells.astype(np.float32)
     x.setflags(write=False)
     if not (finite := np.isfinite(x)).all():
         row_number, column = np.argwhere(~finite)[0]
         raise ConfigError(
             f"{path}: line {lines[row_number]}: {columns[column]} is no finite number "
-            "of float32, expected one"
+            "of float32, expected one",
+            Fault.CELL,
+        )
+    if equal := first_equal(cells, x):
+        column, one, other = equal
+        raise ConfigError(
+            f"{path}: {columns[column]} is {one} and {other}, expected {DIGITS}",
+            Fault.DIGITS,
         )
     return x
 
@@ -279,7 +300,8 @@ def _arrays(path: Path, dataset_type: type[Dataset]) -> FileSamples:
     for odd in numbers[(numbers < 0) | (numbers >= end)]:
         raise ConfigError(
             f"{path}: y has label {odd}, expected "
-            + (f"0..{len(names) - 1}, the class_names." if names else "none below 0.")
+            + (f"0..{len(names) - 1}, the class_names." if names else "none below 0."),
+            Fault.LABEL,
         )
     labels = [names[n] if names else str(n) for n in numbers.tolist()]
     label_names = [label_name(label, f"{path}: class_names: label") for label in labels]
@@ -295,7 +317,8 @@ def _pictures(folder: Path, input_shape: tuple[int, ...]) -> FileSamples:
     files = sample_files(folder)
     if not files:
         raise ConfigError(
-            f"{folder} is empty, expected folders of images, named by label"
+            f"{folder} is empty, expected folders of images, named by label",
+            Fault.LAYOUT,
         )
     mode, size = _picture_form(input_shape)
     x: Images = np.empty(
@@ -319,10 +342,19 @@ def _picture_form(input_shape: tuple[int, ...]) -> tuple[Mode, tuple[int, int] |
     return "L" if channels == 1 else "RGB", size
 
 
+def empty_labels(path: Path) -> list[str]:
+    """List the folders of a folder of images that are named by a label, but empty."""
+    if not path.is_dir():
+        return []
+    return [label.name for label in visible(path) if not _images_in(label)]
+
+
 def _images_in(label: Path) -> list[Path]:
     if not label.is_dir():
         kind = "a link to nothing" if label.is_symlink() else "a file"
-        raise ConfigError(f"{label} is {kind}, expected a folder named by a label")
+        raise ConfigError(
+            f"{label} is {kind}, expected a folder named by a label", Fault.LAYOUT
+        )
     files = visible(label)
     for file in files:
         _check_picture(file)
@@ -331,7 +363,9 @@ def _images_in(label: Path) -> list[Path]:
 
 def _check_picture(file: Path) -> None:
     if file.suffix.lower() not in PICTURES:
-        raise ConfigError(f"{file} is no image, expected {', '.join(PICTURES)}")
+        raise ConfigError(
+            f"{file} is no image, expected {', '.join(PICTURES)}", Fault.LAYOUT
+        )
 
 
 # ---- samples without labels
@@ -422,7 +456,7 @@ def _raw_texts(path: Path, form: str) -> RawSamples:
 def _raw_numbers(
     path: Path, input_shape: tuple[int, ...], columns: Sequence[str], form: str
 ) -> RawSamples:
-    numbers, names, lines, labels = array("f"), [], array("q"), _Labels()
+    numbers, names, lines, labels = array("d"), [], array("q"), _Labels()
     for line, row in read_rows(path, columns, form):
         where = f"{path}: line {line}"
         if not columns:

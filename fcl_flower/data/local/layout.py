@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from fcl_flower.config.parsing import read_toml, validate_params
-from fcl_flower.core.errors import ConfigError
+from fcl_flower.core.errors import ConfigError, Fault
 from fcl_flower.data.local.formats import FOLDER, ending, sample_files, visible
 
 MANIFEST = "tasks.toml"
@@ -86,15 +86,19 @@ def _numbered(folder: Path, names: list[str]) -> list[Path]:
         if match is None or not (folder / name).is_dir():
             raise ConfigError(
                 f"{folder / name}: expected nothing but folders task-01, task-02, ..., "
-                f"or a file {MANIFEST} that lists the tasks"
+                f"or a file {MANIFEST} that lists the tasks",
+                Fault.LAYOUT,
             )
         if (other := tasks.setdefault(int(match[1]), folder / name)).name != name:
-            raise ConfigError(f"{folder / name} has the number of {other.name} too")
+            raise ConfigError(
+                f"{folder / name} has the number of {other.name} too", Fault.LAYOUT
+            )
     for expected, number in enumerate(sorted(tasks), 1):
         if number != expected:
             raise ConfigError(
                 f"{tasks[number]} comes without a task {expected}, expected all "
-                "numbers from 1"
+                "numbers from 1",
+                Fault.LAYOUT,
             )
     return [tasks[number] for number in sorted(tasks)]
 
@@ -109,14 +113,17 @@ def _in_folder(task: Path) -> TaskFiles:
         if not end or split not in SPLITS:
             raise ConfigError(
                 f"{path}: expected nothing but train, valid and test, each as .csv, "
-                ".jsonl, .jsonl.gz, .npz or a folder of images"
+                ".jsonl, .jsonl.gz, .npz or a folder of images",
+                Fault.LAYOUT,
             )
         if (other := files.setdefault(split, path)) != path:
             raise ConfigError(
-                f"{path}: expected one {split}, but {other.name} is there"
+                f"{path}: expected one {split}, but {other.name} is there", Fault.LAYOUT
             )
     if "train" not in files:
-        raise ConfigError(f"{task} has no train, expected train.csv or the like")
+        raise ConfigError(
+            f"{task} has no train, expected train.csv or the like", Fault.MISSING
+        )
     return TaskFiles(task.name, files["train"], files.get("valid"), files.get("test"))
 
 

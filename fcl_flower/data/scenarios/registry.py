@@ -161,8 +161,15 @@ def draw_scenario(config: RunConfig, data_root: Path, params: Params) -> Scenari
         few_or_many = 5 if total >= 25 else 2
         usual = entry.classes_per_task
         size = few_or_many if usual is None else min(usual, total)
-    if size < 2 and (requested or entry.classes_per_task != 0):
-        raise config_error("classes_per_task", size, "at least 2")
+    alone = size < 2 and (requested or entry.classes_per_task != 0)
+    if alone and config.model.head != "single":
+        expected = "at least 2, or model.head 'single'"
+        raise config_error("classes_per_task", size, expected)
+    most = max((source.num_classes for source in sources), default=size)
+    if requested > most:
+        names = " and ".join(source.name for source in sources)
+        expected = f"at most the {most} classes of {names}"
+        raise config_error("classes_per_task", requested, expected)
     spec = ScenarioSpec(
         sources=sources,
         clients=section.clients,

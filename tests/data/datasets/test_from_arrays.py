@@ -107,6 +107,8 @@ def test_lists_will_do():
         (TABLE, {"y_train": Y - 1}, r"y_train: got labels -1\.\.1"),
         (TABLE, {"y_train": Y % 2}, "y_test: got labels 0..2, expected 0..1"),
         (TABLE, {"y_train": Y * 2**40}, "y_train: got no sample of label 1"),
+        (TABLE, {"class_names": ("a", "b", "a")}, "class_names has 'a' twice, expecte"),
+        (TABLE, {"class_names": ("a", "b", 1.5)}, "class_names: label is 1.5, expecte"),
         (TABLE, {"class_names": ("a", "b")}, r"y_train: got labels 0\.\.2, expected 0"),
         (
             TABLE,

@@ -81,6 +81,24 @@ def test_the_index_of_rows_sorted_by_class_is_named():
     assert "column '1' is all that tells the classes apart" in found
 
 
+def test_samples_with_several_labels_are_counted():
+    x = np.concatenate([NOISE, NOISE[:3] + 0.0])
+    y = np.r_[np.arange(40) % 2, (np.arange(3) + 1) % 2]
+    found = said(task(x[20:], y[20:], x[:20], y[:20]))
+    sentence = "site, task-01: 3 samples are there with several labels, such as 'a' and"
+    assert [text for text in found if text.startswith(sentence)]
+    assert not any("several labels" in text for text in said(table(NOISE)))
+
+
+def test_equal_columns_are_named_once():
+    x = np.concatenate([NOISE, NOISE[:, [0]], np.ones((40, 2), np.float32)], axis=1)
+    found = said(table(x, columns=("a", "b", "c", "d", "e", "f")))
+    assert (
+        "site, task-01: columns 'a' and 'd' are equal: leave all but one out" in found
+    )
+    assert sum("are equal" in text for text in found) == 1
+
+
 def test_many_columns_are_one_sentence():
     x = np.zeros((40, 30), np.float32)
     x[:, 0] = NOISE[:, 0]

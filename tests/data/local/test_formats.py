@@ -301,6 +301,13 @@ def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
     assert len(read) == 4
 
 
+def test_large_numbers_that_float32_tells_apart_are_read(write):
+    kept = "3e20,cat,1\n5e20,dog,1\n16777216,cat,1\n33554432,dog,1\n1764000001,cat,1\n"
+    assert write(train_csv=CSV + kept).columns == ("a", "b")
+    near = "1764000001.2,cat,1\n1764000001.3,dog,1\n"  # a measurement, no name
+    assert write(train_csv=CSV + near).columns == ("a", "b")
+
+
 # ---- mistakes
 
 
@@ -317,6 +324,14 @@ def test_a_file_is_read_once_until_it_changes(write, tmp_path, monkeypatch):
         (CSV + "1_000,cat,1\n", "line 8: b is '1_000', .* the digits 0 to 9, with not"),
         (CSV + "١٢,cat,1\n", "line 8: b is '١٢', expected .* the digits 0 to 9"),
         (CSV + '"1,5",cat,1\n', "line 8: b is '1,5', .*decimal point, not a comma"),
+        (CSV + '"1,234",cat,1\n', "b is '1,234', .*: 1234 if it parts thousands, 1.2"),
+        (CSV + '"-12,345,678",cat,1\n', "b is '-12,345,678', .* without a comma"),
+        (CSV.replace("\n", ",\n"), "line 1 ends with a comma, .* from all lines"),
+        (
+            CSV + "16777216,cat,1\n16777217,dog,1\n",
+            "b is 16777216 and 16777217, .* 7 d",
+        ),
+        (CSV + "1,cat,1764000001\n1,dog,1764000002\n", "a is 1764000001 and .*a base"),
         (CSV.encode("utf-16"), "expected .* UTF-8; if it is UTF-16, convert .* UTF-16"),
         (
             CSV.encode() + b"1,caf\xe9,1\n",
@@ -355,6 +370,11 @@ def test_a_mistake_in_a_table_is_named_by_file_and_line(write, content, words):
         ("train_csv", "text,label\nhello,\n", "line 2: label is ''"),
         ("train_jsonl", JSONL + "\n{", r"train\.jsonl: line 8 cannot be read"),
         ("train_jsonl", "", r"train\.jsonl has no samples"),
+        (
+            "train_jsonl",
+            JSONL + '{"text": "x", "label": "cat", "label": "dog"}',
+            r"train\.jsonl: line 7 cannot be read \(the key 'label' is there twice\)",
+        ),
         ("train_jsonl", "\n\n", r"train\.jsonl has no samples"),
         (
             "train_jsonl",
@@ -391,6 +411,11 @@ X, Y = np.zeros((6, 2)), np.array([0, 1] * 3)
         ({"x": X, "y": Y, "class_names": np.array(["a"])}, r"y has label 1.* 0\.\.0"),
         ({"x": X, "y": Y, "class_names": np.array(["a", ""])}, "class_names: label is"),
         ({"x": X, "y": Y, "class_names": np.array([1, 2])}, "class_names has shape"),
+        ({"x": X, "y": Y, "class_names": np.array(["a", "a"])}, "has 'a' twice, expec"),
+        (
+            {"x": np.stack([Y, 2**24 + np.arange(6)], 1), "y": Y},
+            "x: got 16777216 and 16777217 in column 1, expected numbers of at most 7 d",
+        ),
         ({"x": X * np.nan, "y": Y}, "x: got values that float32 cannot hold"),
         ({"x": X[:, 0], "y": Y}, r"x: got shape \(6,\), expected \(N, columns\)"),
         ({"x": np.zeros((6, 3)), "y": Y}, r"shape \(3,\), expected \(2,\), which the"),

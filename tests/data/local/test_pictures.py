@@ -59,6 +59,23 @@ def test_what_is_transparent_is_seen_on_white():
     assert pixels(Image.open(file), "L", None)[0].tolist() == [0, 255, 80]
 
 
+DEEP = np.array([[0, 1000], [30000, 65535]], np.uint16)
+
+
+def test_white_may_be_0_in_pictures_of_more_than_8_bits():
+    for stored, white in ((DEEP, 65535), (DEEP // 65535, 1)):
+        values = stored if white > 1 else stored.astype(np.float32)
+        picture = saved(values, "TIFF", tiffinfo={262: 0})
+        found = pixels(picture, "L", None)
+        np.testing.assert_allclose(found, 1 - values / white, atol=1e-6)
+
+
+def test_a_transparent_grey_of_16_bits_is_seen_on_white():
+    found = pixels(saved(DEEP, "PNG", transparency=1000), "L", None)
+    wanted = np.where(DEEP == 1000, 1, DEEP / 65535)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 def test_a_picture_without_a_hole_has_its_pixels():
     rng = np.random.default_rng(0)
     opaque = rng.integers(0, 256, (50, 50, 4), np.uint8)

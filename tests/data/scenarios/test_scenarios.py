@@ -159,7 +159,7 @@ def test_tasks_have_5_classes_where_there_are_25_otherwise_2(
         ("classes", {"tasks": 6}, "tasks: got 6, expected at most the 5 groups"),
         ("mixed", {"tasks": 2}, "tasks: got 2 for each of 3 clients, expected at most"),
         ("overlapped", {"classes_per_task": 1}, "classes_per_task: got 1, expected at"),
-        ("overlapped", {"classes_per_task": 11}, "at most the 0 groups"),
+        ("overlapped", {"classes_per_task": 11}, "at most the 10 classes"),
         ("mixed", {"classes_per_task": 11}, "classes_per_task: got 11, expected at"),
         (
             "text",
