@@ -216,6 +216,7 @@ def client(
     number: Count,
     data: Path | None = None,
     marked_tasks: bool = False,
+    hide_faults: bool = False,
     word_vectors: Path | None = None,
     state: Path | None = None,
     keep_runs: Count = 3,
@@ -231,6 +232,7 @@ def client(
         number: Number of the client from 0: that of its key, and its index in a run.
         data: Folder of the client's local data.
         marked_tasks: A task of --data counts once its folder holds a file DONE.
+        hide_faults: Do not tell the server what kind of fault the data have.
         word_vectors: The client's file of word vectors.
         state: Folder for the files that a restart needs.
             [default: federation/client-NUMBER]
@@ -249,6 +251,8 @@ def client(
             node[key] = str(present(path, key))
     if marked_tasks:
         node["marked-tasks"] = 1
+    if hide_faults:
+        node["hide-faults"] = 1
     with logging_to(access.log_file) as log:
         log.say(chosen.sentence)
         if device is not None:
@@ -267,6 +271,7 @@ def run(
     output: Path | None = None,
     resume: Folder | None = None,
     start_timeout: Count = 120,
+    restarts: Count = 1,
     **options: Any,  # noqa: ANN401
 ) -> None:
     """Run one strategy in a federation whose server and clients are up.
@@ -280,6 +285,8 @@ def run(
         resume: Go on with the run in FOLDER; a finished run needs more --tasks.
         start_timeout: Seconds after which a run without all its clients is stopped; 0
             for no limit.
+        restarts: Times that the run goes on by itself after a process of the server was
+            ended from outside.
     """
     from fcl_flower.deploy.commands import START_RUN
     from fcl_flower.deploy.diagnosis import diagnose_server
@@ -324,8 +331,9 @@ def run(
     try:
         job = Job(resolved, folder)
         with Display(console, [job]) as display:
-            superlink.run(
+            superlink.see_through(
                 config,
+                restarts,
                 report=show,
                 watch=partial(display.show, job),
                 start_seconds=start_timeout,

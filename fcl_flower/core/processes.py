@@ -140,6 +140,22 @@ def await_port(process: subprocess.Popen[bytes], port: int) -> None:
 # ---- folders
 
 
+def exit_status(process: int) -> str:
+    """Say how a process has ended that its parent has not asked for; else empty.
+
+    Linux keeps such a process, a zombie, with its exit status.
+    """
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
+    state, *fields = text.rpartition(")")[2].split()
+    if state != "Z":
+        return ""
+    code = os.waitstatus_to_exitcode(int(fields[-1]))
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+
+
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:
     """Make the folder that the setting ``key`` names, and check that it is writable.
 

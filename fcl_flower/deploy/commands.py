@@ -39,6 +39,7 @@ STARTED_RUN = re.compile(r"Successfully started run (\d+)")
 """The line of ``flwr run --stream``, which has no other form while it runs."""
 KEY_IN_USE = "Public key already in use"
 COMPLETED = "finished:completed"
+FAILED = "finished:failed"
 """The status of a run that came to its end."""
 
 

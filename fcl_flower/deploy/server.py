@@ -20,6 +20,7 @@ from fcl_flower.deploy.node_auth import NodeKeys, public_key
 from fcl_flower.deploy.speedups import Choice
 from fcl_flower.deploy.watch import Program, Watch
 from fcl_flower.flower_app.environment import SPEEDUPS, environment
+from fcl_flower.results.known_runs import FOLDER, KnownRun, Standing, known_runs
 from fcl_flower.rounds.clients import VARIABLE, ClientNumbers
 from fcl_flower.service.members import HOME, NUMBERS, write_keys
 
@@ -137,9 +138,10 @@ def run_superlink(
             f"clients reach this server at {addresses.host}:{addresses.port}, fcl run "
             f"at {control} from this machine"
         )
-        expiry = _Expiry(certificates, report)
+        expiry, apps = _Expiry(certificates, report), _ServerApps(state, report)
         while True:
             watch.look()
+            apps.look()
             expiry.look()
             try:
                 while new:
@@ -149,6 +151,30 @@ def run_superlink(
             except OSError as error:
                 report(f"could not read or register clients' keys: {error}")
             time.sleep(LOOK_SECONDS)
+
+
+class _ServerApps:
+    """Names a run whose process has ended without a word of its own."""
+
+    def __init__(self, state: Path, report: Callable[[str], None]) -> None:
+        self._runs, self._report = state / FOLDER, report
+        self._going: dict[str, KnownRun] = {}
+
+    def look(self) -> None:
+        """Compare the runs that go on with those that went on at the last look."""
+        known = {run.name: run for run in known_runs(self._runs)}
+        for name, before in self._going.items():
+            run = known.get(name, before)
+            lost = run.standing is Standing.STOPPED and run.process
+            if lost and run.began == before.began:
+                how = processes.exit_status(run.process) or "with an unknown status"
+                self._report(
+                    f"the server app of run {name}, process {run.process}, was ended "
+                    f"from outside, {how}"
+                )
+        self._going = {
+            name: run for name, run in known.items() if run.standing is Standing.GOES_ON
+        }
 
 
 class _Expiry:

@@ -22,8 +22,8 @@ from fcl_flower.deploy.logs import without_colours
 from fcl_flower.flower_app.environment import environment
 
 NO_REASON = (
-    "its log has no reason, so that its server app was ended from outside, as for want "
-    "of memory; the log of fcl server says more"
+    "its log has no reason, so that a process of the server was ended from outside; the"
+    " log of fcl server names it, with its exit status"
 )
 SERVER_APP = "fcl_flower.flower_app.server_app:app"
 CLIENT_APP = "fcl_flower.flower_app.client_app:app"
@@ -65,6 +65,10 @@ _REASON = re.compile(
 """The last line of a traceback that the server's app ends with."""
 
 
+class RunLostError(RoundError):
+    """A run ended as a process of the server did, without a word of its own."""
+
+
 class SuperLink:
     """Flower's own commands, for one SuperLink."""
 
@@ -104,6 +108,7 @@ class SuperLink:
             start_seconds: after which a run that has not begun is stopped; 0 for never.
 
         Raises:
+            RunLostError: a process of the server was ended from outside.
             RoundError: the run could not be started, or did not finish.
         """
         heard: dict[str, str] = {}
@@ -147,8 +152,36 @@ class SuperLink:
             raise RoundError(f"the run could not be started: {last}")
         status = self._status(heard)
         if status != commands.COMPLETED:
-            reason = heard.get("reason", NO_REASON)
-            raise RoundError(f"the run did not finish, but ended as {status}: {reason}")
+            how = f"the run did not finish, but ended as {status}: "
+            if status == commands.FAILED and "reason" not in heard:
+                raise RunLostError(how + NO_REASON)
+            raise RoundError(how + heard.get("reason", "its log has no reason"))
+
+    def see_through(
+        self,
+        config: RunConfig,
+        restarts: int,
+        *,
+        report: Callable[[str], None],
+        **more: Any,  # noqa: ANN401 - what `run` takes
+    ) -> None:
+        """Run ``config``, and go on where a process of the server was ended.
+
+        Args:
+            config: as of `run`.
+            restarts: times that the run goes on.
+            report: as of `run`.
+            more: the other arguments of `run`.
+        """
+        for left in range(restarts, -1, -1):
+            try:
+                self.run(config, report=report, **more)
+                break
+            except RunLostError as error:
+                if not left:
+                    raise
+                report(f"{error}; it goes on by itself")
+                config = config.replace(resume=True)
 
     def _status(self, heard: Mapping[str, str]) -> str:
         (run,) = self._ask("list", "--run-id", heard["run"])["runs"]

@@ -1,7 +1,9 @@
 """The transport over Flower's Grid, by its public names."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 
 from flwr.app import Message
@@ -60,15 +62,29 @@ class GridTransport:
             for reply in self._grid.pull_messages([name]):
                 if not reply.has_error():
                     return Reply(request, partial(_opened, reply))
-                gone = reply.error.code == UNAVAILABLE
-                reason = f"{failures.FAILED}: {reply.error.reason}"
-                return Reply(request, Problem(reason, "gone" if gone else "failed"))
+                if reply.error.code == UNAVAILABLE:
+                    return Reply(request, self._gone(request.node))
+                return Reply(
+                    request, Problem(f"{failures.FAILED}: {reply.error.reason}")
+                )
         # Flower unpacks the peer's bytes here, which may raise any error.
         except Exception as error:
             return Reply(request, Problem(f"its reply cannot be opened: {error!r}"))
         if self.blocking and self._is_gone(request.node):
-            return Reply(request, Problem(failures.NOT_CONNECTED, "gone"))
+            return Reply(request, self._gone(request.node))
         return None
+
+    def _gone(self, node: int) -> Problem:
+        silence = time.monotonic() - self._seen.get(node, -math.inf)
+        since = "for long"
+        if math.isfinite(silence):
+            last = datetime.now().astimezone() - timedelta(seconds=silence)
+            since = f"since {last:%H:%M:%S}"
+        return Problem(
+            f"{failures.NOT_CONNECTED}: nothing was heard of it {since}, and it is no "
+            "longer waited for",
+            "gone",
+        )
 
     def _is_gone(self, node: int) -> bool:
         # Flower's releases until 1.42 answer for a node that is gone. Newer releases

@@ -7,6 +7,7 @@ stopped, though no process could write that.
 import contextlib
 import fcntl
 import json
+import os
 import time
 from collections.abc import Iterator
 from enum import StrEnum
@@ -39,6 +40,8 @@ class KnownRun(NamedTuple):
     began: float
     """The seconds since 1970 at which it began, or was resumed."""
     standing: Standing
+    process: int = 0
+    """The number of its process; 0 where that has ended it itself."""
 
 
 @contextlib.contextmanager
@@ -49,7 +52,7 @@ def noted(runs: Path, name: str, folder: Path) -> Iterator[None]:
     with open(path, "a", opener=opener) as file:
         # A reader may hold the lock for a moment. Two runs never have one name.
         fcntl.flock(file, fcntl.LOCK_EX)
-        begun = {"folder": str(folder), "began": time.time()}
+        begun = {"folder": str(folder), "began": time.time(), "process": os.getpid()}
         _write(file, begun)
         ended = Standing.FINISHED
         try:
@@ -84,7 +87,12 @@ def _read(path: Path) -> KnownRun | None:
             standing = Standing(content.get("ended", Standing.STOPPED))
             if "ended" not in content and not take(file.fileno()):
                 standing = Standing.GOES_ON
-            folder = Path(content["folder"])
-            return KnownRun(unquote(path.stem), folder, content["began"], standing)
+            return KnownRun(
+                unquote(path.stem),
+                Path(content["folder"]),
+                content["began"],
+                standing,
+                0 if "ended" in content else content["process"],
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

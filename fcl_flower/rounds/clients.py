@@ -269,7 +269,7 @@ class ClientRegistry:
             if time.monotonic() > deadline:
                 if here >= least:
                     break
-                refused = [f"; node {n} {why}" for n, why in self._refused.items()]
+                refused = [f"; {_named(n)} {why}" for n, why in self._refused.items()]
                 raise RoundError(
                     f"clients: {list(self.clients)} of {self._clients or 'any'} "
                     f"connected in time, expected at least {least}{''.join(refused)}"
@@ -459,8 +459,18 @@ class ClientRegistry:
             self._roll.met(client, node, answer)
 
     def _refuse(self, node: int, why: str, until: float) -> None:
-        log(WARNING, "node %d left out: %s", node, why)
+        log(WARNING, "%s is left out: %s", _named(node), why)
         self._refused[node], self._not_before[node] = why, until
+
+
+def _named(node: int) -> str:
+    """Name the client of a node, by its key where it has one."""
+    client = by_key().get(node)
+    return (
+        f"a client without a key, node {node},"
+        if client is None
+        else (f"client {client}")
+    )
 
 
 def _claimed(answer: Mapping[str, object]) -> int | None:

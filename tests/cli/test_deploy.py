@@ -35,7 +35,7 @@ from fcl_flower.deploy.commands import START_RUN, node_config
 from fcl_flower.deploy.diagnosis import Obstacle
 from fcl_flower.deploy.server import Addresses, run_superlink
 from fcl_flower.deploy.speedups import choose
-from fcl_flower.deploy.submission import SuperLink
+from fcl_flower.deploy.submission import RunLostError, SuperLink
 
 NOTE = """
 import json, os, pathlib, sys, time
@@ -795,7 +795,7 @@ FULL = """
     ("run", "reason"),
     [
         (FULL.strip(), r"OSError: \[Errno 28\] No space left on device: '/runs/a'"),
-        ("", "its log has no reason, so that its server app was ended from outside"),
+        ("", "its log has no reason, so that a process of the server was ended from"),
     ],
     ids=["a full disk", "nothing was said"],
 )
@@ -999,6 +999,40 @@ def test_a_run_that_was_ended_goes_on_under_its_name(fcl, superlink, tmp_path):
     found = (again.run.resume, again.run.id, again.run.seed, again.scenario.clients)
     assert found == (True, "here-1f", 5, 3)
     assert again.run.output == str(folder)
+
+
+@pytest.mark.parametrize(("options", "runs"), [([], 2), (["--restarts", "2"], 3)])
+def test_a_run_whose_server_app_is_killed_goes_on_by_itself(
+    fcl, superlink, monkeypatch, options, runs
+):
+    def killed(self, config, **_):
+        superlink.append(config)
+        if len(superlink) < runs:
+            raise RunLostError("ended without a word")
+
+    monkeypatch.setattr(SuperLink, "run", killed)
+
+    code, out, _ = fcl("run", "--insecure", *options)
+
+    assert code == 0
+    assert [config.run.resume for config in superlink] == [False, *[True] * (runs - 1)]
+    assert len({config.run.id for config in superlink}) == 1
+    assert out.count("ended without a word; it goes on by itself") == runs - 1
+
+
+def test_a_run_whose_server_app_is_killed_again_and_again_ends(
+    fcl, superlink, monkeypatch
+):
+    def killed(self, config, **_):
+        superlink.append(config)
+        raise RunLostError("ended without a word")
+
+    monkeypatch.setattr(SuperLink, "run", killed)
+
+    code, _, err = fcl("run", "--insecure")
+
+    assert (code, len(superlink)) == (1, 2)
+    assert "fcl: ended without a word; then" in err
 
 
 def test_a_run_at_a_server_that_is_not_there_is_one_sentence(fcl):

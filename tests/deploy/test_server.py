@@ -1,10 +1,14 @@
-"""Which clients a server lets in: those whose public keys are in its folder."""
+"""Which clients a server lets in, and what it says of a run that was killed."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
 from fcl_flower.deploy.certificates import Certificates, make_certificates
 from fcl_flower.deploy.node_auth import NodeKeys
-from fcl_flower.deploy.server import _KeyFolder
+from fcl_flower.deploy.server import _KeyFolder, _ServerApps
 
 
 @pytest.fixture
@@ -21,6 +25,40 @@ def watch(files):
 
 def known(keys):
     return sorted(name for name, _ in keys._known.values())
+
+
+APP = """
+import sys, time
+from pathlib import Path
+from fcl_flower.results.known_runs import noted
+with noted(Path(sys.argv[1]), "a/b", Path("/runs/a")):
+    print("begun", flush=True)
+    if sys.stdin.readline() == "leave\\n":
+        sys.exit(3)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("end", ["leave", "killed"])
+def test_a_run_that_ends_without_a_word_is_named_with_its_status(tmp_path, end):
+    said = []
+    apps = _ServerApps(tmp_path, said.append)
+    command = [sys.executable, "-c", APP, str(tmp_path / "runs")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as app:
+        assert app.stdout.readline() == "begun\n"
+        apps.look()
+        if end == "leave":
+            app.stdin.write("leave\n")
+            app.stdin.flush()
+        else:
+            app.kill()
+        os.waitid(os.P_PID, app.pid, os.WEXITED | os.WNOWAIT)
+        apps.look()
+        apps.look()
+    name = f"the server app of run a/b, process {app.pid}, was ended from outside"
+    assert said == ([f"{name}, by SIGKILL"] if end == "killed" else [])
 
 
 def test_keys_are_let_in_as_they_come_and_go(files, watch):

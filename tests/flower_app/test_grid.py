@@ -1,5 +1,7 @@
 """Requests over Flower's Grid: each reply is one for its request, or says why not."""
 
+import re
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
@@ -119,7 +121,10 @@ def test_an_error_is_a_problem_by_its_sentence(reason):
 
 def test_a_node_without_a_sign_of_life_is_gone():
     assert UNAVAILABLE == ErrorCode.NODE_UNAVAILABLE
-    assert mailbox.is_gone(received(failing(ErrorCode.NODE_UNAVAILABLE)))
+    reply = received(failing(ErrorCode.NODE_UNAVAILABLE, "2 x its interval"))
+    assert mailbox.is_gone(reply)
+    assert "nothing was heard of it since" in reply.problem.reason
+    assert "interval" not in reply.problem.reason
     assert not mailbox.is_gone(received(failing(ErrorCode.UNKNOWN)))
 
 
@@ -144,7 +149,10 @@ def test_a_node_that_is_listed_no_more_is_gone_after_a_while(monkeypatch):
         first, second = replies()
         assert second is None
         assert (first is not None and mailbox.is_gone(first)) == gone
-    assert first.problem.reason == "is not connected"
+    told = (
+        r"is not connected: nothing was heard of it since \d\d:\d\d:\d\d, and it is no"
+    )
+    assert re.match(told, first.problem.reason)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_number_goes_on_when_who_had_it_is_gone(impatient, caplog):
     transport = Claiming(n11=0, n12=0)
     registry = connected(transport)
     assert (registry.clients, registry.node(0)) == ((0,), 11)
-    assert f"node 12 left out: {TAKEN}" in caplog.text
+    assert f"node 12, is left out: {TAKEN}" in caplog.text
 
     transport.here = [12]
     registry.refresh()

@@ -213,7 +213,7 @@ def test_a_node_too_many_is_refused_with_a_sentence_until_there_is_room(
 
     assert settled(registry) == {0: 12, 1: 31}
     why = "has no number: all 2 clients of the run are here"
-    assert f"node 77 left out: {why}" in caplog.messages
+    assert f"a client without a key, node 77, is left out: {why}" in caplog.messages
     assert transport.places[77].known_number is None
 
     transport.goes(31)
@@ -239,9 +239,8 @@ def test_who_does_not_take_its_number_is_refused_and_holds_up_no_run(caplog):
     registry.wait_for_clients(1, 60)
 
     assert time.monotonic() - began < 30
-    assert "node 12 left out: does not take the number that it is given" in (
-        caplog.messages
-    )
+    why = "does not take the number that it is given"
+    assert f"a client without a key, node 12, is left out: {why}" in caplog.messages
     assert settled(registry) == {1: 31}
     assert [request.node for _, request in transport.asked] == [12, 31] * 2
 
@@ -285,7 +284,7 @@ def test_where_all_numbers_are_keys_a_node_without_one_is_refused(keys, caplog):
     registry = ClientRegistry(Numberless([5, 12]), 2)
     assert settled(registry) == {1: 12}
     why = "has no number: all 2 clients of the run are here or have keys"
-    assert f"node 5 left out: {why}" in caplog.messages
+    assert f"a client without a key, node 5, is left out: {why}" in caplog.messages
 
 
 def test_a_number_that_is_anothers_key_is_refused(keys, caplog):

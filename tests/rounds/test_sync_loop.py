@@ -208,8 +208,8 @@ def test_a_run_that_lacks_who_was_refused_says_so_at_its_end(tmp_path):
     with pytest.raises(RoundError) as problem:
         run_in_process(config, nodes=[11, 12], tamper=only(1, "query", None, claim(0)))
     assert str(problem.value) == (
-        "clients: [0] of 2 connected in time, expected at least 2; node 12 claims to "
-        "be client 0, which another is already"
+        "clients: [0] of 2 connected in time, expected at least 2; a client without a "
+        "key, node 12, claims to be client 0, which another is already"
     )
 
 
@@ -232,7 +232,7 @@ def test_a_client_with_a_key_has_no_other_number_and_the_run_goes_on(
     transport = run_in_process(
         config, nodes=[11, 12], tamper=only(liar, "query", None, claim(other))
     )
-    why = f"node {11 + liar} left out: has the key of client {liar}, but claims to be "
+    why = f"client {liar} is left out: has the key of client {liar}, but claims to be "
     assert why + str(other) in caplog.text
     asked = {client for client, request in transport.asked if request.kind == "train"}
     assert asked == {other}
