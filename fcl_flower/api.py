@@ -19,6 +19,7 @@ from fcl_flower.algorithms import registry as algorithm_registry
 from fcl_flower.algorithms.registry import DATASET, Algorithm
 from fcl_flower.config.run_config import RunConfig, check_not_zero, long_keys
 from fcl_flower.core.errors import FclError, RoundError, config_error, unknown_name
+from fcl_flower.core.files import check_path
 from fcl_flower.core.processes import make_folder
 from fcl_flower.core.registry import Registry
 from fcl_flower.data import registry as dataset_registry
@@ -394,7 +395,7 @@ def _folder_for(output: Path | str | None) -> Iterator[tuple[Path, object]]:
     A temporary folder of a run that fails stays, as its log says why.
     """
     if output is not None:
-        folder = Path(output).expanduser()
+        folder = check_path(Path(output).expanduser(), "output")
         make_folder(folder, "output")
         yield folder, None
         return

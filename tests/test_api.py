@@ -20,6 +20,8 @@ from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.data.transforms import TRANSFORMS
 from fcl_flower.models.registry import MODELS
 from fcl_flower.results import measures as metrics
+from fcl_flower.setup.build import validate
+from fcl_flower.setup.resolve import resolve
 from fcl_flower.simulation import in_process
 from strategies.fedavg import FedAvg
 
@@ -196,12 +198,21 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         ({"model": lambda: 5}, "no nn.Module"),
         ({"dataset": "stdlib-docs", "model": nn.Flatten()}, "as the data are text"),
         ({"output": Path(__file__) / "x"}, "output: .*a folder that can be written"),
+        ({"output": "o\udcff"}, r"output: got 'o.udcff', expected a name in UTF-8"),
+        (
+            {"output": "x" * 256},
+            "output: .*x... of 256 bytes', .* at most 255",
+        ),
+        ({"output": "\u20ac" * 86}, "output: .* of 258 bytes', expected a name of at"),
         ({"algorithm": None}, "algorithm: got none, expected a name, or an Algorithm"),
         ({"data": "digits"}, "data: got 'str', expected a Dataset, or a list of x_tr"),
         ({"data": np.zeros(4)}, "data: got 'ndarray', expected a Dataset"),
         ({"data": [np.zeros((2, 3))]}, "data: got 'list', expected .* y_test"),
         ({"model": 7}, "model: got 7, expected a name, a mapping, or a body"),
-        ({"model": nn.Linear(9, 4)}, r"Linear: got .*\(1, 8, 8\), expected \(2, fea"),
+        (
+            {"model": nn.Linear(9, 4)},
+            r"Linear: got .*\(1, 8, 8\) .*, expected \(2, fea",
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else "+".join(given),
 )
@@ -211,16 +222,37 @@ def test_what_cannot_be_run_is_answered_in_one_sentence(settings, message):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("form", ["strategies.py", "strategies/__init__.py"])
-def test_a_file_of_the_users_that_hides_the_strategies_is_named(tmp_path, form):
+@pytest.mark.parametrize(
+    "form", ["strategies.py", "strategies/__init__.py", "clients/__init__.py"]
+)
+def test_a_file_of_the_users_that_hides_the_methods_is_named(tmp_path, form):
     mine = tmp_path / form
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("")
     script = tmp_path / "run.py"
     script.write_text("import fcl_flower\nfcl_flower.simulate('fedavg')\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert f"strategies: got {mine}, expected " in done.stderr.splitlines()[-1]
+    package = form.partition("/")[0].removesuffix(".py")
+    assert f"{package}: got {mine}, expected " in done.stderr.splitlines()[-1]
     assert "rename the other" in done.stderr
+
+
+def test_a_working_folder_that_was_deleted_is_named(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(fcl.ConfigError, match=r"working folder was deleted, .*cd"):
+        simulate()
+
+
+def test_the_threads_of_the_caller_stay(tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        validate(resolve(fcl.RunConfig.from_settings(strategy="fedavg")))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ---- objects of one's own

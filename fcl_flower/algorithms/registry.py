@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -206,6 +206,22 @@ def load(path: object) -> object:
         raise ContractError(f"{path}: cannot be imported ({error})") from error
 
 
+def _ours(name: str) -> ModuleType:
+    """Import a package of this project that lies beside `fcl_flower`.
+
+    Raises:
+        ContractError: it is another one, as the name is a plain word.
+    """
+    package = import_module(name)
+    ours, origin = Path(__file__).parents[2] / name, package.__file__
+    if origin is None or Path(origin).resolve().parent != ours.resolve():
+        raise ContractError(
+            f"{name}: got {origin}, expected that in {ours}: rename the other, which "
+            "stands before it on Python's path"
+        )
+    return package
+
+
 class _Declared(Mapping[str, Algorithm]):
     """The algorithms of this project by name; each is imported at its first access."""
 
@@ -224,14 +240,7 @@ class _Declared(Mapping[str, Algorithm]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        package = import_module(PACKAGE)
-        ours, origin = Path(__file__).parents[2] / PACKAGE, package.__file__
-        # The name is a plain word: another project may have a package of this name.
-        if origin is None or Path(origin).resolve().parent != ours.resolve():
-            raise ContractError(
-                f"{PACKAGE}: got {origin}, expected that in {ours}: rename the other, "
-                "which stands before it on Python's path"
-            )
+        package, _ = map(_ours, (PACKAGE, "clients"))
         modules = pkgutil.iter_modules(package.__path__)
         return iter(sorted(module.name.replace("_", "-") for module in modules))
 

@@ -19,6 +19,7 @@ from fcl_flower.config.run_config import (
     long_keys,
 )
 from fcl_flower.core.errors import config_error
+from fcl_flower.core.files import check_path
 from fcl_flower.results.run_folder import CHECKPOINT, free_folder, lost_first_round
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def output_folder(output: Path | None, config: RunConfig) -> Path:
     named = config.run.output
     if output is not None and named:
         raise config_error("run.output", named, "none beside --output")
-    return output or (Path(named) if named else free_folder(config))
+    folder = output or (Path(named) if named else free_folder(config))
+    return check_path(folder, "output")
 
 
 def chosen_preset(options: dict[str, Any]) -> "Preset":

@@ -21,6 +21,7 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from typing_extensions import override
 
 from fcl_flower.core.errors import ConfigError, as_set, config_error, unknown_name
 
@@ -45,10 +46,17 @@ def toml(value: Scalar) -> str:
 
 def read_toml(path: Path, key: str) -> dict[str, Any]:
     """Parse a TOML file, named by the setting ``key``."""
+    content = b""
     try:
-        return tomllib.loads(path.read_text())
+        content = path.read_bytes()
+        return tomllib.loads(content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise config_error(key, str(path), f"a TOML file ({error})") from error
+        why = str(error)
+        if isinstance(error, IsADirectoryError):
+            why = "it is a folder"
+        elif content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            why = "it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8"
+        raise config_error(key, str(path), f"a TOML file ({why})") from error
 
 
 def parse_inline(text: str, key: str = "params") -> dict[str, Any]:
@@ -165,6 +173,7 @@ class Counts:
         value = getattr(settings, self.where.partition(".")[2])
         return value in self.values if self.values else bool(value)
 
+    @override
     def __str__(self) -> str:
         values = " or ".join(map(as_set, self.values)) or "set"
         return f"unless {self.where} is {values}, without which it has no effect"

@@ -5,7 +5,7 @@ setting is its help, on the command line, in ``fcl list`` and in the documentati
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -737,7 +737,13 @@ def field_of(key: str) -> FieldInfo:
 
 
 def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value
+    """Convert a value of NumPy, and a list of names or numbers to the text of it."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.item() if value.ndim == 0 else value.tolist()
+    parts: Sequence[object] = value if isinstance(value, list | tuple) else ()
+    if parts and all(type(part) in (str, int, float) for part in parts):
+        return ",".join(map(str, parts))
+    return value
 
 
 def _short_names() -> dict[str, str]:

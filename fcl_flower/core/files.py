@@ -16,6 +16,28 @@ def opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+LONGEST_NAME = 255
+"""The bytes of the longest name of a file."""
+
+
+def check_path(path: Path, key: str) -> Path:
+    """Return a path that users name, if a file or folder can have it.
+
+    Raises:
+        ConfigError: a name is no UTF-8, or too long; the message calls it ``key``.
+    """
+    for name in path.parts:
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError as error:
+            raise config_error(key, name, "a name in UTF-8") from error
+        if size > LONGEST_NAME:
+            shown = f"{name[:20]}... of {size} bytes"
+            expected = f"a name of at most {LONGEST_NAME} bytes"
+            raise config_error(key, shown, expected)
+    return path
+
+
 def make_private_folder(folder: Path) -> None:
     """Make a folder that only its owner can read, or close an existing folder so.
 
@@ -39,12 +61,17 @@ def replacing(
         durable: even a power cut leaves the old content or the new; see `sync_folder`.
     """
     temporary = path.with_name(f"{path.name}.new")
-    with open(temporary, "wb", opener=opener if private else None) as file:
-        yield file
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb", opener=opener if private else None) as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def replace_file(
@@ -91,7 +118,8 @@ def lock_folder(
         patience: seconds that another process may take to end.
 
     Raises:
-        ConfigError: another process still holds the lock.
+        ConfigError: another process still holds the lock, or the folder has been
+            renamed or removed.
     """
     path, deadline = folder / name, time.monotonic() + patience
     with contextlib.ExitStack() as stack:
@@ -107,8 +135,16 @@ def lock_folder(
             file.close()
         try:
             yield
+        except FileNotFoundError as error:
+            if path.exists():
+                raise
+            expected = (
+                "a folder that keeps its name while a run or a command works in it; it "
+                "was renamed or removed: give it back its name, and resume"
+            )
+            raise config_error(key, str(folder), expected) from error
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def take(descriptor: int) -> bool:

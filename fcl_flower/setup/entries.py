@@ -10,7 +10,7 @@ from fcl_flower.algorithms.registry import Algorithm, algorithm
 from fcl_flower.config.parsing import Params, validate_params
 from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSection
 from fcl_flower.config.run_spec import RunSpec
-from fcl_flower.core.errors import config_error
+from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.scenarios.registry import SCENARIOS, ScenarioEntry
 from fcl_flower.models.pretrained import MINILM, EncoderParams
 from fcl_flower.models.registry import MODELS, ModelEntry
@@ -45,7 +45,14 @@ class Entries:
 
 def data_root(config: RunConfig) -> Path:
     """Find the folder of data sets: the setting, ``$FCL_DATA`` or ``./data``."""
-    return Path(config.data.root or os.environ.get("FCL_DATA") or "data").absolute()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the working folder was deleted, expected one that is there: change to "
+            "another (cd)"
+        ) from error
+    return here / (config.data.root or os.environ.get("FCL_DATA") or "data")
 
 
 def model_params(config: RunConfig, entry: ModelEntry) -> Params:

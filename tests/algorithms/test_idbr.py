@@ -63,7 +63,7 @@ def learner(encoder, training=None, max_tasks=3, **params):
     chosen = {"epochs": 1, "batch_size": 100, "learning_rate": 0.1}
     chosen |= {"optimizer": OptimizerChoice("sgd")} | (training or {})
     context = ClientContext(client=1, seed=5, training=Training(**chosen))
-    given = {"buffer_fraction": 0.25, **params}
+    given = params if "budget" in params else {"buffer_fraction": 0.25, **params}
     return Idbr(IdbrParams(**given), model(encoder, max_tasks), context)
 
 

@@ -90,8 +90,8 @@ def test_the_same_command_goes_on_and_another_is_refused(tmp_path, served):
         call(*RUN, *names, "--seed", 3, "--output", tmp_path)
     with pytest.raises(ConfigError, match=r"run\.seed: got 4, expected 3, as the"):
         call(*RUN, "--seed", 4, "--output", tmp_path)
-    switch = ("--set", "model.mask_loss=true")
-    with pytest.raises(ConfigError, match="mask_loss: got true, expected false, as"):
+    switch = ("--set", "federation.per_class=true")
+    with pytest.raises(ConfigError, match="per_class: got true, expected false, as"):
         call(*RUN, *switch, "--seed", 3, "--output", tmp_path)
 
 

@@ -102,7 +102,27 @@ def test_a_file_that_is_no_toml_is_named_with_the_key_it_was_given_for(tmp_path)
             path.write_bytes(content)
         found = sentence(read_toml, path, "config")
         assert found.startswith(f"config: got {str(path)!r}, expected a TOML file (")
-    assert sentence(read_toml, tmp_path, "config").startswith("config: got")
+    assert sentence(read_toml, tmp_path, "config").endswith("(it is a folder)")
+    path.write_text("a = 1\n", encoding="utf-16")
+    found = sentence(read_toml, path, "config")
+    assert found.endswith("(it is UTF-16, convert it: iconv -f UTF-16 -t UTF-8)")
+
+
+def test_a_file_of_a_spreadsheet_begins_with_a_mark(tmp_path):
+    (tmp_path / "x.toml").write_text("a = 1\n", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "x.toml", "config") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [([9, 0, 8], "9,0,8"), (("a", "b"), "a,b"), (np.arange(3), "0,1,2")],
+    ids=str,
+)
+def test_a_list_from_python_is_the_text_of_it(value, text):
+    config = RunConfig.from_settings(
+        datasets=value, scenario={"name": "class-incremental", "class_order": value}
+    )
+    assert config.data.datasets == config.scenario.params["class_order"] == text
 
 
 # ---- there and back

@@ -30,7 +30,6 @@ from fcl_flower.models.encoder import FrozenParams, FrozenTransformer
 from fcl_flower.models.normalisation import FIXED, own_normalisation
 from fcl_flower.models.pretrained import (
     MINILM,
-    EncoderParams,
     image_shape,
     load_encoder,
     pixel_statistics,
@@ -155,8 +154,7 @@ def test_an_encoder_trained_as_a_whole_shares_everything_and_prepares_nothing(
     backbone, kind
 ):
     name = "transformer" if kind == "bert" else "vit"
-    params = EncoderParams(encoder=backbone(kind))
-    network, x = model(backbone(kind), name, params=params), inputs(kind)
+    network, x = model(backbone(kind), name), inputs(kind)
 
     network(x, 0).sum().backward()
 

@@ -26,7 +26,10 @@ LAYER = "body.fc1.weight"
 
 def private(folder, strategy="fedavg", **changes):
     small = {"max_train_per_class": 20, "max_test_per_class": 5}
-    return tiny(folder, strategy=strategy, **{**PRIVATE, **small, **changes})
+    given = {**PRIVATE, **small, **changes}
+    if given["unit"] == "none":
+        given = {key: given[key] for key in given if key not in ("clip", "delta")}
+    return tiny(folder, strategy=strategy, **given)
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ REFUSED = {
     ),
     "tests that know nothing": (
         {**SINGLE, "strategy": "fedavg", "mask_loss": True},
-        "model.mask_loss: got true, expected false without model.mask_logits",
+        "model.mask_loss: got true, expected false unless model.mask_logits is true",
     ),
     "a server that trains": (
         {**SINGLE, "strategy": "fedet", "mask_logits": True, "mask_loss": True},

@@ -47,6 +47,32 @@ def test_the_lock_is_given_back_at_the_end_and_after_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def _write_after(folder, happens):
+    with lock_folder(folder, "run.output"):
+        happens()
+        (folder / "summary.json").write_text("")
+
+
+def test_a_folder_that_was_renamed_meanwhile_is_named(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    sentence = r"^run\.output: got '.*/run', expected a folder that keeps its name"
+    with pytest.raises(ConfigError, match=sentence):
+        _write_after(folder, lambda: folder.rename(tmp_path / "other"))
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError), lock_folder(folder, "run.output"):
+        (folder / "none" / "summary.json").write_text("")
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path):
+    path = tmp_path / "report.html"
+    files.replace_file(path, "whole")
+    with pytest.raises(TypeError):
+        files.replace_file(path, "half", 5)
+    assert [place.name for place in tmp_path.iterdir()] == ["report.html"]
+    assert path.read_text() == "whole"
+
+
 def test_a_command_and_its_server_have_a_lock_each(tmp_path):
     with lock_folder(tmp_path, "output", COMMAND_LOCK), lock_folder(tmp_path, "output"):
         for name in (COMMAND_LOCK, ".lock"):

@@ -159,16 +159,18 @@ def lora_model(backbone, blocks=0, classes=CLASSES):
     )
 
 
-def model(
-    backbone, name="enhanced-transformer", single_head=True, blocks=0, params=None
-):
+def model(backbone, name="enhanced-transformer", single_head=True, blocks=0):
     """Return a network whose body is the encoder in a folder."""
+    params = EncoderParams(encoder=backbone)
+    if name.startswith("enhanced-"):
+        params = EnhancedParams(
+            encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks
+        )
     return create_model(
         name,
         tasks=2,
         classes=CLASSES,
         single_head=single_head,
         seed=3,
-        params=params
-        or EnhancedParams(encoder=backbone, bottleneck=BOTTLENECK, num_blocks=blocks),
+        params=params,
     )

@@ -151,18 +151,18 @@ def test_hidden_concepts_have_one_schedule_for_the_whole_run():
         ),
         (
             {**COSINE, "lr_steps": "0.5"},
-            "training.lr_steps: got '0.5', expected none without training.lr_schedule "
-            "'step'",
+            "training.lr_steps: got '0.5', expected none unless training.lr_schedule "
+            "is 'step', without which it has no effect",
         ),
         (
             {"lr_factor": 0.5},
-            "training.lr_factor: got 0.5, expected 0.1 without training.lr_schedule "
-            "'step'",
+            "training.lr_factor: got 0.5, expected 0.1 unless training.lr_schedule is "
+            "'step', without which it has no effect",
         ),
         (
             {"nesterov": True, "optimizer": "sgd"},
-            "training.nesterov: got true, expected false without training.momentum, of "
-            "which it is a form",
+            "training.nesterov: got true, expected false unless training.momentum is "
+            "set, without which it has no effect",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
+from fcl_flower.core.files import replace_file
 from fcl_flower.results.report.charts import Chart
 from fcl_flower.results.report.wording import Table, Value
 
@@ -108,7 +109,7 @@ def page(
 def write_page(path: Path, text: str) -> Path:
     """Write a page and, if missing, its folder; return ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
+    replace_file(path, text)
     return path
 
 

@@ -188,11 +188,11 @@ def test_subsets_are_of_nearly_equal_size_in_each_class():
 # ---------------------------------------------------------------- what is refused
 
 
-FORMS = ["exact", "gram", "low-rank", "class-sums"]
+FORMS = {"exact": {}, "gram": {}, "low-rank": {"rank": 3}, "class-sums": {"subsets": 5}}
 
 
 def judged(form, arrays):
-    params = AnalyticParams(form=form, rank=3, subsets=5)
+    params = AnalyticParams(form=form, **FORMS[form])
     check("sums", arrays, params, CLASSES, WIDTH)
 
 

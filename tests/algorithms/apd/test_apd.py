@@ -267,7 +267,7 @@ def test_as_many_groups_as_tasks_are_refused():
     sentence = r"strategy\.groups: got 3, expected less than strategy\.consolidate_ever"
     with pytest.raises(ConfigError, match=sentence):
         algorithm("apd").params({"groups": 3, "consolidate_every": 3})
-    algorithm("apd").params({"groups": 3, "consolidate_every": 0})
+    algorithm("apd").params({"groups": 3, "consolidate_every": 4})
 
 
 def test_a_model_without_weights_is_refused():

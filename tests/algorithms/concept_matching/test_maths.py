@@ -313,7 +313,8 @@ def around(seed, *centres, each=4):
 def test_two_near_concepts_far_from_the_rest_are_told_apart(method):
     # As silhouettes go, the two near ones are one of three clusters.
     matrix, truth = around(0, (0, 0, 0), (1, 0, 0), (9, 9, 0), (0, 9, 9))
-    wide = {"neighbourhood": 9.0}  # for DBSCAN a radius that joins the two
+    # For DBSCAN a radius that joins the two.
+    wide = {"neighbourhood": 9.0} if method == "dbscan" else {}
     whole, _ = clustered(matrix, method, subdivision=9.0, **wide)
     assert whole.max() == 2
     labels, silhouette = clustered(matrix, method, **wide)

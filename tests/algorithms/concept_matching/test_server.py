@@ -22,6 +22,8 @@ APART = [(9, 9, 9), (0, 0, 0), (5, 5, 5)]
 
 
 def server(seed=3, **params):
+    if params.get("matching") == "literal":
+        params.pop("slack", None)  # it limits no move there
     return ConceptMatching(ConceptMatchingParams(**params), ServerContext(seed))
 
 

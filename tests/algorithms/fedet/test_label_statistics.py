@@ -23,7 +23,8 @@ NEW = np.array([2, 3, 2])
 def told(**changes):
     seed = changes.pop("seed", 5)
     rng = changes.pop("rng", None) or np.random.default_rng(seed)
-    params = FedEtParams(**{"noise": 0.3, **changes})
+    noise = {"noise": 0.3} if "noised" in changes.values() else {}
+    params = FedEtParams(**{**noise, **changes})
     return label_statistics(TRAINED, NEW, 5, params, rng)
 
 

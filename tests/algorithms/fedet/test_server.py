@@ -400,7 +400,7 @@ def test_an_update_that_does_not_fit_is_refused(sent, complaint):
     [("exact", [1], 0.0), ("exact", [0, 2, 3], 1.0986), ("noised", [1, 3], 1.6931)],
 )
 def test_an_entropy_beyond_that_of_the_classes_is_refused(how, classes, most):
-    server = strategy(entropy=how, noise=0.1)
+    server = strategy(entropy=how)
     state = server.init(model())
 
     for fine in (0.0, most):

@@ -144,7 +144,8 @@ def answer(data, number=1, task=0, client=0, seed=9, **params):
         "kim-cnn", tasks=2, classes=2, single_head=False, seed=0, table=TABLE
     )
     place = ClientContext(client, seed, Training(1, 8, 1e-3))
-    asked = FedWeitLearner(FedWeitParams(**params), model, place)
+    params = FedWeitParams(**{"knowledge": "sit:1", **params})
+    asked = FedWeitLearner(params, model, place)
     now = stage(number, task, ends_task=False)
     return asked.answer_query(asked.init(), {}, now, data)
 
@@ -491,6 +492,7 @@ class Language:
         )
         # The gate shuts the base out: what a task has learnt is in its adapter alone.
         params = FedSeitParams(
+            knowledge="sit:1",
             initial_gate=0.0,
             mask_rate=0.0,
             initial_adapter=1.0,

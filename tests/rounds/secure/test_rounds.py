@@ -121,10 +121,11 @@ def test_many_clients_whose_masks_are_their_neighbours_have_the_same_sum(
 
         return look
 
-    many = {"clients": 52, "secure_collusion": 0.05, "secure_threshold": 0.9}
-    run_in_process(config(tmp_path / "secure", **many), tamper=lost_at(step))
+    shares = {"secure_collusion": 0.05, "secure_threshold": 0.9}
+    masked = config(tmp_path / "secure", clients=52, **shares)
+    run_in_process(masked, tamper=lost_at(step))
     lost = None if step == UNMASK else at_step(TRAIN, gone)
-    run_in_process(config(tmp_path / "plain", secure=False, **many), tamper=lost)
+    run_in_process(config(tmp_path / "plain", secure=False, clients=52), tamper=lost)
 
     same_state(tmp_path / "secure", tmp_path / "plain")
     assert seen == {9}  # of eight neighbours and of itself

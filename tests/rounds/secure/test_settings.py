@@ -32,7 +32,7 @@ def test_strategies_say_of_themselves_that_sums_are_all_they_need():
 def test_the_threshold_is_a_share_of_the_clients_and_three_at_least(
     share, clients, needed
 ):
-    config = RunConfig.from_settings(secure_threshold=share)
+    config = RunConfig.from_settings(secure_aggregation=True, secure_threshold=share)
 
     assert config.federation.sum_threshold(clients) == needed
     assert 2 * needed > clients  # no two halves can unmask one client
