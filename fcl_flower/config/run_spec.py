@@ -85,11 +85,7 @@ class RunSpec(Frozen):
     def from_json(cls, text: str) -> Self:
         """Check the specification that a server has sent."""
         try:
-            spec = cls.model_validate_json(text)
-            if "normalise" not in spec.config.data.model_fields_set:
-                # An older version sent it, in which all pixels were ``fixed``.
-                return spec.with_settings(normalise="fixed")
-            return spec
+            return cls.model_validate_json(text)
         except ValidationError as error:
             raise first_complaint(cls, error, SPEC) from error
 

@@ -153,7 +153,9 @@ def exit_status(process: int) -> str:
     if state != "Z":
         return ""
     code = os.waitstatus_to_exitcode(int(fields[-1]))
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    if code < 0:
+        return f"by signal {-code} ({signal.strsignal(-code)})"
+    return f"with code {code}"
 
 
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:

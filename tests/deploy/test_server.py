@@ -58,7 +58,7 @@ def test_a_run_that_ends_without_a_word_is_named_with_its_status(tmp_path, end):
         apps.look()
         apps.look()
     name = f"the server app of run a/b, process {app.pid}, was ended from outside"
-    assert said == ([f"{name}, by SIGKILL"] if end == "killed" else [])
+    assert said == ([f"{name}, by signal 9 (Killed)"] if end == "killed" else [])
 
 
 def test_keys_are_let_in_as_they_come_and_go(files, watch):

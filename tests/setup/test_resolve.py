@@ -1,4 +1,3 @@
-import json
 
 import numpy as np
 import pytest
@@ -123,15 +122,6 @@ def test_a_specification_of_another_version_is_refused(resolved):
     text = resolved().to_json().replace('"seed":', '"sead":')
     with pytest.raises(ConfigError, match=r"config\.run\.sead"):
         RunSpec.from_json(text)
-
-
-def test_a_specification_of_before_there_was_a_choice_has_fixed_pixels(resolved):
-    spec = resolved(dataset="digits")
-    assert RunSpec.from_json(spec.to_json()) == spec
-    before = json.loads(spec.to_json())
-    del before["config"]["data"]["normalise"]
-    found = RunSpec.from_json(json.dumps(before))
-    assert found == spec.with_settings(normalise="fixed")
 
 
 def test_the_clients_that_are_connected_count(resolved):

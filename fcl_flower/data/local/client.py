@@ -467,13 +467,13 @@ def _hide_details(
 ) -> Iterator[None]:
     """Replace an error by one that leaves the client.
 
-    It names the kind of the fault, unless the client forbids that (``tells``), and the
-    ``form`` of the file.
+    It names the ``form`` of the file and the kind of the fault, unless the client
+    forbids that (``tells``). Without a form it names neither.
     """
     try:
         yield
     except ConfigError as error:
-        kind = f" ({form}: {error.fault})" if tells and error.fault else ""
+        kind = f" ({form}: {error.fault})" if form and tells and error.fault else ""
         raise ConfigError(
             f"{subject} cannot be used{kind}; the client's own log says why"
         ) from error
