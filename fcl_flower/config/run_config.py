@@ -737,11 +737,12 @@ def field_of(key: str) -> FieldInfo:
 
 
 def _plain(value: object) -> object:
-    """Convert a value of NumPy, and a list of names or numbers to the text of it."""
+    """Convert a value of NumPy, and a list of names, or of several numbers, to text."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.item() if value.ndim == 0 else value.tolist()
     parts: Sequence[object] = value if isinstance(value, list | tuple) else ()
-    if parts and all(type(part) in (str, int, float) for part in parts):
+    names = bool(parts) and all(type(part) is str for part in parts)
+    if names or (len(parts) > 1 and {*map(type, parts)} <= {int, float}):
         return ",".join(map(str, parts))
     return value
 

@@ -297,7 +297,7 @@ def _for_files(kind: type[Dataset], path: Path) -> str:
     if not fitting:
         expected = f"a network of your own for series of shape {shape}"
         expected += ", since no built-in one takes them"
-        if x.min() >= 0 and x.max() <= 255:
+        if x.min() >= 0 and x.max() <= 255 and (x % 1 == 0).all():
             values = f"{x.min():g} to {x.max():g}"
             expected += f"; for grey images uint8, or values in [0, 1], not {values}"
         raise config_error("model.name", "", expected)
