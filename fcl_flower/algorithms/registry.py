@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -206,20 +207,20 @@ def load(path: object) -> object:
         raise ContractError(f"{path}: cannot be imported ({error})") from error
 
 
-def _ours(name: str) -> ModuleType:
-    """Import a package of this project that lies beside `fcl_flower`.
+def _check_ours(name: str) -> None:
+    """Refuse a package of another project in place of ours beside `fcl_flower`.
 
     Raises:
         ContractError: it is another one, as the name is a plain word.
     """
-    package = import_module(name)
-    ours, origin = Path(__file__).parents[2] / name, package.__file__
+    spec = find_spec(name)  # which does not import it
+    origin = None if spec is None else spec.origin
+    ours = Path(__file__).parents[2] / name
     if origin is None or Path(origin).resolve().parent != ours.resolve():
         raise ContractError(
             f"{name}: got {origin}, expected that in {ours}: rename the other, which "
             "stands before it on Python's path"
         )
-    return package
 
 
 class _Declared(Mapping[str, Algorithm]):
@@ -240,7 +241,9 @@ class _Declared(Mapping[str, Algorithm]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        package, _ = map(_ours, (PACKAGE, "clients"))
+        for name in (PACKAGE, "clients"):
+            _check_ours(name)
+        package = import_module(PACKAGE)
         modules = pkgutil.iter_modules(package.__path__)
         return iter(sorted(module.name.replace("_", "-") for module in modules))
 
