@@ -188,15 +188,20 @@ class Params(Frozen):
 
     counts: ClassVar[Sequence["Counts"]] = ()
 
+    @classmethod
+    def rules(cls) -> Iterator[tuple[str, "Counts"]]:
+        """Yield each parameter that counts only with another one, and its rule."""
+        for kind in cls.mro():
+            for rule in kind.__dict__.get("counts", ()):
+                yield from ((key, rule) for key in rule.keys.split())
+
     @model_validator(mode="after")
     def _set_parameters_count(self) -> Self:
-        for kind in type(self).mro():
-            for rule in kind.__dict__.get("counts", ()):
-                for key in rule.keys.split():
-                    leaf = key.partition(".")[2]
-                    if leaf in self.model_fields_set and not rule.holds(self):
-                        wrong = config_error(key, getattr(self, leaf), f"none {rule}")
-                        raise ValueError(str(wrong))
+        for key, rule in self.rules():
+            leaf = key.partition(".")[2]
+            if leaf in self.model_fields_set and not rule.holds(self):
+                wrong = config_error(key, getattr(self, leaf), f"none {rule}")
+                raise ValueError(str(wrong))
         return self
 
     @property

@@ -109,11 +109,7 @@ KINDS = [
     *((name, entry.params) for name, entry in MODELS.items()),
 ]
 PARAMETERS = {
-    (key, rule.where): (kind, rule)
-    for _, kind in KINDS
-    for base in kind.mro()
-    for rule in base.__dict__.get("counts", ())
-    for key in rule.keys.split()
+    (key, rule.where): (kind, rule) for _, kind in KINDS for key, rule in kind.rules()
 }
 
 

@@ -144,10 +144,9 @@ def test_a_parameter_is_refused_beyond_its_bounds_and_nowhere_else():
     def build(key, value):
         entry, field = fields(key)
         on = {}
-        for kind in entry.params_type.mro():
-            for rule in kind.__dict__.get("counts", ()):
-                if f"strategy.{field}" in rule.keys.split() and rule.values:
-                    on[rule.where.partition(".")[2]] = rule.values[0]
+        for counted, rule in entry.params_type.rules():
+            if counted == f"strategy.{field}" and rule.values:
+                on[rule.where.partition(".")[2]] = rule.values[0]
         assert getattr(entry.params({**on, field: value}), field) == value
 
     def default(key):
