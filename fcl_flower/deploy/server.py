@@ -25,6 +25,8 @@ from fcl_flower.rounds.clients import VARIABLE, ClientNumbers
 from fcl_flower.service.members import HOME, NUMBERS, write_keys
 
 LOOK_SECONDS = 1.0
+APP_SECONDS = 5.0
+"""Seconds between two looks for server apps that have ended."""
 OBJECTS = "objects"
 """Large contents of messages on their way, beside the database that knows of them."""
 NO_SPEEDUPS = Choice((), "speed-ups: none")
@@ -159,9 +161,17 @@ class _ServerApps:
     def __init__(self, state: Path, report: Callable[[str], None]) -> None:
         self._runs, self._report = state / FOLDER, report
         self._going: dict[str, KnownRun] = {}
+        self._due = 0.0
 
     def look(self) -> None:
-        """Compare the runs that go on with those that went on at the last look."""
+        """Compare the runs that go on with those that went on at the last look.
+
+        A look reads the file of each run that the server ever had, so it is not due
+        each time.
+        """
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + APP_SECONDS
         known = {run.name: run for run in known_runs(self._runs)}
         for name, before in self._going.items():
             run = known.get(name, before)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fcl_flower.deploy import server
 from fcl_flower.deploy.certificates import Certificates, make_certificates
 from fcl_flower.deploy.node_auth import NodeKeys
 from fcl_flower.deploy.server import _KeyFolder, _ServerApps
@@ -41,7 +42,10 @@ with noted(Path(sys.argv[1]), "a/b", Path("/runs/a")):
 
 @pytest.mark.process
 @pytest.mark.parametrize("end", ["leave", "killed"])
-def test_a_run_that_ends_without_a_word_is_named_with_its_status(tmp_path, end):
+def test_a_run_that_ends_without_a_word_is_named_with_its_status(
+    tmp_path, monkeypatch, end
+):
+    monkeypatch.setattr(server, "APP_SECONDS", 0.0)
     said = []
     apps = _ServerApps(tmp_path, said.append)
     command = [sys.executable, "-c", APP, str(tmp_path / "runs")]
