@@ -36,11 +36,10 @@ def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN4
     config = with_local_data(configured(options), folders)
     run = Built(resolve(config))
     expected = run.local_data
+    places = {str(folder): find_tasks(folder) for folder in folders}
     clients = {
-        str(folder): [
-            load_task(f, n, expected) for n, f in enumerate(find_tasks(folder))
-        ]
-        for folder in folders
+        folder: [load_task(files, n, expected) for n, files in enumerate(listed)]
+        for folder, listed in places.items()
     }
     for folder, tasks in clients.items():
         title = folder if len(clients) > 1 else None
@@ -55,12 +54,12 @@ def check_data(folders: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN4
         if file := vector_file(run):
             words = local_vectors(tasks, file, expected)
             click.echo(f"word vectors: {words.origin}")
-    for place in folders:
-        for files in find_tasks(place):
+    for folder, listed in places.items():
+        for files in listed:
             for label in empty_labels(files.train):
                 click.echo(
-                    f"warning: {place}, {files.name}: the folder of class {label!r} is "
-                    "empty: the task has no such class"
+                    f"warning: {folder}, {files.name}: the folder of class {label!r} "
+                    "is empty: the task has no such class"
                 )
     for finding in findings(clients, config.data.labels):
         click.echo(f"warning: {finding}")

@@ -137,9 +137,6 @@ def await_port(process: subprocess.Popen[bytes], port: int) -> None:
     raise RoundError("Flower's SuperLink did not start")
 
 
-# ---- folders
-
-
 def exit_status(process: int) -> str:
     """Say how a process has ended that its parent has not asked for; else empty.
 
@@ -156,6 +153,9 @@ def exit_status(process: int) -> str:
     if code < 0:
         return f"by signal {-code} ({signal.strsignal(-code)})"
     return f"with code {code}"
+
+
+# ---- folders
 
 
 def make_folder(folder: Path, key: str, *, private: bool = False) -> None:

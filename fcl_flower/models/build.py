@@ -77,7 +77,7 @@ def create_model(
         ContractError: ``params`` belong to another model, or a user's network cannot be
             trained (`try_body`).
     """
-    check_default_type()
+    _check_default_type()
     entry = MODELS[name]
     params = entry.params() if params is None else params
     if type(params) is not entry.params:
@@ -109,7 +109,7 @@ def create_model(
         )
 
 
-def check_default_type() -> None:
+def _check_default_type() -> None:
     """Refuse another default type than float32, which networks and messages have."""
     if (kind := torch.get_default_dtype()) != torch.float32:
         expected = "torch.float32: call torch.set_default_dtype(torch.float32)"
@@ -175,7 +175,7 @@ def from_module(
         raise config_error(
             "input_shape", input_shape, "(C, H, W), (C, T) or (columns,)"
         )
-    check_default_type()
+    _check_default_type()
     make = (lambda: _copy(module)) if isinstance(module, nn.Module) else module
     with torch.random.fork_rng(devices=[]):
         body: object = make()  # type: ignore[no-untyped-call]
