@@ -53,20 +53,21 @@ class Bic(LocalTraining[BicParams]):
         examples, held = self._held_out(data.train, replayed, stage.task)
         corrected = fold_bias(received["base"], received["bias"])
         teacher = Teacher.of_turn(turn, model, corrected)
-        old, _, known = teacher.places(context.device)
+        old, new, known = teacher.places(context.device)
         taught = teacher.outputs(model, examples)
 
         def loss(batch: Batch) -> Tensor:
             """Compute ``lambda L_d + (1 - lambda) L_c``, with lambda = n / (n + m).
 
-            n and m are the numbers of old and of new classes. L_d is over old classes
-            alone and without the factor T^2. L_c is over all classes so far.
+            m and n are the numbers of the task's classes and of all others so far, so
+            that L_c counts where a task has no new class. L_d is over old classes alone
+            and without the factor T^2. L_c is over all classes so far.
             """
             masked = mask_logits(batch.logits, known)
             entropy = mean_cross_entropy(masked, batch.labels, batch.weights)
             if taught is None:
                 return entropy
-            share, temperature = len(old) / len(known), params.temperature
+            share, temperature = 1 - len(new) / len(known), params.temperature
             answers = taught.logits[batch.rows][:, old]
             distilled = distillation_loss(batch.logits[:, old], answers, temperature)
             return share * distilled / temperature**2 + (1 - share) * entropy

@@ -6,6 +6,7 @@ import torch
 from class_streams import (
     FIRST,
     FOURTH,
+    NONE,
     SECOND,
     THIRD,
     check_loss,
@@ -92,6 +93,23 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
         q, p = softmax(z[:, :4] / 2.5), softmax(corrected(old["base"], x)[:, :4] / 2.5)
         taught = (p * (np.log(p) - np.log(q))).sum(1).mean()
         return 4 / classes * taught + (1 - 4 / classes) * entropy
+
+    check_loss(watched, x, y, rows, by_hand)
+
+
+def test_labels_count_where_a_task_has_no_new_class():
+    one = learner(12, place(learning_rate=1e-12))
+    watched = Watched(one)
+    state, _ = one.train({}, plain(), FIRST, data(0))
+    task = TaskData(Examples(data(1).train.x, data(0).train.y), NONE, NONE, classes=6)
+    one.train(state, plain(), FOURTH, task)
+    now = moved(start(), 0.07)["base"]
+    load(one.model, now)
+    rows, x, y = torch.arange(4), task.train.x[:4], task.train.y[:4]
+
+    def by_hand(weight):
+        z = logits_of({**now, "heads.0.weight": weight}, x)[:, :2]
+        return -np.log(softmax(z))[range(4), y].mean()
 
     check_loss(watched, x, y, rows, by_hand)
 
