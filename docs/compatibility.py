@@ -57,7 +57,8 @@ _TASKS = """\
   `patch-filters`. The cell names the heads.
 - *Tasks with ids*: the scenarios `overlapped`, `mixed`, `classes` and `text`. The cell
   names the heads: `any` is a head for each task, or one over all classes.
-- *New classes*: the scenario `class-incremental`, always with one head.
+- *New classes or domains*: the scenarios `class-incremental` and `domains`, always with
+  one head.
 - *Hidden concepts*: the scenario `concepts`, always with one head. `with ids` needs
   `scenario.reveal_ids`.
 - *Local data*: the scenario `local-data`. The cell names the heads.
@@ -98,7 +99,7 @@ def page() -> str:
                     "network": _network,
                     "frozen body": _frozen_body,
                     "tasks with ids": lambda one: _heads(one, {}),
-                    "new classes": lambda one: _yes(one, _NEW_CLASSES),
+                    "new classes or domains": _unknown_tasks,
                     "hidden concepts": _concepts,
                     "local data": lambda one: _heads(one, _LOCAL),
                 }
@@ -130,6 +131,10 @@ def page() -> str:
 
 
 _NEW_CLASSES: Final[Settings] = {"scenario.name": "class-incremental"}
+_DOMAINS: Final[Settings] = {
+    "scenario.name": "domains",
+    "data.datasets": "digits,rotated-90:digits",
+}
 _SECURE: Final[Settings] = {"federation.secure_aggregation": True}
 _ROBUST: Final[Settings] = {"federation.aggregation": "median"}
 _ASYNCHRONOUS: Final[Settings] = {"asynchronous.enabled": True}
@@ -193,6 +198,13 @@ def _heads(one: Algorithm, settings: Settings) -> str:
     )
     names = {(True, True): "any", (False, True): "one", (True, False): "each"}
     return names.get(found, "no")
+
+
+def _unknown_tasks(one: Algorithm) -> str:
+    cells = {_yes(one, settings) for settings in (_NEW_CLASSES, _DOMAINS)}
+    if len(cells) > 1:
+        raise ContractError(f"{one.name}: new classes and domains need columns each")
+    return cells.pop()
 
 
 def _concepts(one: Algorithm) -> str:

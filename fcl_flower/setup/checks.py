@@ -428,7 +428,7 @@ def heads(run: Entries) -> Iterator[Wrong]:
     if head != "single":
         why = "with a head for each task, which has no other labels"
         yield from config.must_be("model.mask_logits", why)
-    if entry.incremental:
+    if entry.single and not entry.hidden:
         why = f"for scenario {name}, in which the task of a test is not known"
         yield from config.must_be("model.mask_logits", why)
 

@@ -8,13 +8,15 @@ from fcl_flower.config.run_config import RunConfig
 from fcl_flower.data.scenarios.registry import SCENARIOS, draw_scenario
 
 NOWHERE = Path("no-such-folder")
+TURNED = ["digits", *(f"rotated-{by}:digits" for by in (90, 180, 270))]
 
 
 def draw(name="overlapped", root=NOWHERE, **changes):
     """Draw a plan of digits; some changes are the scenario's own parameters."""
     model = SCENARIOS[name].params
     params = {key: changes.pop(key) for key in model.model_fields if key in changes}
-    names = ",".join(changes.pop("datasets", ["digits"]))
+    usual = TURNED if name == "domains" else ["digits"]
+    names = ",".join(changes.pop("datasets", usual))
     settings = {"dataset": names, "clients": 3, "tasks": 4, "seed": 7, **changes}
     config = RunConfig.from_settings(scenario=name, **settings)
     return draw_scenario(config, root, model(**params))

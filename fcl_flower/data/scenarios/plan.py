@@ -288,14 +288,15 @@ class Scenario:
     def class_names(self) -> dict[int, str]:
         """The names of a single head's classes by index.
 
-        If there are several data sets, a name begins with its data set's name.
+        If they are of several data sets, a name begins with its data set's name.
         """
-        several = len(self.datasets) > 1
-        return {
-            self.label_index(task.dataset, label): f"{task.dataset}/" * several + name
-            for task in chain.from_iterable(self.clients)
-            for label, name in zip(task.classes, task.class_names, strict=True)
-        }
+        several = len({dataset for dataset, _ in self.labels}) > 1
+        names = {}
+        for task in chain.from_iterable(self.clients):
+            for label, name in zip(task.classes, task.class_names, strict=True):
+                index = self.label_index(task.dataset, label)
+                names[index] = f"{self.labels[index][0]}/" * several + name
+        return names
 
     @property
     def local_data(self) -> bool:

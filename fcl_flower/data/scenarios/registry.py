@@ -14,6 +14,11 @@ from fcl_flower.core.errors import ContractError, config_error
 from fcl_flower.core.registry import Registry
 from fcl_flower.data.registry import load_dataset
 from fcl_flower.data.scenarios.concepts import ConceptsParams, concept_tasks
+from fcl_flower.data.scenarios.domains import (
+    DomainsParams,
+    domain_tasks,
+    merged_domains,
+)
 from fcl_flower.data.scenarios.groups import classes, mixed, overlapped, text_tasks
 from fcl_flower.data.scenarios.incremental import (
     ClassIncrementalParams,
@@ -120,6 +125,14 @@ _SCENARIOS = {
         clients=4,
         rounds=2,
     ),
+    "domains": ScenarioEntry(
+        domain_tasks,
+        "each task has the same classes, and is a data set of its own; one head",
+        DomainsParams,
+        classes_per_task=0,
+        head="single",
+        single="where a sample's task is unknown",
+    ),
     "local-data": ScenarioEntry(
         _local_tasks,
         "each client's local data, in the folder that it was started with",
@@ -194,19 +207,22 @@ def _build(name: str, entry: ScenarioEntry, spec: ScenarioSpec[Any]) -> Scenario
     stream: ConceptStream | None = None
     public: tuple[Task, ...] = ()
     merged: Mapping[tuple[str, int], tuple[str, int]] = {}
-    if entry.hidden or entry.incremental:
+    if not size or entry.hidden or entry.incremental:
         size = max(
             len({label for task in tasks for label in task.classes})
             for tasks in zip(*plan, strict=True)
         )
-        if isinstance(params, ConceptsParams):
-            window, duration = params.window, params.mean_duration
-            stream = ConceptStream(spec.tasks, window, duration, spec.seed)
-        elif isinstance(params, ClassIncrementalParams):
-            public = public_tasks(spec)
-        else:
-            raise ContractError(f"scenario {name}: its params are of no such scenario")
+    if isinstance(params, ConceptsParams):
+        window, duration = params.window, params.mean_duration
+        stream = ConceptStream(spec.tasks, window, duration, spec.seed)
         merged = merged_labels(params.merge_labels, all_sources)
+    elif isinstance(params, ClassIncrementalParams):
+        public = public_tasks(spec)
+        merged = merged_labels(params.merge_labels, all_sources)
+    elif entry.hidden or entry.incremental:
+        raise ContractError(f"scenario {name}: its params are of no such scenario")
+    elif isinstance(params, DomainsParams):
+        merged = merged_domains(spec.sources)
     return Scenario(
         name,
         spec.seed,
