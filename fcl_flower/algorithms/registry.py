@@ -305,7 +305,8 @@ def registered(own: Algorithm) -> AbstractContextManager[None]:
 def local_only_counterpart(config: RunConfig) -> RunConfig | None:
     """Derive the same run without communication; None where it would be no other run.
 
-    The counterpart of FedAvg is ``local``: sequential training of one model.
+    The counterpart of FedAvg is ``local``: sequential training of one model. Where the
+    run has a title, so has the other, and ends with "local-only".
     """
     method = algorithm(config.strategy.name)
     if config.strategy.local_only or not method.federated:
@@ -330,6 +331,9 @@ def local_only_counterpart(config: RunConfig) -> RunConfig | None:
     }
     kept = {k: v for k, v in config.flat().items() if not k.startswith(STRATEGY)}
     section = {"name": other.name, "local_only": other.federated, **shared}
+    title = config.run.title
+    if title and not other.federated:  # otherwise the label says so
+        title += " local-only"
     return RunConfig.of({**kept, "strategy": section}).replace(
-        title="", datasets=config.data.datasets or suits
+        title=title, datasets=config.data.datasets or suits
     )

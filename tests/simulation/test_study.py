@@ -104,6 +104,17 @@ def test_only_federated_strategies_get_a_local_only_counterpart_and_once():
     ]
 
 
+def test_a_counterpart_goes_by_the_title_of_its_row():
+    variants = [
+        RunConfig.from_settings(strategy=name, title=title)
+        for name, title in (("fedavg", "slow"), ("fedavg", "fast"), ("ewc", "EWC"))
+    ]
+    assert [variant.title for variant in with_local_only(variants)] == [
+        *("slow", "slow local-only", "fast", "fast local-only"),
+        *("EWC", "EWC local-only"),
+    ]
+
+
 def test_a_study_goes_seed_by_seed_and_on_where_it_was_stopped(tmp_path):
     study = study_of("fedavg", "local")
     with pytest.raises(KeyboardInterrupt):
