@@ -386,8 +386,9 @@ class Client:
     def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
         """Test so many tasks with the most confident head for each sample.
 
-        `Model.predict` with ``auto`` does so, too. An answer is right if the class and
-        the task are. Each task takes a pass over all tests. Empty with one head.
+        `Model.predict` with ``auto`` does so, too. An answer is right if the class is,
+        and with a head a task, whose classes are its own, also the task. Each task takes
+        a pass over all tests. Empty with one head that all tasks share.
         """
         single = self.config.model.head == "single"
         blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
@@ -415,8 +416,11 @@ class Client:
         fractions = []
         for task, (test, confidence) in enumerate(zip(tests, by_test, strict=True)):
             tasks_of, places = most_confident(confidence)
-            here = tasks_of == task
-            right = named[task][places[here]] == test.y[here]
+            if single:
+                right = places == test.y
+            else:
+                here = tasks_of == task
+                right = named[task][places[here]] == test.y[here]
             fractions.append(int(right.sum()) / len(test.y))
         return fractions
 

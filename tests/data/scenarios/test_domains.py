@@ -5,6 +5,7 @@ import pytest
 from fakes import run_in_process, summary_of, tiny
 from plans import NOWHERE, TURNED, all_tasks, draw, images_in_turn, learned
 
+import fcl_flower as fcl
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.registry import load_dataset
@@ -80,8 +81,8 @@ def test_held_out_domains_have_the_same_classes():
         ),
         (
             {"datasets": ["digits", "letters"], "tasks": 2},
-            "datasets: got ['digits', 'letters'], expected the same classes, but one alone "
-            "has '6'",
+            "datasets: got ['digits', 'letters'], expected the same classes, but one "
+            "alone has '6'",
         ),
     ],
     ids=["tasks", "classes", "others"],
@@ -117,3 +118,29 @@ def test_replay_remembers_the_first_domain(tmp_path):
         accuracy[strategy] = summary_of(folder)["accuracy_matrix"][-1]
     assert accuracy["replay"][0] > accuracy["fedavg"][0] + 0.1
     assert min(accuracy["replay"]) > 0.5
+
+
+@pytest.mark.run
+def test_a_class_that_the_network_of_another_domain_finds_is_right(tmp_path):
+    result = fcl.simulate(
+        "stl",
+        scenario="domains",
+        dataset=f"{FIRST},{SECOND}",
+        model="small",
+        clients=2,
+        tasks=2,
+        rounds=3,
+        output=tmp_path / "run",
+    )
+    right = []
+    for client in range(2):
+        model = fcl.load(tmp_path / "run", client=client)
+        for task in model.run.scenario.clients[client]:
+            test = model.run.scenario.sources[task.dataset].test
+            answers = model.predict(test.x[task.test], "auto")
+            names = [str(label) for label in test.y[task.test]]
+            pairs = zip(answers, names, strict=True)
+            right.append(np.mean([one.name == name for one, name in pairs]))
+    inferred = result.summary["inferred_task_accuracy"]
+    assert inferred == pytest.approx(np.mean(right))
+    assert 0.3 < inferred < 1
