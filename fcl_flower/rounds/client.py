@@ -387,8 +387,8 @@ class Client:
         """Test so many tasks with the most confident head for each sample.
 
         `Model.predict` with ``auto`` does so, too. An answer is right if the class is,
-        and with a head a task, whose classes are its own, also the task. Each task takes
-        a pass over all tests. Empty with one head that all tasks share.
+        and with a head a task, whose classes are its own, also the task. Each task
+        takes a pass over all tests. Empty with one head that all tasks share.
         """
         single = self.config.model.head == "single"
         blind = self.run.spec.hidden_tasks or self.scenario.stream is not None
