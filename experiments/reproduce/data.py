@@ -202,12 +202,9 @@ def heart(clone: Clone) -> dict[str, dict[str, Array]]:
     sets = {}
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
         text = clone.file(f"heart+disease/processed.{hospital}.data").decode()
-        rows = []
-        for line in text.splitlines():
-            cells = line.split(",")
-            chosen = [cells[column] for column in (*HEART_COLUMNS, -1)]
-            if line[0].isdigit() and "?" not in chosen:
-                rows.append([float(cell) for cell in chosen])
+        patients = [line.split(",") for line in text.splitlines() if line[0].isdigit()]
+        chosen = [[cells[at] for at in (*HEART_COLUMNS, -1)] for cells in patients]
+        rows = [[float(cell) for cell in cells] for cells in chosen if "?" not in cells]
         table = np.array(rows)
         pain, cardiogram = table[:, 2:3], table[:, 5:6]
         plain = np.delete(table[:, :-1], (2, 5), axis=1)
@@ -298,24 +295,36 @@ def main() -> int:
     parser.add_argument("--only", choices=SOURCES, nargs="+", default=list(SOURCES))
     parser.add_argument("--clone", metavar="OWNER/NAME=PATH", action="append")
     arguments = parser.parse_args()
-    paths = dict(clone.split("=", 1) for clone in arguments.clone or ())
+    known = {source.repository.name for source in SOURCES.values()}
+    paths = {}
+    for given in arguments.clone or ():
+        name, _, place = given.partition("=")
+        if name not in known or not place:
+            names = ", ".join(sorted(known))
+            parser.error(f"--clone: got {given!r}, expected NAME=PATH, NAME of {names}")
+        paths[name] = Path(place)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     wrong = False
     for source in map(SOURCES.__getitem__, arguments.only):
         name, commit = source.repository
         with tempfile.TemporaryDirectory() as folder:
-            clone = (
-                Clone(Path(paths[name]), commit)
-                if name in paths
-                else source.repository.clone(Path(folder))
-            )
-            for set_name, arrays in source.make(clone).items():
-                path = arguments.folder / f"{set_name}.npz"
-                np.savez_compressed(path, allow_pickle=False, **arrays)
-                found, expected = digest(arrays), source.digests.get(set_name)
-                wrong |= found != expected
-                sizes = f"{len(arrays['x_train'])} train, {len(arrays['x_test'])} test"
-                print(f"{path}: {sizes}, digest {found}, expected {expected}")
+            try:
+                clone = (
+                    Clone(paths[name], commit)
+                    if name in paths
+                    else source.repository.clone(Path(folder))
+                )
+                made = source.make(clone)
+            except subprocess.CalledProcessError as error:
+                said = error.stderr.decode().strip()
+                raise SystemExit(f"{name} at {commit}: git says {said!r}") from None
+        for set_name, arrays in made.items():
+            path = arguments.folder / f"{set_name}.npz"
+            np.savez_compressed(path, allow_pickle=False, **arrays)
+            found, expected = digest(arrays), source.digests.get(set_name)
+            wrong |= found != expected
+            sizes = f"{len(arrays['x_train'])} train, {len(arrays['x_test'])} test"
+            print(f"{path}: {sizes}, digest {found}, expected {expected}")
     return int(wrong)
 
 
