@@ -7,7 +7,6 @@ unknown when it is classified.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.datasets import Dataset
 from fcl_flower.data.scenarios.groups import Group, share_samples
-from fcl_flower.data.scenarios.plan import ScenarioSpec, TaskStreams
+from fcl_flower.data.scenarios.plan import ScenarioSpec, TaskStreams, same_classes
 
 
 class DomainsParams(Params):
@@ -64,20 +63,13 @@ def _order(spec: Spec, client: int) -> list[int]:
 def merged_domains(
     sources: Sequence[Dataset],
 ) -> Mapping[tuple[str, int], tuple[str, int]]:
-    """Map the classes of each domain to the first domain's classes of the same names.
-
-    Keys and values are pairs of a data set and a label id.
-    """
+    """Merge the classes of one name, as `same_classes` does; refuse other classes."""
     first, *others = sources
-    labels = {name: label for label, name in enumerate(first.class_names)}
-    merged = {}
     for other in others:
-        if different := labels.keys() ^ set(other.class_names):
+        if different := set(first.class_names) ^ set(other.class_names):
             raise config_error(
                 "datasets",
                 [first.name, other.name],
                 f"the same classes, but one alone has {min(different)!r}",
             )
-        for label, name in enumerate(other.class_names):
-            merged[other.name, label] = first.name, labels[name]
-    return MappingProxyType(merged)
+    return same_classes(sources)

@@ -400,17 +400,28 @@ def merged_labels(
     if len(set(names)) < len(names) or any(len(group) == 1 for group in groups):
         expected = "groups of two or more names, each of them once"
         raise config_error("merge_labels", text, expected)
-    merged = {}
+    merged: dict[tuple[str, int], tuple[str, int]] = {}
     for group in groups:
-        first: dict[str, tuple[str, int]] = {}
+        seen: set[str] = set()
         for name in group:
             class_names = by_name[name].class_names
-            if first and first.keys().isdisjoint(class_names):
+            if seen and seen.isdisjoint(class_names):
                 expected = f"a class name that {name!r} has in common with those before"
                 raise config_error("merge_labels", text, expected)
-            for label, class_name in enumerate(class_names):
-                pair = (by_name[name].name, label)
-                first_pair = first.setdefault(class_name, pair)
-                if first_pair != pair:
-                    merged[pair] = first_pair
+            seen.update(class_names)
+        merged |= same_classes([by_name[name] for name in group])
+    return MappingProxyType(merged)
+
+
+def same_classes(
+    sources: Iterable[Dataset],
+) -> Mapping[tuple[str, int], tuple[str, int]]:
+    """Map (dataset, label id) pairs to the first pair that has the same class name."""
+    first: dict[str, tuple[str, int]] = {}
+    merged = {}
+    for source in sources:
+        for label, name in enumerate(source.class_names):
+            pair = (source.name, label)
+            if first.setdefault(name, pair) != pair:
+                merged[pair] = first[name]
     return MappingProxyType(merged)
