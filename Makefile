@@ -52,9 +52,10 @@ deployed: $(INSTALLED) ## run the tests that start programs: federations, Ray, b
 	$(PYTEST) -m "deploy and not soak" -n 2 $(FILES) \
 		--durations-file=build/durations-deploy.txt
 
-test-all: ## run test, runs and deployed: all but soak
-	$(MAKE) test
-	$(MAKE) runs
+test-all: $(INSTALLED) ## run test, runs and deployed: all but soak
+	mkdir -p build
+	$(PYTEST) -m "not ($(PROGRAMS) or fuzz or soak)" -n 2 --dist worksteal \
+		--durations-file=build/durations.txt
 	$(MAKE) deployed
 
 soak: $(INSTALLED) ## run for a night: every method, long fuzzing, coverage of nine tenths

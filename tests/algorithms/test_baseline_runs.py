@@ -16,6 +16,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path, name):
     given = {"strategy.name": name, **SETTINGS[name]}
@@ -32,6 +33,7 @@ def test_without_rounds_each_update_counts_as_it_comes(tmp_path, name):
     assert summary_of(tmp_path)["average_accuracy"] > 0.6
 
 
+@pytest.mark.soak
 def test_ewc_without_federation_holds_a_client_to_its_own_old_tasks(tmp_path):
     def scores(**strategy):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

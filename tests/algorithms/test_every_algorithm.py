@@ -12,6 +12,7 @@ import pytest
 import torch
 from every_method import suited
 from fakes import failure, rounds_of, run_in_process, summary_of, tiny
+from text_sets import write_topics
 from watched import Seen, note_learner
 
 import strategies
@@ -300,7 +301,7 @@ def test_a_query_to_a_learner_that_answers_none_names_the_learner(
         core_registry, "entry_points", lambda group: [Point("odd", odd)]
     )
     given = {"strategy.knowledge": "sit:1", "strategy.name": "odd"}
-    config = tiny(tmp_path, **given, tasks=1)
+    config = tiny(tmp_path, **write_topics(tmp_path), **given, tasks=1)
     with pytest.raises(RoundError):  # it cannot train on what it receives, either
         run_in_process(config)
     assert "LocalTraining: got a query, expected none" in caplog.text

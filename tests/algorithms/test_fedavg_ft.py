@@ -168,6 +168,7 @@ def test_a_frozen_body_sees_the_recent_samples_once():
         np.testing.assert_allclose(value, network.state_dict()[name], atol=1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_tuning_tells_what_no_label_does(tmp_path):
     """The same images have other labels in each concept: one network cannot know."""

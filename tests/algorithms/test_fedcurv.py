@@ -237,6 +237,7 @@ def test_a_client_without_examples_sends_zeros():
 # ---- runs
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_a_run_carries_curvatures_and_they_change_what_is_learned(tmp_path):
     def run(**more):

@@ -93,6 +93,7 @@ def test_the_parameters_are_those_of_both():
             entry.params({key: -0.1})
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_a_run_feels_both_penalties(tmp_path):
     def scores(**strategy):

@@ -422,6 +422,7 @@ def learned(folder, **values):
     return np.mean([matrix[-1][0] for matrix in matrices]), rounds_of(folder)
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_old_model_holds_the_first_task_with_memory_and_without(tmp_path):
     found, rounds = {}, {}

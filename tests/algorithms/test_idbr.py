@@ -376,6 +376,7 @@ def first_task(folder, texts, **params):
     return np.mean([matrix[1][0] for matrix in matrices])
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_memory_holds_the_first_task(tmp_path, texts):
     nothing = {"budget": "fixed", "memory_samples": 0}

@@ -255,6 +255,7 @@ def run(folder, encoder, **values):
     return tiny(folder, **{**given, **values})
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_samples_hold_forgetting_back_and_are_counted(tmp_path, encoder):
     transport = run_in_process(run(tmp_path / "with", encoder))

@@ -453,6 +453,7 @@ def test_a_class_alone_has_nothing_to_learn_and_no_undefined_gradient():
     assert logits.grad.tolist() == [[0.0]]
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_distillation_and_tuning_each_forget_less_than_going_without(tmp_path):
     found = {}

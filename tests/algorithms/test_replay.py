@@ -155,6 +155,7 @@ def first_task_at_the_end(folder, strategy):
     return learned, np.mean([matrix[1][0] for matrix in found])
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_replay_forgets_far_less_than_training_on_new_classes_alone(tmp_path):
     found = {

@@ -214,6 +214,7 @@ def run(folder, **values):
     return tiny(folder, **{**given, **values})
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_samples_travel_once_a_task_and_hold_forgetting_back(tmp_path):
     more = {"epochs": 8, "classes_per_task": 5}

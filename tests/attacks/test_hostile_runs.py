@@ -60,6 +60,7 @@ def test_fedets_statistics_and_groups_can_be_used(tmp_path, attack):
     assert all(not line["reasons"] for line in rounds_of(tmp_path))
 
 
+@pytest.mark.soak
 @pytest.mark.run
 @pytest.mark.parametrize("attack", ["sign-flip", "noise"])
 def test_every_policy_holds_what_the_mean_loses(tmp_path, attack):

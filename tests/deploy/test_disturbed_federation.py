@@ -9,12 +9,10 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 from local_federation import PATIENCE, LocalFederation
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.soak]
 
 FLOWERS_PATIENCE = HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL
 """Seconds."""
-SLEEPS = pytest.param(True, marks=pytest.mark.soak)
-"""All stand still for longer than Flower's patience."""
 RUN = (
     *("--strategy", "fedavg", "--clients", 3, "--tasks", 1, "--rounds", 4),
     *("--classes-per-task", 2, "--seed", 7),
@@ -36,7 +34,8 @@ def workers(lab, name):
     return [one for one in family if any("worker.py" in w for w in one.cmdline())]
 
 
-@pytest.fixture(scope="module", params=[False, SLEEPS], ids=["awake", "sleeps"])
+# Those that sleep stand still for longer than Flower's patience.
+@pytest.fixture(scope="module", params=[False, True], ids=["awake", "sleeps"])
 def lab(request, tmp_path_factory):
     """All that happened from empty folders to the end of two runs; all is over."""
     lab = LocalFederation(tmp_path_factory.mktemp("lab"))

@@ -8,6 +8,7 @@ from fcl_flower.core.errors import ConfigError
 from fcl_flower.deploy.speedups import RELEASES, SPEEDUPS, choose
 
 
+@pytest.mark.soak
 @pytest.mark.deploy
 def test_a_run_where_one_client_has_speedups_gives_what_it_gives_in_one_process(
     tmp_path,

@@ -156,6 +156,7 @@ def test_the_global_model_is_evaluated_before_the_first_round_and_after_each(
         np.testing.assert_array_equal(array.numpy(), seen[last][name])
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_timeout_is_waited_for(tmp_path):
     def silent(who, message, reply):
@@ -236,6 +237,7 @@ def test_evaluate_fn_is_refused_without_a_global_model(tmp_path):
         )
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_the_example_prints_the_accuracies():
     done = subprocess.run(

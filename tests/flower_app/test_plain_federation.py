@@ -77,50 +77,50 @@ def alone(settings, folder, **behaviour):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """All that happened in a federation whose second client is killed; all is over."""
+def lab(request, tmp_path_factory):
+    """All that happened in a federation, whose second client may be killed."""
     lab = PlainFlower(tmp_path_factory.mktemp("plain"))
     lab.places = [lab.folder / f"data-{number}" for number in range(2)]
     for number, place in enumerate(lab.places):
         add_task(place, 1, number, ["c0", "c1"])
         add_task(place, 2, number + 2, ["c2", "c3"])
     nodes = [f'data-path="{place}"' for place in lab.places]
-    lab.codes = {}
     try:
         lab.superlink()
         for number, config in enumerate(nodes):
             lab.supernode(f"node-{number}", config)
-        lab.submit("calm", {**LOCAL, **SMALL, "run.output": lab.folder / "calm"})
-        lab.codes["calm"] = lab.code("calm")
-
-        killed = {**LOCAL, **SMALL, "scenario.tasks": 1, **BOTH_NEEDED}
-        lab.submit("killed", {**killed, "run.output": lab.folder / "killed"})
-        lab.until("killed", "round 1 of 2")
-        lab.kill("node-1")
-        lab.supernode("node-1", nodes[1])
-        lab.codes["killed"] = lab.code("killed")
+        more = {"scenario.tasks": 1, **BOTH_NEEDED} if request.param else {}
+        lab.submit("run", {**LOCAL, **SMALL, **more, "run.output": lab.folder / "run"})
+        if request.param:
+            lab.until("run", "round 1 of 2")
+            lab.kill("node-1")
+            lab.supernode("node-1", nodes[1])
+        lab.ended = lab.code("run")
     finally:
         lab.end()
     return lab
 
 
 @pytest.mark.deploy
+@pytest.mark.parametrize("lab", [False], indirect=True)
 def test_clients_learn_from_the_folders_that_their_nodes_name(lab, tmp_path):
-    assert lab.codes["calm"] == 0, lab.tail("calm")
+    assert lab.ended == 0, lab.tail("run")
 
     # Which node gets which number is the server's affair.
     there = [{"data-path": str(place)} for place in lab.places]
     orders = {"one": there, "other": there[::-1]}
     settings = {**LOCAL, **SMALL}
     expected = [alone(settings, tmp_path / k, places=v) for k, v in orders.items()]
-    assert numbers(lab.folder / "calm") in expected
-    assert "left out" not in lab.said("calm")
+    assert numbers(lab.folder / "run") in expected
+    assert "left out" not in lab.said("run")
 
 
+@pytest.mark.soak
 @pytest.mark.deploy
+@pytest.mark.parametrize("lab", [True], indirect=True)
 def test_a_client_that_is_killed_returns_without_its_state_and_the_run_ends(lab):
-    assert lab.codes["killed"] == 0, lab.tail("killed")
-    assert "has lost its state and starts anew" in lab.said("killed")
+    assert lab.ended == 0, lab.tail("run")
+    assert "has lost its state and starts anew" in lab.said("run")
 
 
 @pytest.mark.soak

@@ -130,6 +130,7 @@ def check_visits(results, side, lengths=(1, 2)):
         assert 1.5 < row["loss"] < 4
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_visits_in_one_process_do_the_same_work(results):
     module, size = visits(results, ["bare loop", "ours, in process"])
@@ -162,6 +163,7 @@ def test_visits_in_flowers_runtime_do_the_same_work(results, side):
     check_visits(results, side, lengths=(2,))
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_a_side_that_does_other_work_is_refused(results):
     module = importlib.import_module("client_visits")

@@ -4,7 +4,6 @@ import os
 import re
 import runpy
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -236,17 +235,6 @@ def test_parameters_on_command_lines_are_there(path):
     ]
 
     assert {key for key in pairs if key not in known_keys() | every} == set()
-
-
-@pytest.mark.process
-def test_the_generated_pages_are_what_the_code_says():
-    made = subprocess.run(
-        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
-        capture_output=True,
-        text=True,
-    )
-
-    assert made.returncode == 0, made.stderr
 
 
 def test_the_page_on_stability_has_the_numbers_of_protocol_and_formats():

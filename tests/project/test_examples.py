@@ -78,6 +78,7 @@ def run_notebook(name):
     return names
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -89,6 +90,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     assert "<" in names["result"]._repr_html_()
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_the_notebook_on_a_new_task_predicts_what_came_late(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -118,6 +120,7 @@ def test_a_notebook_is_kept_without_output(name):
     assert not any(cell.get("outputs") for cell in notebook["cells"])
 
 
+@pytest.mark.soak
 # Of the packages that the notebook shows, about each other.
 @pytest.mark.run
 @pytest.mark.filterwarnings("ignore")
@@ -210,6 +213,7 @@ OTHER_PLACE = pytest.param(True, marks=pytest.mark.soak)
 """Localhost, where this machine can have namespaces."""
 
 
+@pytest.mark.soak
 @pytest.mark.deploy
 @pytest.mark.parametrize("other", [False, OTHER_PLACE])
 def test_hospitals_predict_with_what_they_learned_early_and_late(other, tmp_path):

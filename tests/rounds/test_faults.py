@@ -54,9 +54,9 @@ def ending(kind, number, client):
 @pytest.mark.parametrize(
     ("strategy", "more"),
     [
-        ("fedavg", {}),
+        pytest.param("fedavg", {}, marks=pytest.mark.soak),
         ("fedweit", {"strategy.knowledge": "all"}),
-        ("fedavg", {"local_only": True}),
+        pytest.param("fedavg", {"local_only": True}, marks=pytest.mark.soak),
         (
             "concept-matching",
             {
@@ -80,6 +80,7 @@ def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     assert "resume = false" in config
 
 
+@pytest.mark.soak
 @pytest.mark.run
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_resumed_run_knows_who_had_lost_its_state(tmp_path, fails):

@@ -212,6 +212,7 @@ def test_a_client_that_joins_brings_classes_of_its_own(tmp_path):
     assert not np.isnan(accuracy[2, 2, 2])
 
 
+@pytest.mark.soak
 @pytest.mark.run
 @pytest.mark.parametrize(
     "strategy", ["fedweit", "icarl", "analytic", "scaffold", "ewc", "der", "podnet"]

@@ -51,11 +51,11 @@ def places(tmp_path):
 @pytest.mark.parametrize(
     ("strategy", "others"),
     [
-        ("fedavg", {}),
         ("fedweit", {}),
         ("replay", SINGLE),
-        ("scaffold", {}),
-        ("analytic", {"rounds": 1}),
+        pytest.param("fedavg", {}, marks=pytest.mark.soak),
+        pytest.param("scaffold", {}, marks=pytest.mark.soak),
+        pytest.param("analytic", {"rounds": 1}, marks=pytest.mark.soak),
     ],
 )
 def test_a_run_with_more_tasks_ends_as_one_that_was_planned_longer(
@@ -114,7 +114,11 @@ ASYNCHRONOUS = {"asynchronous": True, "simulated_durations": "1,1.75"}
 @pytest.mark.run
 @pytest.mark.parametrize(
     ("strategy", "others"),
-    [("fedweit", {}), ("fedavg", ASYNCHRONOUS), ("fedweit", ASYNCHRONOUS)],
+    [
+        ("fedweit", {}),
+        pytest.param("fedavg", ASYNCHRONOUS, marks=pytest.mark.soak),
+        pytest.param("fedweit", ASYNCHRONOUS, marks=pytest.mark.soak),
+    ],
 )
 def test_a_run_that_has_not_finished_goes_on_to_more_tasks(
     tmp_path, places, strategy, others
@@ -254,15 +258,15 @@ def test_a_simulation_that_kept_no_client_has_nothing_to_go_on_from(tmp_path, pl
 @pytest.mark.parametrize(
     ("strategy", "others"),
     [
-        ("fedavg", {}),
-        ("fedavg", SINGLE),
         ("fedweit", {}),
         ("replay", SINGLE),
         ("analytic", {}),
-        ("matched-ensemble", {}),
         ("concept-matching", SINGLE),
-        ("fedcurv", {}),
-        ("scaffold", {}),
+        pytest.param("fedavg", {}, marks=pytest.mark.soak),
+        pytest.param("fedavg", SINGLE, marks=pytest.mark.soak),
+        pytest.param("matched-ensemble", {}, marks=pytest.mark.soak),
+        pytest.param("fedcurv", {}, marks=pytest.mark.soak),
+        pytest.param("scaffold", {}, marks=pytest.mark.soak),
     ],
 )
 def test_a_client_that_joins_counts_its_own_tasks(tmp_path, places, strategy, others):

@@ -88,6 +88,7 @@ def test_each_run_of_one_runtime_gives_the_numbers_of_the_same_run_in_one_proces
         assert outcome(tmp_path) == outcome(command)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "more",
     [{"clients": 3}, {"clients": 52, "secure_collusion": 0.0, "secure_threshold": 0.9}],
@@ -156,6 +157,7 @@ def test_nothing_of_flower_or_ray_outlives_a_command_that_is_killed(tmp_path):
     assert vanished(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_run_that_loses_its_actors_or_fails_takes_no_other_with_it(
     tmp_path, monkeypatch
 ):

@@ -123,6 +123,7 @@ time.sleep(1000)
 # ---- situations: the numbers of a run in one process where nothing happens
 
 
+@pytest.mark.soak
 @pytest.mark.deploy
 def test_no_number_changes_where_links_processes_and_keys_are_disturbed(bed):
     def disturb(bed):
@@ -143,6 +144,7 @@ def test_no_number_changes_where_links_processes_and_keys_are_disturbed(bed):
     assert bed.addresses("client-1") == {f"{NETWORK}.111"}
 
 
+@pytest.mark.soak
 @pytest.mark.deploy
 def test_a_run_goes_on_when_its_server_is_back(bed):
     found = situations.disturbed(bed, "away", situations.server_away(5))

@@ -248,6 +248,7 @@ def test_a_consolidation_drops_what_was_shared_and_has_a_seed_of_the_clients(
 # ---- whole runs
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_it_forgets_nothing_and_consolidation_makes_it_smaller(tmp_path):
     found = {}

@@ -34,6 +34,7 @@ def test_some_clients_at_a_time_are_enough(tmp_path, settings):
         assert None not in matrix[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, settings, number

@@ -50,6 +50,7 @@ def test_tasks_of_one_round_and_rounded_messages_are_enough(tmp_path, settings, 
     assert 0 < shares[0] <= shares[1] < 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("number", "kind"), [(1, "train"), (3, "train"), (4, QUERY)])
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, settings, number, kind

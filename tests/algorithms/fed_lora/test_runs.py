@@ -41,6 +41,7 @@ def test_the_mean_gives_the_numbers_of_fedavg(tmp_path, settings):
         assert sent[0] == sent[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rule", ["alternating", "residual"])
 def test_privacy_of_an_example_moves_what_is_trained(tmp_path, settings, rule):
     """Each client answers: single examples have gradients behind attention, too."""
@@ -82,6 +83,7 @@ def test_some_clients_at_a_time_are_enough(tmp_path, settings, rule):
         assert None not in matrix[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("rule", "number"), [("alternating", 2), ("residual", 3)])
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, settings, rule, number

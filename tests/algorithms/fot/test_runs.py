@@ -74,6 +74,7 @@ def test_a_client_alone_has_a_subspace_of_its_own(tmp_path):
     assert sizes["alone"] > 1.1 * sizes["local"]
 
 
+@pytest.mark.soak
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
     # What was received in round 3 is needed in round 4.
     check_resumed(tmp_path, settings, 4)

@@ -31,6 +31,7 @@ def test_some_clients_at_a_time_are_enough(tmp_path, settings):
     assert kinds["up"].keys() == {"adapters", "grams", "heads", "meta"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(
     tmp_path, settings, number

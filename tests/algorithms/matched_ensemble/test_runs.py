@@ -121,6 +121,7 @@ def test_who_lost_its_state_answers_for_its_old_tasks_again(tmp_path):
     assert lost[1][0] == own[1][0] > 0.9
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_a_run_that_was_ended_and_resumed_ends_as_if_it_had_not_been(tmp_path):
     check_resumed(tmp_path, settings, 3, SURVEY)

@@ -65,6 +65,7 @@ def test_the_schedule_knows_what_the_stream_knows(tmp_path):
     assert Built(untold).schedule.concept_at is None
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     run_in_process(told(tmp_path, clients=2, tasks=2, epochs=3, seed=1))

@@ -100,6 +100,7 @@ def test_a_task_that_is_unknown_restricts_no_label():
         Built(resolve(RunConfig.from_settings(**settings)))
 
 
+@pytest.mark.soak
 @pytest.mark.run
 def test_replay_remembers_the_first_domain(tmp_path):
     """One head learns the digits turned by 90 degrees and forgets the upright ones."""

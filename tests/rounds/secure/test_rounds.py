@@ -104,7 +104,10 @@ def test_a_client_that_drops_out_is_in_the_sum_if_its_vector_has_come(tmp_path, 
         assert step.removeprefix("query.") in row["reasons"]["1"] or step == TRAIN
 
 
-@pytest.mark.parametrize("step", [SHARES, TRAIN, UNMASK])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(SHARES, marks=pytest.mark.soak), TRAIN, UNMASK],
+)
 def test_many_clients_whose_masks_are_their_neighbours_have_the_same_sum(
     tmp_path, step
 ):
