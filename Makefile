@@ -42,15 +42,12 @@ static: $(INSTALLED) ## check format, lint, types, layers and the project's own 
 
 check: static test ## run static and test: what should hold before each commit
 
-# These mostly wait for their programs: more of them run than there are cores. Of
-# federations, a dozen processes each, there are two. A file stays with one worker, as its
-# tests may share a federation.
+# These mostly wait for their programs: more of them run than there are cores. A file stays
+# with one worker, as its tests may share a federation.
 deployed: $(INSTALLED) ## run the tests that start programs: federations, Ray, browsers
 	mkdir -p build
-	$(PYTEST) -m "($(PROGRAMS)) and not (deploy or soak)" -n 4 $(FILES) \
+	$(PYTEST) -m "($(PROGRAMS)) and not soak" -n 4 $(FILES) \
 		--durations-file=build/durations-programs.txt
-	$(PYTEST) -m "deploy and not soak" -n 2 $(FILES) \
-		--durations-file=build/durations-deploy.txt
 
 test-all: $(INSTALLED) ## run test, runs and deployed: all but soak
 	mkdir -p build
