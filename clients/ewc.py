@@ -15,7 +15,7 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples, TaskData, rows_of
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
@@ -102,8 +102,8 @@ def diagonal_fisher(
     total = {name: torch.zeros_like(w) for name, w in weights.items()}
     count = min(len(examples.y), at_most)
     for i in range(count):
-        logits = model(examples.x[i : i + 1], task)
-        loss = cross_entropy(logits, examples.y[i : i + 1])
+        x, y = rows_of(examples, torch.tensor([i]))
+        loss = cross_entropy(model(x, task), y)
         gradients = torch.autograd.grad(
             loss, list(weights.values()), materialize_grads=True
         )

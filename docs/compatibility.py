@@ -62,6 +62,8 @@ _TASKS = """\
 - *Hidden concepts*: the scenario `concepts`, always with one head. `with ids` needs
   `scenario.reveal_ids`.
 - *Local data*: the scenario `local-data`. The cell names the heads.
+- *Instructions*: whether it [tunes a language model](../howto/language-models.md), in
+  the scenario `domains` or with local data. The columns before are for classes.
 """
 
 _PROTECTIONS = """\
@@ -102,6 +104,7 @@ def page() -> str:
                     "new classes or domains": _unknown_tasks,
                     "hidden concepts": _concepts,
                     "local data": lambda one: _heads(one, _LOCAL),
+                    "instructions": lambda one: _word(one.token_labels),
                 }
             ),
             _PROTECTIONS,
@@ -267,5 +270,7 @@ def _shared(one: Algorithm) -> str:
 
 
 def _asks(one: Algorithm) -> bool:
+    if not issubclass(one.load_server(), ServerQueries):
+        return False
     server = _server(one, Entries(resolve(_config(one, {}))))
     return isinstance(server, ServerQueries) and server.asks

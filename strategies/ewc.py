@@ -30,4 +30,5 @@ ALGORITHM = Algorithm(
     summary="FedAvg with Elastic Weight Consolidation on the clients",
     paper="Kirkpatrick et al., PNAS 2017",
     privacy_units=("client",),
+    token_labels=True,
 )

@@ -51,8 +51,9 @@ ALGORITHM = Algorithm(
     summary="a frozen transformer with LoRA, averaged by one of four rules",
     paper="Singhal et al., ACL 2025",
     defaults={"data.datasets": "stdlib-docs"},
-    models=("lora-transformer", "lora-vit"),
+    models=("lora-transformer", "lora-vit", "causal-lm"),
     privacy_units=("client", "example"),
+    token_labels=True,
 )
 
 
@@ -109,7 +110,7 @@ def add(product: Matrices, down: Array, up: Array) -> Matrices:
 
 # ---- the groups that travel
 
-ADAPTED: Final = "lora-transformer or lora-vit, whose changes are averaged"
+ADAPTED: Final = "lora-transformer, lora-vit or causal-lm, whose changes are averaged"
 FIXED: Final = "adapters/fixed"
 """The group of the factors that no client trains in this round."""
 RESIDUAL: Final = "adapters/residual"

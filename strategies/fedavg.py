@@ -20,6 +20,7 @@ ALGORITHM = Algorithm(
     paper="McMahan et al., AISTATS 2017",
     counterpart="local",
     privacy_units=("client", "example"),
+    token_labels=True,
 )
 
 

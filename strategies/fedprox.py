@@ -25,4 +25,5 @@ ALGORITHM = Algorithm(
     summary="FedAvg with a proximal term towards the global model",
     paper="Li et al., MLSys 2020",
     privacy_units=("client", "example"),
+    token_labels=True,
 )

@@ -14,6 +14,7 @@ ALGORITHM = Algorithm(
     server="strategies.local:NoOpStrategy",
     client="clients.local:Local",
     summary="sequential training of one model, no federation",
+    token_labels=True,
 )
 
 

@@ -20,4 +20,5 @@ ALGORITHM = class_incremental(
     params_type=ReplayParams,
     summary="FedAvg whose clients train on a few samples of old tasks again",
     paper="de Masson d'Autume et al., NeurIPS 2019",
+    token_labels=True,
 )

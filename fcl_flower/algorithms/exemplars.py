@@ -27,6 +27,7 @@ from fcl_flower.core.errors import ContractError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, TaskStage
 from fcl_flower.data.examples import Examples
+from fcl_flower.data.instructions import NO_LABEL
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, to_numpy
@@ -53,8 +54,8 @@ def remember_fraction(
     """
     if contains(memory, task) or not len(examples.y):
         return memory
-    y = to_numpy(examples.y)
-    present = dense(memory["y"]) if memory else y[:0]
+    y = _classes(to_numpy(examples.y))
+    present = _classes(dense(memory["y"])) if memory else y[:0]
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.unique(y))
     held = np.array([np.count_nonzero(present == label) for label in labels])
@@ -141,7 +142,7 @@ def remember(
     if contains(memory, task) and not params.looks_at_features:
         return memory
     everything = np.arange(len(examples.y))
-    ranks = _ranks(to_numpy(examples.y), params, seed, features)
+    ranks = _ranks(_classes(to_numpy(examples.y)), params, seed, features)
     new = {**rows_of(examples, everything, task), **extras, "rank": ranks}
     both = joined(without_task(memory, task), new)
     return rows_at(both, _staying(both, params, seed))
@@ -195,9 +196,10 @@ def joined(memory: Arrays, new: Mapping[str, Array]) -> Arrays:
             f"replay buffer: got arrays {sorted(new)}, expected {sorted(memory)}"
         )
     old = {name: dense(values) for name, values in memory.items()}
-    widest = max(old["x"].shape[-1], new["x"].shape[-1])
     both = {name: (old[name], _small(new[name])) for name in new}
-    both["x"] = (_padded(both["x"][0], widest), _padded(both["x"][1], widest))
+    both["x"] = _padded(*both["x"], 0)
+    if both["y"][0].ndim > 1:
+        both["y"] = _padded(*both["y"], NO_LABEL)
     # NumPy joins two types of integers to the smallest type that holds both.
     return {name: np.concatenate(parts) for name, parts in both.items()}
 
@@ -224,9 +226,25 @@ def _small(values: Array) -> Array:
     return values.astype(np.result_type(*ends))
 
 
-def _padded(x: Array, width: int) -> Array:
-    missing = width - x.shape[-1]
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
+def _padded(one: Array, other: Array, value: int) -> tuple[Array, Array]:
+    """Pad the last axes of two arrays to one width."""
+    width = max(one.shape[-1], other.shape[-1])
+    first, second = (
+        np.pad(
+            part.astype(np.int64) if value else part,
+            [(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])],
+            constant_values=value,
+        )
+        if part.shape[-1] < width
+        else part
+        for part in (one, other)
+    )
+    return _small(first), _small(second)
+
+
+def _classes(y: Array) -> Array:
+    """Return the class of each sample; all answers to instructions are of one class."""
+    return y if y.ndim == 1 else np.zeros(len(y), np.int64)
 
 
 # ---- which samples stay
@@ -304,7 +322,7 @@ def ranks_by_class(labels: Array, order: Callable[[Array], Array]) -> Array:
 
 def turns_by_class(memory: Arrays) -> Array:
     """Number the rows of each class of a memory by their ranks, shape (N,)."""
-    labels, ranks = dense(memory["y"]), dense(memory["rank"])
+    labels, ranks = _classes(dense(memory["y"])), dense(memory["rank"])
     return ranks_by_class(labels, lambda rows: np.argsort(ranks[rows], kind="stable"))
 
 
@@ -328,7 +346,7 @@ def _ranks(y: Array, params: MemoryParams, seed: int, features: Array | None) ->
 
 
 def _staying(memory: Arrays, params: MemoryParams, seed: int) -> Array:
-    labels = dense(memory["y"])
+    labels = _classes(dense(memory["y"]))
     limit = params.memory_per_class or len(labels)
     room = min(params.room(len(np.unique(labels))), len(labels))
     if params.memory_bytes:

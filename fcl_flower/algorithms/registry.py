@@ -71,6 +71,8 @@ class Algorithm:
             run without a plan is refused.
         returns_to_tasks: a task may come again, as concepts do.
         validates: clients report a validation loss with each update.
+        token_labels: labels may be the tokens of an answer, as those of a language
+            model are. So the method looks at no class of a sample.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Algorithm:
     needs_classes: bool = False
     returns_to_tasks: bool = True
     validates: bool = True
+    token_labels: bool = False
 
     @property
     def dataset(self) -> str:

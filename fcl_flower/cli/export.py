@@ -11,7 +11,7 @@ from fcl_flower.cli.command import command
 from fcl_flower.cli.options import listed
 from fcl_flower.core.errors import config_error, require_extra, unknown_name
 
-NETWORK_FORMATS = ("pt", "safetensors", "onnx", "pt2", "transformers", "hub")
+NETWORK_FORMATS = ("pt", "safetensors", "onnx", "pt2", "transformers", "hub", "peft")
 NetworkFormats: TypeAlias = Annotated[str, ",".join(NETWORK_FORMATS)]
 
 
@@ -33,7 +33,8 @@ def export_model(
     (torch.export) are the whole graph, from raw samples to a logit for each class; pt
     and safetensors are the weights. transformers, of a pre-trained encoder, is a folder
     that Hugging Face's library opens; hub is one with a card, weights and graph, of any
-    network. A manifest in JSON describes inputs and outputs.
+    network. A manifest in JSON describes inputs and outputs. Of a language model
+    transformers is the whole model, and peft its changes of low rank.
 
     Options:
         state: A client's folder of states, in the place of FOLDER.
@@ -57,12 +58,24 @@ def export_model(
     from fcl_flower.prediction.model import load
 
     model = load(place, client=client, run=run, version=version)
+    owner = "server" if model.about.client is None else f"client-{model.about.client}"
+    output = output or place / "export"
+    if model.run.spec.modality == "instructions":
+        from fcl_flower.exports import language
+
+        for name in wanted:
+            if name not in language.WRITERS:
+                raise unknown_name("format", name, sorted(language.WRITERS))
+            make_folder(output, "output")
+            language.WRITERS[name](model, output / f"{owner}.{name}")
+            click.echo(output / f"{owner}.{name}")
+        return
+    if "peft" in wanted:
+        raise config_error("format", "peft", "another, but for a language model")
     wanted_task = int(task) if task is not None and task.isdecimal() else task
     network = exported(model, wanted_task)
     about = manifest(network)
-    output = output or place / "export"
     make_folder(output, "output")
-    owner = "server" if model.about.client is None else f"client-{model.about.client}"
     stem = owner if network.task is None else f"{owner}-task-{network.task}"
     files = []
     for name in wanted:

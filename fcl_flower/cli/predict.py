@@ -3,9 +3,9 @@
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 from rich.console import Console
@@ -16,7 +16,7 @@ from fcl_flower.cli.command import AtLeastOne, Count, Name, command
 from fcl_flower.core.errors import config_error
 
 if TYPE_CHECKING:
-    from fcl_flower.prediction.model import Prediction
+    from fcl_flower.prediction.model import Model, Prediction
 
 STDIN = Path("-")
 
@@ -35,12 +35,17 @@ def predict(
     output_format: Literal["table", "csv", "jsonl"] = "table",
     top: AtLeastOne = 1,
     all_: bool = False,
+    prompt: tuple[str, ...] = (),
+    max_new_tokens: AtLeastOne = 64,
+    temperature: float = 0.0,
+    seed: Count = 0,
 ) -> None:
-    """Predict the classes of samples with a trained model.
+    """Predict the classes of samples with a trained model, or answer prompts.
 
     INPUTS are files of tables or texts (.csv, .jsonl), images or folders of images,
     arrays (.npz), or - for standard input. A column label is ignored. RUN comes
-    first, unless --state is given: the folder of a simulation or of a server.
+    first, unless --state is given: the folder of a simulation or of a server. A
+    language model (causal-lm) answers --prompt, or the prompts of a file (.jsonl).
 
     Options:
         state: Folder of a client's state, as of fcl client, in the place of RUN.
@@ -53,10 +58,16 @@ def predict(
         output_format: Format of the answers.
         top: Number of classes for each sample, the likeliest first.
         all_: All classes of each sample.
+        prompt: A text to answer; may be repeated.
+        max_new_tokens: Largest number of an answer's tokens.
+        temperature: 0 for the likeliest tokens; above 0 they are drawn.
+        seed: Seed of the draws.
     """
     if state is None:
+        if not inputs:
+            raise config_error("INPUTS", "none", "the folder of a run, or --state")
         state, *rest = inputs
-        if not rest:
+        if not (rest or prompt):
             expected = "a file to predict behind the folder of a run, or --state"
             raise config_error("INPUTS", str(state), expected)
         inputs = tuple(rest)
@@ -67,19 +78,49 @@ def predict(
     from fcl_flower.prediction.model import load
 
     model = load(state, client=client, run=run, version=version)
-    shown = None
-    if recent is not None:
-        samples = model.read(recent, task)
-        shown = model.examples(samples.x, samples.labels)
+    places = [*_places(inputs, input_format)]
+    if not prompt and model.run.spec.modality != "instructions":
+        shown = _Shown(task, recent, top, all_)
+        _classify(model, places, shown, output_format)
+        return
+    classes = {"top": top - 1 and top, "all": all_, "recent": recent, "task": task}
+    for key, value in classes.items():
+        if value:
+            expected = "none, as a language model has no classes"
+            raise config_error(key, value, expected)
+    decoding = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    _answer(model, places, prompt, decoding, output_format)
+
+
+class _Shown(NamedTuple):
+    """The wishes of a user: a task, samples of the present, and classes to show."""
+
+    task: str | None
+    recent: Path | None
+    top: int
+    all_: bool
+
+
+def _classify(
+    model: "Model", places: Sequence["_Place"], shown: _Shown, form: str
+) -> None:
+    examples, task = None, shown.task
+    if shown.recent is not None:
+        samples = model.read(shown.recent, task)
+        examples = model.examples(samples.x, samples.labels)
     names: list[str] = []
     answers: list[Prediction] = []
-    for path in inputs:
-        place = Path("/dev/stdin") if path == STDIN else path
-        form = f".{input_format}" if path == STDIN else ""
-        samples = model.read(place, task, form)
-        answers += model.answer(samples.x, task, shown)
-        names += [name.replace(str(place), str(path), 1) for name in samples.names]
-    most = max(len(answer.probabilities) for answer in answers) if all_ else top
+    for place in places:
+        samples = model.read(place.file, task, place.form)
+        answers += model.answer(samples.x, task, examples)
+        names += map(place.called, samples.names)
+    most = shown.top
+    if shown.all_:
+        most = max(len(answer.probabilities) for answer in answers)
     rows = [
         [name, *_cells(answer, most)]
         for name, answer in zip(names, answers, strict=True)
@@ -91,7 +132,53 @@ def predict(
         for row, answer in zip(rows, answers, strict=True):
             row += [""] * (len(heads) - 1 - len(row))
             row.append("" if answer.task is None else model.tasks[answer.task])
-    _write(output_format, heads, rows, answers, most)
+    _write(form, heads, rows, answers, most)
+
+
+def _answer(
+    model: "Model",
+    places: Sequence["_Place"],
+    prompts: Sequence[str],
+    decoding: Mapping[str, Any],
+    form: str,
+) -> None:
+    from fcl_flower.prediction.answers import answers
+
+    asked: list[Any] = [*prompts]
+    names = [f"prompt {number}" for number in range(1, len(prompts) + 1)]
+    for place in places:
+        samples = model.read(place.file, None, place.form)
+        asked += samples.x
+        names += map(place.called, samples.names)
+    texts = answers(model, asked, **decoding)
+    rows = [[name, text] for name, text in zip(names, texts, strict=True)]
+    heads = ("input", "answer")
+    if form == "jsonl":
+        for row in rows:
+            line = dict(zip(heads, row, strict=True))
+            click.echo(json.dumps(line, ensure_ascii=False))
+    else:
+        _write(form, heads, rows, (), 0)
+
+
+class _Place(NamedTuple):
+    """A file of samples: its name for a user, the file, and its format if unnamed."""
+
+    name: str
+    file: Path
+    form: str
+
+    def called(self, sample: str) -> str:
+        """Name a sample by the user's name of its file."""
+        return sample.replace(str(self.file), self.name, 1)
+
+
+def _places(inputs: Sequence[Path], input_format: str | None) -> Iterator[_Place]:
+    for path in inputs:
+        if path == STDIN:
+            yield _Place(str(path), Path("/dev/stdin"), f".{input_format}")
+        else:
+            yield _Place(str(path), path, "")
 
 
 def _cells(answer: "Prediction", most: int) -> Iterator[str]:

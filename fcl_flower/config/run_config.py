@@ -312,6 +312,10 @@ class FederationSection(Frozen):
     """Ask clients with their accuracies how many test samples of each class there are,
     were answered rightly, and were given as an answer: for balanced accuracy and macro
     F1. This shows which classes a client has."""
+    measure: Literal["exact-match", "rouge-l"] = "exact-match"
+    """Score of an answer to an instruction, which stands as its accuracy: 1 if greedy
+    decoding writes the right tokens and 0 otherwise; or ROUGE-L, from 0 to 1, of the
+    text that it writes, which takes longer."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(0, ge=0)

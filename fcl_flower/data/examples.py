@@ -15,6 +15,7 @@ from fcl_flower.core.types import Payload, TaskStage
 from fcl_flower.data.arrays import TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets import Dataset, Split
 from fcl_flower.data.images import to_tensor
+from fcl_flower.data.instructions import NO_LABEL, ChatTokenizer
 from fcl_flower.data.partition import Indices
 from fcl_flower.data.scenarios.plan import Scenario, Task
 from fcl_flower.data.texts import TextDataset, Tokenizer
@@ -31,7 +32,8 @@ class Examples(NamedTuple):
         x: images, time series or features, float32, shape ``(N, *input_shape)``; or
             token ids, int64, shape (N, tokens of the longest), padded with 0 at the
             end.
-        y: labels, int64, shape (N,).
+        y: labels, int64, shape (N,); of instructions the tokens of each answer, shape
+            (N, tokens of the longest), padded with `NO_LABEL` at the end.
     """
 
     x: torch.Tensor
@@ -98,7 +100,7 @@ class InputSpec(NamedTuple):
 
     input_shape: tuple[int, ...]
     single_head: bool
-    tokenizer: Tokenizer | None = None
+    tokenizer: Tokenizer | ChatTokenizer | None = None
     normalisation: Normalisation = FIXED
 
 
@@ -107,12 +109,12 @@ def to_inputs(
     samples: Split,
     indices: Indices,
     input_shape: tuple[int, ...],
-    tokenizer: Tokenizer | None,
+    tokenizer: Tokenizer | ChatTokenizer | None,
     normalisation: Normalisation = FIXED,
 ) -> torch.Tensor:
     """Convert samples to tensors of a model's input shape, as in `Examples`."""
     if isinstance(source, TextDataset):
-        if tokenizer is None:
+        if tokenizer is None or isinstance(tokenizer, ChatTokenizer):
             raise ConfigError(
                 f"dataset: {source.name!r} is text, which needs word vectors"
             )
@@ -204,6 +206,8 @@ def _examples(
 ) -> Examples:
     source = scenario.sources[plan.dataset]
     samples = source.split(split)
+    if isinstance(spec.tokenizer, ChatTokenizer):
+        return instruction_examples(samples, indices, spec.tokenizer)
     labels = samples.y[indices]
     if spec.single_head:
         # All classes, since a client may be tested on classes that it never trained on.
@@ -224,15 +228,38 @@ def _examples(
     return Examples(x, y)
 
 
+def instruction_examples(
+    samples: Split, indices: Indices, tokenizer: ChatTokenizer
+) -> Examples:
+    """Convert instructions to tokens, and label each by the tokens of its answer."""
+    x, y = tokenizer.examples([samples.x[i] for i in indices])
+    return Examples(torch.from_numpy(x), torch.from_numpy(y))
+
+
 def concat(parts: list[Examples]) -> Examples:
     """Concatenate one or more parts of examples; texts are padded to one width."""
     parts = [part for part in parts if len(part.y)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
-    widest = max(part.x.shape[-1] for part in parts)
     # Texts are padded at the end; images are all of one size.
-    x = [pad(part.x, (0, widest - part.x.shape[-1])) for part in parts]
-    return Examples(torch.cat(x), torch.cat([part.y for part in parts]))
+    x = _padded([part.x for part in parts], 0)
+    y = [part.y for part in parts]
+    if y[0].ndim > 1:
+        y = _padded(y, NO_LABEL)
+    return Examples(torch.cat(x), torch.cat(y))
+
+
+def _padded(parts: list[torch.Tensor], value: int) -> list[torch.Tensor]:
+    widest = max(part.shape[-1] for part in parts)
+    return [pad(part, (0, widest - part.shape[-1]), value=value) for part in parts]
+
+
+def rows_of(examples: Examples, rows: torch.Tensor) -> Examples:
+    """Select examples; labels that are tokens end with the longest answer."""
+    x, y = examples.x[rows], examples.y[rows]
+    if y.ndim > 1:
+        y = y[:, : int((y != NO_LABEL).sum(1).max()) if len(y) else 0]
+    return Examples(x, y)
 
 
 def batches(
@@ -248,7 +275,7 @@ def batches(
     else:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     for chosen in in_batches(order, batch_size, smallest):
-        yield Examples(examples.x[chosen], examples.y[chosen])
+        yield rows_of(examples, chosen)
 
 
 def in_batches(

@@ -32,6 +32,12 @@ from fcl_flower.data.datasets import (
     variant_of,
 )
 from fcl_flower.data.hub import load_hub
+from fcl_flower.data.instructions import (
+    INSTRUCTIONS,
+    has_instructions,
+    instructions_of,
+    load_instructions,
+)
 from fcl_flower.data.partition import train_valid_split
 from fcl_flower.data.texts import TRAIN, load_jsonl, load_stdlib_docs
 
@@ -76,7 +82,8 @@ Another package declares a callable that returns a `Dataset` under the entry poi
 def registered(dataset: Dataset) -> Iterator[None]:
     """Let this process load a data set in memory by its name within the context."""
     name = dataset.name
-    if variant_of(name) is not None or "+" in name or name.startswith("hub:"):
+    derived = variant_of(name) is not None or name.startswith(INSTRUCTIONS)
+    if derived or "+" in name or name.startswith("hub:"):
         raise config_error("dataset", name, "letters, digits, '_', '-' and dots")
     check_source(name)
     with DATASETS.registered(name, lambda: dataset):
@@ -110,10 +117,15 @@ def load_dataset(name: str, data_root: Path) -> Dataset:
               the test samples, and the original test samples are not used;
             - ``rotated-90:NAME``, or 180 or 270: the images rotated by these degrees;
             - ``relabelled-N:NAME``: each class has the name of the class N places
-              behind it.
+              behind it;
+            - ``instructions:NAME``: the texts as instructions, whose answers are the
+              names of the classes.
         data_root: folder of the files; it need not exist for data sets that are no
             files.
     """
+    if name.startswith(INSTRUCTIONS):
+        texts = load_dataset(name.removeprefix(INSTRUCTIONS), data_root)
+        return instructions_of(name, texts)
     if (whole := variant_of(name)) is not None:
         return derive_dataset(name, load_dataset(whole, data_root))
     members = [_load_source(member, data_root) for member in name.split("+")]
@@ -151,6 +163,8 @@ def _load_source(name: str, data_root: Path) -> Dataset:
             f"{', '.join(ARRAYS)}, or a folder {stem} with {TRAIN}, in {data_root} or "
             "a folder directly in it (set --data-root or $FCL_DATA)"
         )
+    if paths[0].is_dir() and not field and has_instructions(paths[0] / TRAIN):
+        return load_instructions(name, paths[0])
     if paths[0].is_dir():
         return load_jsonl(name, paths[0], field or "label")
     return load_npz(name, paths[0])
@@ -173,6 +187,7 @@ def known_datasets(data_root: Path) -> dict[str, str]:
         "held-out:NAME": "a fifth of the training samples of NAME for testing",
         "rotated-90:NAME": "images turned by 90, 180 or 270 degrees",
         "relabelled-N:NAME": "classes that go by the names of others",
+        "instructions:NAME": "texts as instructions, answered by the names of classes",
     }
 
 

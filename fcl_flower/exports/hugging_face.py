@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -91,7 +92,7 @@ def write_transformers(exported: Exported, folder: Path) -> None:
     opened.save_pretrained(folder)
     shutil.copyfile(code, folder / code.name)
     if body.text:
-        tokenizer = load_tokenizer(params.encoder)
+        tokenizer = deepcopy(load_tokenizer(params.encoder))
         tokenizer.model_max_length = params.max_tokens
         tokenizer.save_pretrained(folder)
     else:

@@ -158,11 +158,14 @@ class Lora(Adapter):
         up: B, shape (outputs, rank), 0 at the start.
         fixed: matrices whose product is added to ``B A``: one (outputs, inputs), or
             first (k, inputs) and then (outputs, k) of any k; () for none.
+        gates: factors of the k numbers between these two, for each input of a batch,
+            shape (batch, k); None for factors of 1.
     """
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
         self.fixed: tuple[Tensor, ...] = ()
+        self.gates: Tensor | None = None
         width = inputs**-0.5
         self.down = nn.Parameter(torch.empty(rank, inputs).uniform_(-width, width))
         self.up = nn.Parameter(torch.zeros(outputs, rank))
@@ -170,6 +173,9 @@ class Lora(Adapter):
     @property
     def weight(self) -> Tensor:
         """The change dW, shape (outputs, inputs)."""
+        if self.gates is not None:
+            expected = "another, as each input has a change of its own"
+            raise config_error("format", "weights", expected)
         change = self.up @ self.down
         if not self.fixed:
             return change
@@ -180,7 +186,11 @@ class Lora(Adapter):
         change = linear(linear(x, self.down), self.up)
         if not self.fixed:
             return change
-        return change + reduce(linear, self.fixed, x)
+        first, *rest = self.fixed
+        inner = linear(x, first)
+        if self.gates is not None:
+            inner = inner * self.gates[:, None]
+        return change + reduce(linear, rest, inner)
 
     @override
     def adapt(self, x: Tensor, output: Tensor) -> Tensor:
@@ -278,15 +288,20 @@ class LoraTransformer(AdaptedTransformer):
             change.fixed, change.idle = (), True
 
     @contextmanager
-    def beside(self, fixed: Sequence[tuple[Tensor, ...]]) -> Iterator[None]:
-        """Let the matrices ``fixed``, one tuple a layer, act within the context."""
+    def beside(
+        self, fixed: Sequence[tuple[Tensor, ...]], gates: Tensor | None = None
+    ) -> Iterator[None]:
+        """Let the matrices ``fixed``, one tuple a layer, act within the context.
+
+        All layers have the same ``gates``.
+        """
         for change, matrices in zip(self.changes, fixed, strict=True):
-            change.fixed = matrices
+            change.fixed, change.gates = matrices, gates
         try:
             yield
         finally:
             for change in self.changes:
-                change.fixed = ()
+                change.fixed, change.gates = (), None
 
     @contextmanager
     def observed(

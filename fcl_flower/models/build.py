@@ -98,14 +98,17 @@ def create_model(
                     f"model {name}: got {width} features, expected {features}"
                 )
             body.register_forward_pre_hook(_copied)
+        # A language model has the logits of its own vocabulary.
+        head = body.own_head() if hasattr(body, "own_head") else None
         return MultiHeadModel(
             body,
             features=features,
             input_shape=input_shape,
             smallest_batch=smallest_batch,
             tasks=tasks,
-            classes=classes,
+            classes=classes if head is None else len(head.weight),
             single_head=single_head,
+            head=head,
         )
 
 

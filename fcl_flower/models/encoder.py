@@ -27,8 +27,8 @@ KEYS = ("key", "k_lin", "k_proj")
 VALUES = ("value", "v_lin", "v_proj")
 """The names of a block's linear layers for keys and for values."""
 _NORMS = ("layernorm", "layer_norm", "norm", "network.norm")
-_TOLERANCE = 1e-3
-_CHUNK = 64
+TOLERANCE = 1e-3
+CHUNK = 64
 _ALIKE = 8
 """The number of texts of similar length that are computed together.
 
@@ -68,19 +68,21 @@ class Transformer(nn.Module):
 
     pooling = "mean"
     first = 0
+    table = "embeddings"
+    """The name of the library's layer in front of the first block."""
     _frozen = False
     _half = False
 
     def __init__(self, params: EncoderParams) -> None:
         super().__init__()
         name = params.encoder
-        self.encoder: PreTrainedModel = load_encoder(name)
+        self.encoder = self.library_model(name)
         config = self.encoder.config
         self.text = hasattr(config, "vocab_size")
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
         if not self.text and (statistics := pixel_statistics(name)):
             self.pixel_mean, self.pixel_deviation = statistics
-        embedded = hasattr(self.encoder, "embeddings")
+        embedded = hasattr(self.encoder, self.table)
         if not embedded or _first(self.encoder, _LISTS) is None:
             raise self._refused(name)
         if params.depth:
@@ -92,6 +94,10 @@ class Transformer(nn.Module):
         self.pooling = params.pooling
         self._width = int(config.hidden_size)
         self.features = (1 + (params.pooling == "both")) * self._width
+
+    def library_model(self, name: str) -> "PreTrainedModel":
+        """Load the library's model, whose blocks are run one by one."""
+        return load_encoder(name)
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -170,7 +176,7 @@ class Transformer(nn.Module):
         if not len(x):
             return torch.zeros(0, 0, self._width + 1, device=x.device)
         by_length = self._by_length(x)
-        groups = by_length or torch.split(torch.arange(len(x)), _CHUNK)
+        groups = by_length or torch.split(torch.arange(len(x)), CHUNK)
         parts = []
         for rows in groups:
             hidden = self.run(self.enter(x[rows]), 0, self.first)
@@ -184,7 +190,7 @@ class Transformer(nn.Module):
         """Compute the pooled features of inputs, shape (N, D), chunk by chunk."""
         if not len(x):  # the library's layers refuse an empty batch
             return torch.zeros(0, self.features, device=x.device)
-        return torch.cat([self(x[at : at + _CHUNK]) for at in range(0, len(x), _CHUNK)])
+        return torch.cat([self(x[at : at + CHUNK]) for at in range(0, len(x), CHUNK)])
 
     def words(self, x: Tensor) -> Tensor:
         """Look up the encoder's word embedding of each token, (batch, tokens, D)."""
@@ -295,7 +301,7 @@ class Transformer(nn.Module):
         except (TypeError, AttributeError, RuntimeError, IndexError, ValueError) as e:
             raise self._refused(name) from e
         expected = token_mean(whole.last_hidden_state, entered.mask)
-        if not torch.allclose(computed, expected, atol=_TOLERANCE):
+        if not torch.allclose(computed, expected, atol=TOLERANCE):
             raise self._refused(name)
 
 

@@ -94,7 +94,9 @@ class MultiHeadModel(nn.Module):
         classes: int,
         single_head: bool,
         smallest_batch: int = 1,
+        head: GrowingHead | None = None,
     ) -> None:
+        """Put heads of random weights on a body, or the pre-trained ``head``."""
         super().__init__()
         self.body = body
         self.input_shape = input_shape
@@ -102,7 +104,8 @@ class MultiHeadModel(nn.Module):
         self.smallest_batch = smallest_batch
         self.features, self.classes = features, classes
         count = 1 if single_head else tasks
-        self.heads = nn.ModuleList(Head(features, classes) for _ in range(count))
+        made = [head] if head else [Head(features, classes) for _ in range(count)]
+        self.heads = nn.ModuleList(made)
 
     def reset(self, initial: Self) -> bool:
         """Copy the values, modes, flags and closed classes of an initial model.

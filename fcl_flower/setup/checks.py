@@ -15,6 +15,7 @@ from fcl_flower.algorithms.base import (
     SumsUpdates,
     adds_up,
 )
+from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import (
     DEFAULTS,
     LEAST_SUMMANDS,
@@ -52,6 +53,7 @@ def check(run: Entries) -> None:
         joining,
         heads,
         growing_head,
+        instructions,
         asynchronous,
         privacy,
         method,
@@ -455,6 +457,31 @@ def growing_head(run: Entries) -> Iterator[Wrong]:
         yield "model.places", config.model.places, expected
 
 
+def instructions(run: Entries) -> Iterator[Wrong]:
+    """Find settings of classes, which a language model does not tell apart."""
+    config, name = run.config, run.config.strategy.name
+    if run.spec.modality != "instructions":
+        if run.algorithm.models == ("causal-lm",):
+            why = f"for {name}, which tunes a language model"
+            yield "model.name", config.model.name, f"'causal-lm' {why}"
+        yield from config.must_be("federation.measure", "but for instructions")
+        return
+    head = config.model.head
+    why = "whose labels are tokens"
+    if not run.algorithm.token_labels:
+        able = [n for n, a in algorithms().items() if a.token_labels]
+        yield "strategy.name", name, f"one of {', '.join(able)} for data {why}"
+    if head != "single":
+        yield "model.head", head, f"'single' for data {why}"
+    keys = "model.mask_loss model.mask_logits model.growing_head training.balance "
+    keys += "training.augment federation.per_class"
+    yield from config.must_be(keys, f"for data {why}, not classes")
+    if config.privacy.unit == "example":
+        yield "privacy.unit", "example", f"'none' or 'client' for data {why}"
+    if config.federation.attack == "label-flip":
+        yield "federation.attack", "label-flip", f"another for data {why}"
+
+
 def asynchronous(run: Entries) -> Iterator[Wrong]:
     """Find settings that need rounds, in a run without rounds."""
     if not run.config.asynchronous.enabled:
@@ -523,7 +550,8 @@ def _left_open(config: RunConfig) -> Iterator[Wrong]:
         yield "data.public_path", section.public_path, expected
     names, classes = section.classes, config.scenario.classes_per_task
     if config.model.head == "single":
-        least = 1 if config.model.growing_head else 2
+        tokens = entry.modality == "instructions"
+        least = 1 if config.model.growing_head or tokens else 2
         if names and (len({*names}) < len(names) or len(names) < least):
             yield (
                 "data.class_names",

@@ -12,7 +12,7 @@ from fcl_flower.config.run_config import ModelSection, RunConfig, ScenarioSectio
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.data.scenarios.registry import SCENARIOS, ScenarioEntry
-from fcl_flower.models.pretrained import MINILM, EncoderParams
+from fcl_flower.models.pretrained import MINILM, SMOLLM2, EncoderParams
 from fcl_flower.models.registry import MODELS, ModelEntry
 
 
@@ -60,12 +60,12 @@ def model_params(config: RunConfig, entry: ModelEntry) -> Params:
     params = validate_params(
         entry.params, config.model.params, "model.", ModelSection.keys()
     )
-    reads_texts = entry.modality == "text"
-    if "max_tokens" in params.model_fields_set and not reads_texts:
+    default = {"text": MINILM, "instructions": SMOLLM2}.get(entry.modality)
+    if "max_tokens" in params.model_fields_set and not default:
         expected = "none for an encoder of images"
         raise config_error(
             "model.max_tokens", config.model.params["max_tokens"], expected
         )
-    if isinstance(params, EncoderParams) and reads_texts:
-        return params.model_copy(update={"encoder": params.encoder or MINILM})
+    if isinstance(params, EncoderParams) and default:
+        return params.model_copy(update={"encoder": params.encoder or default})
     return params

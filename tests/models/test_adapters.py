@@ -294,7 +294,7 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
 def test_prepared_inputs_give_the_same_features_and_gradients(
     backbone, kind, blocks, made, monkeypatch
 ):
-    monkeypatch.setattr(encoder, "_CHUNK", 1)
+    monkeypatch.setattr(encoder, "CHUNK", 1)
     body = made(backbone(kind), blocks=blocks, learned=True).double()
     # In double precision: what a batch's shape does to the rounding is no difference.
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)

@@ -376,7 +376,7 @@ def test_there_is_nothing_to_train_and_nothing_to_share_but_a_head(backbone):
 
 @pytest.mark.parametrize("kind", ["bert", "vit"])
 def test_frozen_features_are_taken_in_place_of_inputs(backbone, kind, monkeypatch):
-    monkeypatch.setattr("fcl_flower.models.encoder._CHUNK", 1)
+    monkeypatch.setattr("fcl_flower.models.encoder.CHUNK", 1)
     body, x = frozen(backbone(kind)), inputs(kind)
     features = body.frozen_features(x)
     np.testing.assert_array_equal(body(features), features)

@@ -19,7 +19,7 @@ from fcl_flower.simulation.in_process import (
 )
 
 pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_thread")]
-CASES = [*watched.NAMES, *watched.VARIANTS]
+CASES = [*watched.CLASSIFIERS, *watched.VARIANTS]
 OF_EACH_KIND = [
     *("fedavg", "fedweit", "stl", "analytic", "fedet", "lorm", "coda-prompt"),
     *(

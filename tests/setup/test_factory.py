@@ -102,7 +102,7 @@ def test_a_local_only_run_has_a_server_that_sends_nothing():
 
 # ---- aggregation policies and attacks
 
-REFUSING = {"analytic", "dolfin", "lorm", "fedcurv", "fot", "matched-ensemble"}
+REFUSING = {"analytic", "disco", "dolfin", "lorm", "fedcurv", "fot", "matched-ensemble"}
 
 
 def refusal(**settings):

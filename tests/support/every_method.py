@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 from encoders import saved, saved_tokenizer
+from language_models import instructing
 from text_sets import encoded_topics
 
 from fcl_flower.algorithms.registry import algorithm
@@ -35,6 +36,8 @@ def suited(name, folder):
     """
     if name == "idbr":
         return encoded_topics(folder)
+    if name == "disco":
+        return instructing(folder)
     found = {}
     if algorithm(name).models:
         found = {"dataset": "digits", "model": "small"}

@@ -30,6 +30,7 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data import examples
 from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.models.language import LanguageModel
 from fcl_flower.rounds import client as clients_side
 from fcl_flower.rounds import messages
 from fcl_flower.rounds.client import forget_runs, run_parts
@@ -39,6 +40,8 @@ from fcl_flower.setup.build import Built
 from fcl_flower.training import loop, optimizers
 
 NAMES = sorted(algorithms())
+CLASSIFIERS = [name for name in NAMES if name != "disco"]
+"""The methods whose answers are classes, and no texts."""
 VARIANTS = {
     "fedseit with queries": {"strategy.knowledge": "sit:1"},
     "concept-matching with hidden concepts": {
@@ -119,7 +122,8 @@ def grows(name):
     """Return whether a method takes a head that grows with the classes."""
     entry = algorithm(name)
     blind = entry.trainer and not entry.needs_classes
-    return not entry.defaults.get("scenario.joint") and not blind
+    joint = entry.defaults.get("scenario.joint")
+    return name in CLASSIFIERS and not joint and not blind
 
 
 # ---- how to look
@@ -223,7 +227,8 @@ def watch_learner(seen, learner):
             seen.problems.append("predict changes an argument")
         if not torch.isfinite(logits).all():
             seen.problems.append("predictions are not finite")
-        if len(logits) != len(x) or logits.dim() != 2:
+        tokens = isinstance(learner.model.body, LanguageModel)
+        if len(logits) != len(x) or logits.dim() != 2 + tokens:
             seen.problems.append(f"predictions have shape {tuple(logits.shape)}")
         if not seen.trains:
             seen.answers.append((sorted(seen.labels), logits))
@@ -243,7 +248,7 @@ def note_learner(seen, learner, *, seal=False):
         seen.trains = True
         new, update = train(state, received, stage, given)
         seen.trains = False
-        seen.labels.update(data.train.y.tolist())
+        seen.labels.update(data.train.y.flatten().tolist())
         metrics = {key: float(value) for key, value in update.metrics.items()}
         note = (
             *("trained", stage, samples(data.train), samples(data.valid)),
@@ -422,7 +427,10 @@ def watched(name, folder):
 
 def garbage(found):
     nothing = 7.0 if found.x.is_floating_point() else 1  # texts: one word
-    return Examples(torch.full_like(found.x, nothing), torch.zeros_like(found.y))
+    x = torch.full_like(found.x, nothing)
+    if found.y.dim() > 1:  # the signs of tokens say which are answers
+        x = x * found.x.sign()
+    return Examples(x, torch.zeros_like(found.y))
 
 
 def spoilt(name, folder):

@@ -242,7 +242,7 @@ def test_a_method_that_does_not_balance_so_refuses_it(name, value, expected):
 
 def test_all_other_methods_balance_in_both_ways():
     partly = {name for name, served in SERVED.items() if len(served) < 2}
-    assert partly == {"analytic", "glfc", "fedcbdr"}
+    assert partly == {"analytic", "disco", "glfc", "fedcbdr"}
 
 
 @pytest.mark.parametrize("balance", ["weights", "batches"])

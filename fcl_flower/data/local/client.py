@@ -27,8 +27,10 @@ from fcl_flower.data.examples import (
     SplitName,
     TaskClasses,
     TaskData,
+    instruction_examples,
     to_inputs,
 )
+from fcl_flower.data.instructions import ChatTokenizer
 from fcl_flower.data.labels import spellings
 from fcl_flower.data.local.formats import (
     FOLDER,
@@ -328,7 +330,7 @@ class LocalData(ClientData):
         folder: Path,
         spec: LocalDataSpec,
         tasks: int,
-        words: Path | Tokenizer | None,
+        words: Path | Tokenizer | ChatTokenizer | None,
         *,
         marked: bool = False,
         tells: bool = True,
@@ -375,7 +377,9 @@ class LocalData(ClientData):
     @override
     def examples(self, task: int, split: SplitName) -> Examples:
         words = self.vectors if isinstance(self._words, Path) else self._words
-        return _examples(self._task(task), split, self._spec, words)
+        loaded = self._task(task)
+        with self._hidden(task):
+            return _examples(loaded, split, self._spec, words)
 
     @override
     def classes(self, task: int) -> TaskClasses:
@@ -451,10 +455,12 @@ def _examples(
     task: LocalTask,
     split: SplitName,
     spec: LocalDataSpec,
-    words: Tokenizer | None,
+    words: Tokenizer | ChatTokenizer | None,
 ) -> Examples:
     chosen = task.valid if split == "valid" else task.data.split(split)
     all_rows = np.arange(len(chosen.y))
+    if isinstance(words, ChatTokenizer):
+        return instruction_examples(chosen, all_rows, words)
     x = to_inputs(
         task.data, chosen, all_rows, spec.input_shape, words, spec.normalisation
     )
@@ -480,7 +486,7 @@ def _hide_details(
 
 
 def load_public_file(
-    path: Path, spec: LocalDataSpec, tokenizer: Tokenizer | None
+    path: Path, spec: LocalDataSpec, tokenizer: Tokenizer | ChatTokenizer | None
 ) -> PublicExamples:
     """Read the server's public samples from a file in a format of local data.
 

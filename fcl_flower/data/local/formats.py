@@ -23,6 +23,13 @@ from fcl_flower.data.arrays import (
     first_equal,
 )
 from fcl_flower.data.datasets import Dataset, Split, fractions
+from fcl_flower.data.instructions import (
+    CLASS,
+    InstructionDataset,
+    has_instructions,
+    prompt_of,
+    read_instructions,
+)
 from fcl_flower.data.labels import refusal, spellings, tidy
 from fcl_flower.data.pictures import PICTURES, Mode, read_picture
 from fcl_flower.data.tables import (
@@ -46,6 +53,7 @@ ENDINGS: dict[type[Dataset], tuple[str, ...]] = {
     TextDataset: (".csv", ".jsonl", ".jsonl.gz"),
     TimeSeriesDataset: (".npz",),
     ImageDataset: (FOLDER, ".npz"),
+    InstructionDataset: (".jsonl", ".jsonl.gz"),
 }
 _LEFT_BEHIND = ("thumbs.db", "desktop.ini")
 """The files that Windows writes into folders that it shows, in lower case."""
@@ -185,6 +193,8 @@ def read_samples(
         return _pictures(path, input_shape)
     if dataset_type is TextDataset:
         return _texts(path)
+    if dataset_type is InstructionDataset:
+        return _instructions(path)
     samples = _numbers(path) if end == ".csv" else _arrays(path, dataset_type)
     shape = samples.x.shape[1:]
     if dataset_type is not ImageDataset and shape != input_shape:
@@ -203,7 +213,8 @@ def count_samples(path: Path) -> int:
         return len(sample_files(path))
     if end == ".npz":
         return len(read_arrays(path, ("y",))[0]["y"])
-    return sum(1 for _ in read_rows(path, (LABEL,)))
+    keys = () if has_instructions(path) else (LABEL,)
+    return sum(1 for _ in read_rows(path, keys))
 
 
 def _coded(labels: Sequence[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
@@ -215,6 +226,12 @@ def _coded(labels: Sequence[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64
 def _texts(path: Path) -> FileSamples:
     lines, texts, labels = zip(*read_texts(path), strict=True)
     return FileSamples(str(path), texts, *_coded(labels), "line", lines)
+
+
+def _instructions(path: Path) -> FileSamples:
+    lines, samples = zip(*read_instructions(path), strict=True)
+    labels = (CLASS,) * len(samples)
+    return FileSamples(str(path), samples, *_coded(labels), "line", lines)
 
 
 def _numbers(path: Path) -> FileSamples:
@@ -416,6 +433,7 @@ def read_raw(
         TimeSeriesDataset: (".npz",),
         TextDataset: ROWS,
         TabularDataset: (*ROWS, ".npz"),
+        InstructionDataset: ROWS[1:],
     }[dataset_type]
     if end not in allowed and not (picture and dataset_type is ImageDataset):
         names = ("a folder of images" if e == FOLDER else e for e in allowed)
@@ -426,6 +444,8 @@ def read_raw(
     if end in ROWS:
         if dataset_type is TextDataset:
             return _raw_texts(path, form)
+        if dataset_type is InstructionDataset:
+            return _raw_prompts(path, form)
         return _raw_numbers(path, input_shape, columns, form)
     return _raw_pictures(path, input_shape)
 
@@ -451,6 +471,14 @@ def _raw_texts(path: Path, form: str) -> RawSamples:
         names.append(f"{path}:{line}")
         labels.add(row, where)
     return RawSamples(tuple(texts), tuple(names), labels.all_or_none())
+
+
+def _raw_prompts(path: Path, form: str) -> RawSamples:
+    prompts, names = [], []
+    for line, row in read_rows(path, (), form):
+        prompts.append(prompt_of(row, f"{path}: line {line}"))
+        names.append(f"{path}:{line}")
+    return RawSamples(tuple(prompts), tuple(names))
 
 
 def _raw_numbers(
