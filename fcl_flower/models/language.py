@@ -5,6 +5,7 @@ has the labels of its answer, shape (batch, answer), and the logits have the sha
 (batch, vocabulary, answer). `fcl_flower.data.instructions` makes such samples.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -81,8 +82,10 @@ class LanguageModel(LoraTransformer):
 
     @property
     def context(self) -> int:
-        """The largest number of tokens that the model reads."""
-        return int(self.encoder.config.max_position_embeddings)
+        """The largest number of tokens that each token may look back at."""
+        config: Any = self.encoder.config
+        window = getattr(config, "sliding_window", None)
+        return min(int(config.max_position_embeddings), window or sys.maxsize)
 
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return each changed layer's A (rank, inputs) and B (outputs, rank), by name.
@@ -211,21 +214,27 @@ class LanguageModel(LoraTransformer):
         Returns:
             the numbers of each answer's tokens, without the end.
         """
+        from transformers import GenerationConfig
+
         device = next(self.parameters()).device
         longest = max(map(len, prompts))
         rows = [[end] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
         masks = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
         draws = {"do_sample": True, "temperature": temperature, "top_k": 0}
+        # The model's own settings may punish repetition, or draw.
+        how = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=max_new_tokens,
+            eos_token_id=end,
+            pad_token_id=end,
+            **(draws if temperature else {"do_sample": False}),
+        )
         self.eval()
         with torch.random.fork_rng(), self._typed(device):
             torch.manual_seed(seed)
             written: Tensor = self.whole.generate(
                 input_ids=torch.tensor(rows, device=device),
                 attention_mask=torch.tensor(masks, device=device),
-                max_new_tokens=max_new_tokens,
-                eos_token_id=end,
-                pad_token_id=end,
-                **(draws if temperature else {"do_sample": False}),
+                generation_config=how,
             )
         answers: list[list[int]] = written[:, longest:].tolist()
         return [a[: a.index(end)] if end in a else a for a in answers]

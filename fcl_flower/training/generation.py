@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
 
-from fcl_flower.algorithms.base import ClientLearner
 from fcl_flower.core.errors import require_extra
 from fcl_flower.core.types import Payload
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.data.instructions import NO_LABEL, ChatTokenizer
 from fcl_flower.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from fcl_flower.algorithms.base import ClientLearner
 
 BATCH = 16
 """The number of prompts that are answered together."""
@@ -21,7 +23,7 @@ T = TypeVar("T")
 
 
 def while_predicting(
-    learner: ClientLearner[Any],
+    learner: "ClientLearner[Any]",
     state: Payload,
     received: Payload,
     task: int,
@@ -53,7 +55,7 @@ def while_predicting(
 
 
 def rouge_l(
-    learner: ClientLearner[Any],
+    learner: "ClientLearner[Any]",
     state: Payload,
     received: Payload,
     task: int,
