@@ -207,7 +207,9 @@ def test_the_encoder_that_comes_along_has_to_be_installed(monkeypatch):
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "./nowhere", "~/no/folder/here"])
 def test_a_folder_or_name_that_is_not_there_is_refused(name):
-    with pytest.raises(ConfigError, match=r"expected minilm, focus, a .*Hub") as e:
+    with pytest.raises(
+        ConfigError, match=r"expected minilm, smollm2, focus, a .*Hub"
+    ) as e:
         load_encoder(name)
     assert f"encoder: got {name!r}" in str(e.value)
 

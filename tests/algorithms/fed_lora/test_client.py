@@ -211,5 +211,7 @@ def test_a_model_without_lora_is_refused(learner):
     model = MultiHeadModel(
         body, features=3, input_shape=(4,), tasks=1, classes=CLASSES, single_head=True
     )
-    with pytest.raises(ConfigError, match="expected lora-transformer or lora-vit"):
+    with pytest.raises(
+        ConfigError, match="expected lora-transformer, lora-vit or causal-lm"
+    ):
         FedLora(FedLoraParams(), model, learner().context)

@@ -307,5 +307,7 @@ def test_products_of_single_clients_need_a_server_that_sees_them_and_a_mean():
 def test_a_model_without_lora_is_refused():
     made, _ = begun("mean")
 
-    with pytest.raises(ConfigError, match="expected lora-transformer or lora-vit"):
+    with pytest.raises(
+        ConfigError, match="expected lora-transformer, lora-vit or causal-lm"
+    ):
         made.init({HEAD: MODEL[HEAD]})
