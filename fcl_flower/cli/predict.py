@@ -23,7 +23,7 @@ STDIN = Path("-")
 
 @command
 def predict(
-    inputs: tuple[Path, ...],
+    inputs: tuple[Path, ...] = (),
     *,
     state: Path | None = None,
     run: str | None = None,
@@ -67,10 +67,10 @@ def predict(
         if not inputs:
             raise config_error("INPUTS", "none", "the folder of a run, or --state")
         state, *rest = inputs
-        if not (rest or prompt):
-            expected = "a file to predict behind the folder of a run, or --state"
-            raise config_error("INPUTS", str(state), expected)
         inputs = tuple(rest)
+    if not (inputs or prompt):
+        expected = "a file to predict behind the folder of a run, or --state"
+        raise config_error("INPUTS", str(state), expected)
     if (STDIN in inputs) != (input_format is not None):
         expected = "csv or jsonl for standard input, and only for that"
         raise config_error("input-format", input_format, expected)

@@ -118,6 +118,18 @@ def test_a_prompt_that_cannot_be_answered_is_refused(finished, words, sentence):
     assert sentence in " ".join(text.split())
 
 
+def test_a_prompt_needs_no_file_of_inputs(tmp_path):
+    code, text = command("predict", "--state", tmp_path, "--prompt", "a")
+    assert code != 0
+    assert f"folder: got '{tmp_path}'" in text
+    code, text = command("predict", "--prompt", "a")
+    assert code != 0
+    assert "INPUTS: got 'none', expected the folder of a run, or --state" in text
+    code, text = command("predict", "--state", tmp_path)
+    assert code != 0
+    assert "expected a file to predict" in text
+
+
 def test_a_class_model_answers_no_prompt(tmp_path):
     folder = tmp_path / "run"
     run_in_process(tiny(folder, tasks=1, **kept(folder)))
