@@ -23,12 +23,12 @@ from strategies.disco import (
     IDENTITY,
     SUBSPACE,
     DiscoParams,
-    adapted,
     cosines,
     identities,
     nearest,
     numbers,
 )
+from strategies.fed_lora import adapted
 from strategies.lorm import DOWN, UP
 
 

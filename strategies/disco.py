@@ -105,17 +105,8 @@ def numbers(payload: Payload) -> range:
 
 def identities(payload: Payload) -> Array:
     """Collect the identity tokens of all subspaces, shape (K, D)."""
-    tokens = [_array(payload, f"{IDENTITY}/{k}", "token") for k in numbers(payload)]
+    tokens = [np.asarray(payload[f"{IDENTITY}/{k}"]["token"]) for k in numbers(payload)]
     return np.stack(tokens) if tokens else np.zeros((0, 0), np.float32)
-
-
-def _array(payload: Payload, group: str, name: str) -> Array:
-    return np.asarray(payload[group][name])
-
-
-def adapted(names: Iterable[str]) -> list[str]:
-    """List the changed layers by the names of their tensors."""
-    return [name.removesuffix(DOWN) for name in names if name.endswith(DOWN)]
 
 
 class Disco(ServerStrategy[DiscoParams]):
