@@ -25,12 +25,10 @@ from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.analytic.sums import upper_half
 from strategies.lorm import (
     ADAPTERS,
-    BIAS,
     HEAD,
     HEADS,
     KNOWN,
     TOKENS,
-    WEIGHT,
     LormParams,
     adapted_layers,
     merged_layer,
@@ -91,12 +89,11 @@ class Lorm(ClientLearner[LormParams]):
         self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
     ) -> tuple[Payload, Update]:
         factor = trained_factor(received)
-        load(self.model, {**received[ADAPTERS], **received[HEADS]})
-        classes = self._contrasted(received, data.train.y)
-        x = frozen_features(self.model, data.train.x)
-        trained = {layer + factor for layer in self._layers} | {WEIGHT, BIAS}
+        heads = received.get(HEADS, {})
+        load(self.model, {**received[ADAPTERS], **heads})
+        classes = self._contrasted(received, data.train.y) if heads else None
+        trained = {layer + factor for layer in self._layers} | {*heads}
         # The optimizer starts anew, since moments of one factor do not help the other.
-        # Rows of other classes are not sent.
         done = fit_classes(
             self.model,
             trained,
@@ -106,13 +103,13 @@ class Lorm(ClientLearner[LormParams]):
             self.context,
             stage,
         )
-        places = classes.cpu().numpy()
-        rows = snapshot(self.model, (WEIGHT, BIAS))
-        update = {
+        update: dict[str, Arrays] = {
             "adapters": snapshot(self.model, [n + factor for n in self._layers]),
-            "grams": self._grams(x),
-            "heads": {"classes": places, **{n: rows[n][places] for n in rows}},
+            "grams": self._grams(data.train.x, head=bool(heads)),
         }
+        if classes is not None:  # rows of other classes are not sent
+            places, rows = classes.cpu().numpy(), snapshot(self.model, heads)
+            update["heads"] = {"classes": places, **{n: rows[n][places] for n in rows}}
         finished = {g: a for g, a in received.items() if g.split("/")[-1].isdigit()}
         metrics = done.metrics()
         return {**state, **finished}, Update(update, len(data.train.y), metrics)
@@ -126,8 +123,6 @@ class Lorm(ClientLearner[LormParams]):
         The task is not used. A class that no client has learned has the logit `NEVER`.
         """
         everything, device = {**state, **received}, str(x.device)
-        load(self.model, received[HEADS])
-        known = to_torch(received[KNOWN]["classes"], device).bool()
         merged = []
         for layer, change in zip(self._layers, self._body.changes, strict=True):
             down, up = merged_layer(everything, layer)
@@ -139,13 +134,19 @@ class Lorm(ClientLearner[LormParams]):
             )
             with torch.no_grad():
                 change.up.zero_()  # the merged change includes the current task's
+        heads = received.get(HEADS, {})
+        load(self.model, heads)
         with self._body.beside(merged):
             logits = predict_logits(self.model, x, CHUNK)
+        if not heads:
+            return logits
+        known = to_torch(received[KNOWN]["classes"], device).bool()
         return logits.masked_fill(~known, NEVER)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        load(self.model, received[HEADS])
+        heads = received.get(HEADS, {})
+        load(self.model, heads)
         network = self.model.network(task)
         body = cast(LoraTransformer, network.body)
         for layer, change in zip(self._layers, body.changes, strict=True):
@@ -154,7 +155,8 @@ class Lorm(ClientLearner[LormParams]):
                 nn.Parameter(to_torch(part.astype(np.float32)), requires_grad=False)
                 for part in (down, up)
             )
-        close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
+        if heads:
+            close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
         return network
 
     def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
@@ -164,22 +166,23 @@ class Lorm(ClientLearner[LormParams]):
             labels, reported if self.params.contrast == "task" else none_reported
         )
 
-    def _grams(self, x: Tensor) -> Arrays:
+    def _grams(self, inputs: Tensor, *, head: bool) -> Arrays:
+        """Average the squares of the layers' inputs, and the head's Gram matrix."""
+        x = frozen_features(self.model, inputs)
         self.model.eval()
         with torch.no_grad(), self._body.observed(squares) as seen:
             parts = [
                 self._body(x[at : at + CHUNK]).double().cpu()
                 for at in range(0, len(x), CHUNK)
             ]
-        features = torch.cat(parts).numpy()
-        gram = features.T @ features / max(len(features), 1)
-        gram[~np.eye(len(gram), dtype=bool)] *= HEAD_ALPHA
-        means = {
+        grams = {
             layer: (total.numpy() / max(seen.tokens, 1)).astype(np.float32)
             for layer, total in zip(self._layers, seen.sums, strict=True)
         }
-        return {
-            **means,
-            TOKENS: np.asarray(seen.tokens, np.int64),
-            HEAD: upper_half(gram).astype(np.float32),
-        }
+        grams[TOKENS] = np.asarray(seen.tokens, np.int64)
+        if head:
+            features = torch.cat(parts).numpy()
+            gram = features.T @ features / max(len(features), 1)
+            gram[~np.eye(len(gram), dtype=bool)] *= HEAD_ALPHA
+            grams[HEAD] = upper_half(gram).astype(np.float32)
+        return grams

@@ -51,8 +51,9 @@ ALGORITHM = Algorithm(
     summary="a frozen transformer whose LoRA factors are merged in closed form",
     paper="Salami et al., ICLR 2025",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
-    models=("lora-transformer", "lora-vit"),
+    models=("lora-transformer", "lora-vit", "causal-lm"),
     needs_single_head=True,
+    token_labels=True,
 )
 
 
@@ -137,13 +138,16 @@ def adapted_layers(names: Iterable[str]) -> tuple[str, ...]:
     """List the layers of a model that have a change of low rank."""
     shared = tuple(names)
     layers = tuple(name.removesuffix(DOWN) for name in shared if name.endswith(DOWN))
+    head = {WEIGHT, BIAS}
     wanted = {layer + factor for layer in layers for factor in (UP, DOWN)}
-    odd = sorted({*shared} ^ {*wanted, WEIGHT, BIAS})
+    if not head.isdisjoint(shared):  # a language model has a frozen head
+        wanted |= head
+    odd = sorted({*shared} ^ wanted)
     if odd or not layers:
         raise config_error(
             "model.name",
             f"one that shares {odd[0]}" if odd else "one without LoRA",
-            "lora-transformer or lora-vit, of which LoRA and head are shared",
+            "lora-transformer, lora-vit or causal-lm, of which LoRA is shared",
         )
     return layers
 
@@ -183,6 +187,8 @@ _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 class Lorm(ServerStrategy[LormParams]):
     """A strategy that merges a low-rank change for each task, and one head.
 
+    The head of a language model is frozen. It is not merged, and nothing of it travels.
+
     A client receives the changes of finished tasks once. It sends these groups:
 
     - ``adapters``: of each layer the factor of this round.
@@ -206,10 +212,11 @@ class Lorm(ServerStrategy[LormParams]):
         factors = {
             layer + kind: model[layer + kind] for layer in layers for kind in (UP, DOWN)
         }
-        none = np.zeros(len(np.asarray(model[BIAS])), np.uint8)
+        heads = {name: model[name] for name in (WEIGHT, BIAS) if name in model}
+        none = np.zeros(len(np.asarray(heads.get(BIAS, ()))), np.uint8)
         return {
             **self._new_task(factors, 0, none),
-            HEADS: {name: model[name] for name in (WEIGHT, BIAS)},
+            HEADS: heads,
             KNOWN: {"classes": none},
             HELD: {},
         }
@@ -218,7 +225,8 @@ class Lorm(ServerStrategy[LormParams]):
     def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         missing = unsent(state, client)
         old = [f"{kind}/{n}" for kind in ("adapters", "grams") for n in missing]
-        sent = (ADAPTERS, GRAMS, HEADS, KNOWN, TASK, *old)
+        of_head = (HEADS, KNOWN) if state[HEADS] else ()
+        sent = (ADAPTERS, GRAMS, *of_head, TASK, *old)
         return {group: state[group] for group in sent}
 
     @override
@@ -227,26 +235,26 @@ class Lorm(ServerStrategy[LormParams]):
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
-        payload = update.payload
-        if payload.keys() != {"adapters", "grams", "heads"}:
-            raise WireError(
-                f"groups {sorted(payload)}: expected adapters, grams, heads"
-            )
-        factor = trained_factor(state)
-        count, features = np.asarray(state[HEADS][WEIGHT]).shape
-        half = np.zeros(features * (features + 1) // 2, np.float32)
-        classes = head_places("heads", payload["heads"], count)
-        expected: Payload = {
+        payload, factor = update.payload, trained_factor(state)
+        groups = ["adapters", "grams", *(["heads"] if state[HEADS] else [])]
+        if sorted(payload) != groups:
+            raise WireError(f"groups {sorted(payload)}: expected {', '.join(groups)}")
+        expected: dict[str, Arrays] = {
             "adapters": {
                 n: a for n, a in state[ADAPTERS].items() if n.endswith(factor)
             },
-            "grams": {**state[GRAMS], HEAD: half},
-            "heads": {
+            "grams": state[GRAMS],
+        }
+        if state[HEADS]:
+            count, features = np.asarray(state[HEADS][WEIGHT]).shape
+            half = np.zeros(features * (features + 1) // 2, np.float32)
+            classes = head_places("heads", payload["heads"], count)
+            expected["grams"] = {**state[GRAMS], HEAD: half}
+            expected["heads"] = {
                 "classes": classes,
                 WEIGHT: np.zeros((len(classes), features), np.float32),
                 BIAS: np.zeros(len(classes), np.float32),
-            },
-        }
+            }
         same_tensors(payload, expected)
         for name, gram in payload["grams"].items():
             if name == HEAD:
@@ -347,6 +355,8 @@ def _merged_heads(heads: Arrays, updates: Sequence[Update]) -> tuple[Arrays, Arr
 
     A row is merged over the clients that learned it, its bias by number of examples.
     """
+    if not heads:
+        return heads, np.zeros(0, np.uint8)
     weight, bias = (np.asarray(heads[name]).copy() for name in (WEIGHT, BIAS))
     has = np.zeros((len(updates), len(bias)), bool)
     for number, update in enumerate(updates):

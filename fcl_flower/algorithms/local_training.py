@@ -251,7 +251,7 @@ class LocalTraining(ClientLearner[P]):
 def fit_classes(
     model: MultiHeadModel,
     trained: Collection[str],
-    classes: Tensor,
+    classes: Tensor | None,
     examples: Examples,
     valid: Examples,
     context: ClientContext,
@@ -261,26 +261,32 @@ def fit_classes(
     """Train parameters by the cross-entropy among some classes of a single head.
 
     Labels are among ``classes``, which ascend. Validation samples of other classes are
-    left out. ``trained`` names the parameters. The optimizer starts anew. ``penalty``
-    is added to the loss of every batch.
+    left out. Without ``classes`` all count, and labels may be tokens. ``trained`` names
+    the parameters. The optimizer starts anew. ``penalty`` is added to the loss of every
+    batch.
     """
+
+    def logits(x: Tensor) -> Tensor:
+        all_classes: Tensor = model(x, 0)
+        return all_classes if classes is None else all_classes[:, classes]
 
     def objective(x: Tensor, y: Tensor) -> Tensor:
         model.train()
-        logits = model(inputs.see(x), 0)[:, classes]
-        return mean_cross_entropy(logits, y, weights) + penalty()
+        return mean_cross_entropy(logits(inputs.see(x)), y, weights) + penalty()
 
     def validate() -> Score:
         model.eval()
         balanced = context.training.balanced
-        return score(lambda x: model(x, 0)[:, classes], held, balanced=balanced)
+        return score(logits, held, balanced=balanced)
 
     inputs = training_inputs(model, examples.x, context, stage.round)
-    seen = torch.isin(valid.y, classes)
-    x, y = frozen_features(model, valid.x)[seen], valid.y[seen]
-    held = Examples(x, torch.searchsorted(classes, y))
-    targets = torch.searchsorted(classes, examples.y)
-    weights = context.training.class_weights(targets, len(classes))
+    held = Examples(frozen_features(model, valid.x), valid.y)
+    targets, weights = examples.y, None
+    if classes is not None:
+        seen = torch.isin(held.y, classes)
+        held = Examples(held.x[seen], torch.searchsorted(classes, held.y[seen]))
+        targets = torch.searchsorted(classes, targets)
+        weights = context.training.class_weights(targets, len(classes))
     job = Fit(
         parameters={n: p for n, p in model.named_parameters() if n in trained},
         objective=objective,

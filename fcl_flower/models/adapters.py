@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, linear
 from typing_extensions import override
 
 from fcl_flower.core.errors import config_error
-from fcl_flower.models.encoder import KEYS, VALUES, Transformer
+from fcl_flower.models.encoder import KEYS, VALUES, Hidden, Transformer
 from fcl_flower.models.registry import EnhancedParams, LoraParams
 
 _AFTER_ATTENTION = (
@@ -213,6 +213,7 @@ class LayerInputs:
     Attributes:
         tokens: number of recorded tokens, which is the same for all layers.
         sums: sum of `squares` or `gram` over all inputs of each layer, float64.
+        kept: which tokens of a batch count, bool, shape (batch, tokens); None for all.
     """
 
     def __init__(
@@ -222,20 +223,15 @@ class LayerInputs:
         self.sums = [
             product(torch.zeros(0, layer.in_features)).double() for layer in layers
         ]
+        self.kept: Tensor | None = None
         self._product = product
-        self._kept: Tensor | None = None
-
-    def at_block(self, block: nn.Module, inputs: tuple[Tensor | None, ...]) -> None:
-        """Keep a block's mask, since tokens that attention ignores do not count."""
-        mask = inputs[1] if inputs[1:] else None  # blocks of images take no mask
-        self._kept = None if mask is None else (mask[:, 0, 0] == 0)
 
     def at_layer(
         self, place: int, layer: nn.Module, inputs: tuple[Tensor, ...]
     ) -> None:
         """Add a layer's inputs, shape (batch, tokens, inputs), to its sum."""
         rows = inputs[0].detach().float()
-        rows = rows.flatten(0, -2) if self._kept is None else rows[self._kept]
+        rows = rows.flatten(0, -2) if self.kept is None else rows[self.kept]
         self.sums[place] += self._product(rows).double().cpu()
         self.tokens += len(rows) if place == 0 else 0
 
@@ -314,14 +310,21 @@ class LoraTransformer(AdaptedTransformer):
             step: distance of the recorded layers; 1 records all of them.
         """
         layers = self._layers[::step]
-        record = LayerInputs(layers, product)
-        blocks = self.blocks[self.first :]
-        hooks = [block.register_forward_pre_hook(record.at_block) for block in blocks]
-        for place, layer in enumerate(layers):
-            add = partial(record.at_layer, place)
-            hooks.append(layer.register_forward_pre_hook(add))
+        record, run = LayerInputs(layers, product), self.run
+
+        def masked(hidden: Hidden, start: int, stop: int) -> Hidden:
+            # Tokens that attention ignores do not count; images have none.
+            record.kept = hidden.mask > 0 if self.text else None
+            return run(hidden, start, stop)
+
+        hooks = [
+            layer.register_forward_pre_hook(partial(record.at_layer, place))
+            for place, layer in enumerate(layers)
+        ]
+        self.run = masked  # type: ignore[method-assign]
         try:
             yield record
         finally:
+            del self.run
             for hook in hooks:
                 hook.remove()

@@ -256,7 +256,7 @@ def test_a_model_without_lora_is_refused(learner):
     model = MultiHeadModel(
         body, features=3, input_shape=(4,), tasks=1, classes=2, single_head=True
     )
-    with pytest.raises(ConfigError, match="expected lora-transformer or lora-vit"):
+    with pytest.raises(ConfigError, match="expected lora-transformer, lora-vit or"):
         Lorm(LormParams(), model, context)
     named = nn.ModuleDict({"a": nn.ParameterDict({"up": nn.Parameter(torch.ones(1))})})
     named["a"]["down"] = nn.Parameter(torch.ones(1))
