@@ -290,6 +290,9 @@ MOST_LOST = 0.9
 LEVELS: Final = ("int8", "int4", "ternary")
 """Types on the wire that round to levels."""
 
+ANSWER_MEASURES: Final = ("exact-match", "rouge-l")
+"""The measures of the answers to instructions."""
+
 
 class FederationSection(Frozen):
     """Rounds, and what the server accepts."""
@@ -312,10 +315,11 @@ class FederationSection(Frozen):
     """Ask clients with their accuracies how many test samples of each class there are,
     were answered rightly, and were given as an answer: for balanced accuracy and macro
     F1. This shows which classes a client has."""
-    measure: Literal["exact-match", "rouge-l"] = "exact-match"
-    """Score of an answer to an instruction, which stands as its accuracy: 1 if greedy
-    decoding writes the right tokens and 0 otherwise; or ROUGE-L, from 0 to 1, of the
-    text that it writes, which takes longer."""
+    measure: str = "exact-match"
+    """Score of an answer to an instruction, which stands as its accuracy: exact-match,
+    1 if greedy decoding writes the right tokens and 0 otherwise; or rouge-l, from 0 to
+    1, of the text that it writes, which takes longer. One for all data sets, or one for
+    each, separated by commas."""
     client_fraction: float = Field(1.0, gt=0, le=1)
     """Client fraction: the fraction of the clients that take part in a round."""
     min_updates: int = Field(0, ge=0)
@@ -381,6 +385,11 @@ class FederationSection(Frozen):
     let it learn no more than the sum over the others; with up to 50 clients in a round
     that holds for any number below the threshold. With those who may drop out 0.9 at
     most."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measure of all data sets, or of each in their order."""
+        return _listed(self.measure)
 
     @property
     def listed_rounds(self) -> tuple[int, ...]:

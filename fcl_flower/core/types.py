@@ -275,6 +275,8 @@ class Evaluation:
             set. Empty if no test set of the run is known to be unbalanced.
         unbalanced: whether, in one of the test sets, the largest class has three times
             the samples of the smallest or more.
+        losses: mean loss on each test set, in nats for each token of an answer. Empty
+            unless labels are tokens.
     """
 
     accuracy: Sequence[float]
@@ -283,6 +285,7 @@ class Evaluation:
     inferred: Sequence[float] = ()
     balanced: Sequence[float] = ()
     unbalanced: bool = False
+    losses: Sequence[float] = ()
 
 
 def group_kind(group: str) -> str:

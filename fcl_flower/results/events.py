@@ -246,6 +246,8 @@ class Summary(About, Measures):
     balanced_accuracy: Fraction | None = None
     macro_f1: Fraction | None = None
     per_class: list[ClassResult] = []
+    token_loss: float | None = None
+    token_loss_matrix: list[list[float | None]] = []
     concepts: Discovery = Discovery()
     label_epsilon: dict[int, float] = {}
     multiply_adds: Count | None = None

@@ -152,10 +152,10 @@ class Record:
             case Trained():
                 self._add_round(event)
             case EvaluatedBefore():
-                row = self._row(event.task)
+                row = self.row(event.task)
                 self.tested_before.add(row, event.scores, self.about)
             case Evaluated():
-                self.tested.add(self._row(event.task), event.scores, self.about)
+                self.tested.add(self.row(event.task), event.scores, self.about)
                 self.tests.append(event)
             case Finished():
                 self.outcome = event.summary
@@ -230,7 +230,7 @@ class Record:
         return {
             client: test.scores[client]
             for client, test in last.items()
-            if not at_end or self._row(test.task) == self.about.tasks - 1
+            if not at_end or self.row(test.task) == self.about.tasks - 1
         }
 
     def _add_round(self, event: Trained) -> None:
@@ -256,7 +256,7 @@ class Record:
             if not isinstance(report, float):
                 self.diagnostics[name] = merged(self.diagnostics.get(name), report)
 
-    def _row(self, task: int) -> int:
+    def row(self, task: int) -> int:
         """Choose the row of the matrices for an evaluation after a task.
 
         Hidden concepts have no order of learning. There each evaluation replaces the
@@ -320,6 +320,9 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         content |= _by_class(record)
     elif record.unbalanced and not so_far:
         content["balanced_accuracy"] = _balanced_accuracy(record)
+    if not np.isnan(losses := token_losses(record)).all():
+        content["token_loss"] = _or_none(measures.mean_over_clients(losses[:, -1]))
+        content["token_loss_matrix"] = _nested(measures.mean_measured(losses, axis=0))
     if of_labels := record.reported[LABEL_EPSILON]:
         content["label_epsilon"] = dict(sorted(of_labels.items()))
     return Summary(**content)
@@ -451,6 +454,16 @@ def _by_class(record: Record) -> dict[str, Any]:
         if counts[1]
     ]
     return content
+
+
+def token_losses(record: Record) -> Accuracy:
+    """Collect test losses for each token of an answer, as `Record.accuracy`."""
+    losses = np.full(record.accuracy.shape, np.nan)
+    for test in record.tests:
+        for client, evaluation in test.scores.items():
+            tasks = record.about.own_tasks(client)[: len(evaluation.losses)]
+            losses[client, record.row(test.task), tasks] = evaluation.losses
+    return losses
 
 
 def _balanced_accuracy(record: Record) -> float | None:

@@ -93,6 +93,11 @@ MEASURES = (
     ),
     Measure("macro_f1", "Macro F1", "mean over a task's classes of F1"),
     Measure(
+        "token_loss",
+        "Loss of a token",
+        "nats for each token of the right answers at the last test; less is better",
+    ),
+    Measure(
         "transfer_gain",
         "Transfer gain",
         "average accuracy minus that of the local-only counterpart with the same seed",
@@ -144,6 +149,7 @@ COLUMNS = {
     "before_aggregation": "before aggregation",
     "forward_transfer": "forward transfer",
     "macro_f1": "macro F1",
+    "token_loss": "loss of a token",
     "honest_accuracy": "honest clients",
     "ari": "clustering",
     "ari_least": "least clustering",

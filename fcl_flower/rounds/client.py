@@ -364,6 +364,7 @@ class Client:
         counted = self.config.federation.per_class
         balances = self.run.balances_scores
         accuracy, by_class, balanced, skewed = [], [], [], False
+        losses: list[float] = []
         for task in range(self.scenario.num_tasks if hidden else stage.task + 1):
             models, named = received, task
             labels = self._restricted(task)
@@ -374,14 +375,15 @@ class Client:
                 named = stage.task
             predict = partial(self._logits, state, models, named, labels)
             test = self._examples(task, split)
-            if self.config.federation.measure == "rouge-l":
-                tokenizer = self.run.tokenizer
-                assert isinstance(tokenizer, ChatTokenizer)  # see `setup.checks`
-                which = (self.learner, state, models, named)
-                accuracy.append(rouge_l(*which, test, tokenizer))
-                continue
             answers = ClassCounts(predict)
-            accuracy.append(score(answers, test).accuracy)
+            measured = score(answers, test)
+            if isinstance(tokenizer := self.run.tokenizer, ChatTokenizer):
+                losses.append(measured.loss)
+                if self._measure(task) == "rouge-l":
+                    which = (self.learner, state, models, named)
+                    accuracy.append(rouge_l(*which, test, tokenizer))
+                    continue
+            accuracy.append(measured.accuracy)
             if counted or balances:
                 by_class.append(answers.by_class(test.y, self.learner.model.classes))
             if balances:
@@ -389,7 +391,17 @@ class Client:
                 balanced.append(float(measures.mean_measured(recall, axis=0)))
                 skewed |= unbalanced(test.y.cpu().numpy())
         counts = by_class if counted else ()
-        return Evaluation(accuracy, 0, counts, balanced=balanced, unbalanced=skewed)
+        return Evaluation(
+            accuracy, 0, counts, balanced=balanced, unbalanced=skewed, losses=losses
+        )
+
+    def _measure(self, task: int) -> str:
+        """Find the measure of the answers of a task's data set."""
+        listed = self.config.federation.measures
+        if len(listed) == 1:
+            return listed[0]
+        dataset = self.scenario.clients[self.learner.context.client][task].dataset
+        return listed[self.config.data.names.index(dataset)]
 
     def inferred(self, state: Payload, received: Payload, tasks: int) -> list[float]:
         """Test so many tasks with the most confident head for each sample.

@@ -68,6 +68,7 @@ BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
 
 INFERRED, BALANCED, UNBALANCED = "inferred", "balanced-accuracy", "unbalanced"
+LOSSES = "losses"
 
 Tensor: TypeAlias = AnyArray | Encoded
 """A tensor, or an encoded one, such as a difference."""
@@ -376,6 +377,7 @@ def encode_evaluation(evaluation: Evaluation) -> dict[str, Value]:
         **({INFERRED: list(evaluation.inferred)} if evaluation.inferred else {}),
         **({BALANCED: list(evaluation.balanced)} if evaluation.balanced else {}),
         **({UNBALANCED: 1} if evaluation.unbalanced else {}),
+        **({LOSSES: list(evaluation.losses)} if evaluation.losses else {}),
         **{name: [*chain.from_iterable(rows)] for name, rows in counts.items()},
     }
 
@@ -394,12 +396,25 @@ def decode_evaluation(
         raise WireError(f"{UNBALANCED}: expected 0 or 1, got {_shown(unbalanced)}")
     if not isinstance(size, int) or size < 0:
         raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
-    if not classes:
-        return Evaluation(accuracy, size, (), inferred, balanced, bool(unbalanced))
-    counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
-    _check(accuracy, *counts)
-    by_class = np.stack(counts, 1).tolist()
-    return Evaluation(accuracy, size, by_class, inferred, balanced, bool(unbalanced))
+    by_class: Sequence[Sequence[Sequence[int]]] = ()
+    if classes:
+        counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
+        _check(accuracy, *counts)
+        by_class = np.stack(counts, 1).tolist()
+    losses = _losses(row, tasks) if LOSSES in row else ()
+    return Evaluation(
+        accuracy, size, by_class, inferred, balanced, bool(unbalanced), losses
+    )
+
+
+def _losses(row: Mapping[str, Value], tasks: int) -> list[float]:
+    values = row[LOSSES]
+    if not isinstance(values, list) or len(values) != tasks:
+        raise WireError(f"{LOSSES}: expected {tasks} numbers, got {_shown(values)}")
+    numbers = [value for value in values if isinstance(value, float)]
+    if len(numbers) < tasks or not all(0 <= number < math.inf for number in numbers):
+        raise WireError(f"{LOSSES}: expected numbers from 0 on, got {values!r:.200}")
+    return numbers
 
 
 def _fractions(row: Mapping[str, Value], name: str, tasks: int) -> list[float]:

@@ -17,6 +17,7 @@ from fcl_flower.algorithms.base import (
 )
 from fcl_flower.algorithms.registry import algorithms
 from fcl_flower.config.run_config import (
+    ANSWER_MEASURES,
     DEFAULTS,
     LEAST_SUMMANDS,
     LEVELS,
@@ -473,6 +474,12 @@ def instructions(run: Entries) -> Iterator[Wrong]:
         yield "strategy.name", name, f"one of {', '.join(able)} for data {why}"
     if head != "single":
         yield "model.head", head, f"'single' for data {why}"
+    listed, sets = config.federation.measures, len(config.data.names)
+    if len(listed) not in (1, sets) or not {*listed} <= {*ANSWER_MEASURES}:
+        expected = f"one of {', '.join(ANSWER_MEASURES)}"
+        if sets > 1:
+            expected += f", or one for each of {sets} data sets, separated by commas"
+        yield "federation.measure", config.federation.measure, expected
     keys = "model.mask_loss model.mask_logits model.growing_head training.balance "
     keys += "training.augment federation.per_class"
     yield from config.must_be(keys, f"for data {why}, not classes")

@@ -32,6 +32,7 @@ WITH = {
     "model.mask_logits": {"model.head": "single"},
 }
 TEXTS = {
+    "federation.measure": "rouge-l",
     "data.public_path": "public.npz",
     "data.word_vectors": "words.vec",
     "training.lr_steps": "0.5",

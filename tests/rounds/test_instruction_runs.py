@@ -42,7 +42,7 @@ def settings(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "strategy",
-    ["fedavg", "fed-lora", "local", "replay", "ewc", "fedprox", "mtl", "disco"],
+    ["fedavg", "fed-lora", "lorm", "local", "replay", "ewc", "fedprox", "mtl", "disco"],
 )
 def test_methods_learn_instructions(tmp_path, settings, strategy):
     more = {"strategy.similarity": 0.7} if strategy == "disco" else {}
@@ -50,6 +50,10 @@ def test_methods_learn_instructions(tmp_path, settings, strategy):
 
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
     (first, _), (kept, second) = summary_of(tmp_path)["accuracy_matrix"]
+    if strategy == "lorm":  # a mean of two tasks' changes holds on to the first
+        assert first > 0.9
+        assert kept > 0.3
+        return
     assert second > 0.4
     if strategy == "disco":
         assert kept == first > 0.9  # of a subspace that nothing changes any more
@@ -156,6 +160,9 @@ def test_hugging_face_opens_what_was_learned(finished, settings, tmp_path):
         warnings.simplefilter("ignore", FutureWarning)  # of the library's own calls
         added = peft.PeftModel.from_pretrained(base, tmp_path / "client-0.peft")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "client-0.peft")
+    assert summary_of(finished)["token_loss_matrix"] == [
+        [pytest.approx(_loss(merged.eval(), tokenizer), rel=1e-4)]
+    ]
     for opened in (merged.eval(), added.eval()):
         for prompt, answer in zip(asked, expected, strict=True):
             ids = tokenizer.apply_chat_template(
@@ -170,6 +177,43 @@ def test_hugging_face_opens_what_was_learned(finished, settings, tmp_path):
     code, text = command("export-model", finished, "--client", 0, "--format", "onnx")
     assert code != 0
     assert "format" in text
+
+
+def _loss(model, tokenizer):
+    """Compute Hugging Face's mean loss of the tokens of all answers about colours."""
+    total = tokens = 0
+    for row in KINDS["colours"]:
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": row["prompt"]}],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        answer = [*tokenizer.encode(row["response"]), tokenizer.eos_token_id]
+        ids = torch.tensor([prompt + answer])
+        labels = torch.tensor([[-100] * len(prompt) + answer])
+        with torch.no_grad():
+            total += float(model(input_ids=ids, labels=labels).loss) * len(answer)
+        tokens += len(answer)
+    return total / tokens
+
+
+def test_each_data_set_has_its_measure_and_its_loss(settings, tmp_path):
+    found = {}
+    for measure in ("exact-match", "rouge-l", "exact-match,rouge-l"):
+        folder = tmp_path / measure
+        run_in_process(
+            tiny(folder, **settings, strategy="fedavg", **{"measure": measure})
+        )
+        found[measure] = summary_of(folder)
+    exact, rouge, both = (found[m]["accuracy_matrix"] for m in found)
+    assert [row[0] for row in both] == [row[0] for row in exact]
+    assert both[1][1] == rouge[1][1] > exact[1][1]
+    (first, none), (kept, second) = found["rouge-l"]["token_loss_matrix"]
+    assert none is None
+    assert kept > first > 0  # colours were forgotten
+    assert found["rouge-l"]["token_loss"] == pytest.approx((kept + second) / 2)
+    page = (tmp_path / "rouge-l" / "report.html").read_text()
+    assert "Loss of a token on every task after every task" in page
 
 
 def test_clients_learn_the_instructions_in_their_folders(settings, tmp_path):
@@ -206,6 +250,12 @@ def test_clients_learn_the_instructions_in_their_folders(settings, tmp_path):
             "privacy.unit: got 'example', expected 'none' or",
         ),
         ({"model": "kim-cnn"}, "expected one for instructions: causal-lm"),
+        (
+            {"measure": "bleu"},
+            "federation.measure: got 'bleu', expected one of exact-match, rouge-l, or "
+            "one for each of 2 data sets, separated by commas",
+        ),
+        ({"measure": "rouge-l,rouge-l,exact-match"}, "federation.measure: got 'rouge"),
     ],
 )
 def test_what_tokens_have_not_is_refused(settings, tmp_path, values, sentence):

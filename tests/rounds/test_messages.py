@@ -246,6 +246,8 @@ def test_counts_come_back_as_they_were_sent():
     assert decode_evaluation(sent, 2) == alone
     one_head = dataclasses.replace(COUNTED, inferred=(), balanced=(), unbalanced=False)
     assert decode_evaluation(encode_evaluation(one_head), 2, classes=3) == one_head
+    losing = dataclasses.replace(alone, losses=[0.0, 2.5])
+    assert decode_evaluation(encode_evaluation(losing), 2) == losing
 
 
 @pytest.mark.parametrize(
@@ -283,6 +285,12 @@ def test_counts_come_back_as_they_were_sent():
         ({"balanced-accuracy": [2.0, 0.0]}, "balanced-accuracy: expected values in"),
         ({"unbalanced": 2}, "unbalanced: expected 0 or 1, got 2"),
         ({"unbalanced": [1]}, "unbalanced: expected 0 or 1, got 1 of them"),
+        ({"losses": 1.0}, "losses: expected 2 numbers, got 1"),
+        ({"losses": [1.0]}, "losses: expected 2 numbers, got 1 of them"),
+        ({"losses": [1.0, -0.1]}, "losses: expected numbers from 0 on, got"),
+        ({"losses": [1.0, float("inf")]}, "losses: expected numbers from 0 on"),
+        ({"losses": [1.0, float("nan")]}, "losses: expected numbers from 0 on"),
+        ({"losses": [1.0, "2"]}, "losses: expected numbers from 0 on"),
     ],
 )
 def test_impossible_counts_are_refused_by_name(changed, why):

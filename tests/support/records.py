@@ -49,6 +49,7 @@ def evaluated(
             known["inferred"].get(client, []),
             known["balanced"].get(client, []),
             known["unbalanced"].get(client, False),
+            [],
         )
         for client, values in accuracy.items()
     }

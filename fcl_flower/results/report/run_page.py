@@ -21,7 +21,7 @@ from fcl_flower.results.events import (
     TaskInfo,
 )
 from fcl_flower.results.measures import Accuracy
-from fcl_flower.results.record import Record, read
+from fcl_flower.results.record import Record, read, token_losses
 from fcl_flower.results.report import charts, diagnostics, wording
 from fcl_flower.results.report.charts import (
     Chart,
@@ -285,6 +285,14 @@ def _accuracy(record: Record) -> Iterator[Section]:
         "the accuracy of each task just after it was learned, the last row the end.",
         [_triangle(by_task, _limits(by_task), f"{matrix}, {mean}")],
     )
+    losses = measures.mean_measured(token_losses(record), axis=0)
+    if not np.isnan(losses).all():
+        matrix = "Loss of a token on every task after every task"
+        yield Section(
+            matrix,
+            f"Nats for each token of the right answers, {mean}. Less is better.",
+            [_triangle(losses, _limits(losses), f"{matrix}, {mean}")],
+        )
 
 
 def _lines(
