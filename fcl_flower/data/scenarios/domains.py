@@ -14,7 +14,12 @@ import numpy as np
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.datasets import Dataset
-from fcl_flower.data.scenarios.groups import Group, share_samples
+from fcl_flower.data.scenarios.groups import (
+    EVENLY,
+    Group,
+    ShareRule,
+    share_samples,
+)
 from fcl_flower.data.scenarios.plan import ScenarioSpec, TaskStreams, same_classes
 
 
@@ -25,6 +30,10 @@ class DomainsParams(Params):
     """Order in which a client meets the domains. With same, all clients follow the
     order of data.datasets. With rotated, client k follows it from domain k on. With
     random, each client has an order of its own."""
+    split: ShareRule = EVENLY
+    """Rule by which the clients that meet a domain share its training samples: iid for
+    equal parts; or dirichlet:BETA, skewed by class and in size, such as
+    dirichlet:0.5."""
 
 
 Spec: TypeAlias = ScenarioSpec[DomainsParams]
@@ -48,7 +57,7 @@ def domain_tasks(spec: Spec) -> TaskStreams:
         for source in spec.sources
     ]
     streams = [_order(spec, client)[: spec.tasks] for client in range(spec.clients)]
-    return share_samples(spec, groups, streams)
+    return share_samples(spec, groups, streams, spec.params.split)
 
 
 def _order(spec: Spec, client: int) -> list[int]:

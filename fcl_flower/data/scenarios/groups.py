@@ -198,16 +198,23 @@ def _groups_of_one(spec: ScenarioSpec, scenario: str) -> list[Group]:
     return groups
 
 
+EVENLY = "iid"
+
+
 def share_samples(
-    spec: ScenarioSpec, groups: Sequence[Group], streams: Sequence[Sequence[int]]
+    spec: ScenarioSpec,
+    groups: Sequence[Group],
+    streams: Sequence[Sequence[int]],
+    rule: str = EVENLY,
 ) -> TaskStreams:
     """Deal the training samples of each group to the clients that learn it.
 
-    A group is cut, class by class, into disjoint, nearly equal parts. ``streams`` holds
-    the indices of each client's groups, each at most once.
+    A group is cut, class by class, into disjoint parts: nearly equal ones, or skewed
+    ones by the rule ``dirichlet:BETA``. ``streams`` holds the indices of each client's
+    groups, each at most once.
     """
     parts = {
-        number: iter(_parts(spec, groups[number], number, count))
+        number: iter(_parts(spec, groups[number], number, count, rule))
         for number, count in Counter(chain.from_iterable(streams)).items()
     }
 
@@ -224,9 +231,14 @@ def share_samples(
     )
 
 
-def _parts(spec: ScenarioSpec, group: Group, number: int, count: int) -> list[Indices]:
+def _parts(
+    spec: ScenarioSpec, group: Group, number: int, count: int, rule: str
+) -> list[Indices]:
     members = spec.samples(group.source, "train", group.labels)
     y = group.source.train.y[members]
+    if rule != EVENLY:
+        _check_size(count, len(members), group, "training")
+        return _skewed(rule, group, members, count, spec.rng("dirichlet", number))
     for label in group.labels:
         check_sharers(count, group.source, label, int(np.count_nonzero(y == label)))
     rng = np.random.default_rng(derive(spec.seed, "samples-share", number))
@@ -244,18 +256,25 @@ def check_sharers(clients: int, source: Dataset, label: int, samples: int) -> No
 
 
 BY_CLASS = "classes"
-EVENLY = "iid"
 MOST_DRAWS = 1000
 MOST_BETA = 1e6
 """The largest beta: larger ones are not more even, and the draw would overflow."""
 
 
-def _known(value: str) -> str:
-    if value not in {BY_CLASS, EVENLY}:
+def _known_share(value: str) -> str:
+    if value != EVENLY:
         dirichlet_beta(value)
     return value
 
 
+def _known(value: str) -> str:
+    try:
+        return value if value == BY_CLASS else _known_share(value)
+    except ValueError as error:
+        raise ValueError(f"'{BY_CLASS}', {error}") from error
+
+
+ShareRule = Annotated[str, AfterValidator(_known_share)]
 SplitRule = Annotated[str, AfterValidator(_known)]
 
 
@@ -267,7 +286,7 @@ def dirichlet_beta(rule: str) -> float:
     except ValueError:
         beta = math.nan
     if name != "dirichlet" or not 0 < beta <= MOST_BETA:
-        expected = f"'{BY_CLASS}', '{EVENLY}' or 'dirichlet:BETA' with BETA above 0"
+        expected = f"'{EVENLY}' or 'dirichlet:BETA' with BETA above 0"
         raise ValueError(f"{expected} and at most {MOST_BETA:g}")
     return beta
 
@@ -292,7 +311,13 @@ def deal_samples(
         parts = split_in_turn(labels, clients, rng)
         # The first parts get the remainder, so the clients are permuted.
         return [samples[parts[place]] for place in rng.permutation(clients)]
-    beta, rng = dirichlet_beta(rule), spec.rng("dirichlet", number)
+    return _skewed(rule, group, samples, clients, spec.rng("dirichlet", number))
+
+
+def _skewed(
+    rule: str, group: Group, samples: Indices, clients: int, rng: np.random.Generator
+) -> list[Indices]:
+    labels, beta = group.source.train.y[samples], dirichlet_beta(rule)
     for _ in range(MOST_DRAWS):
         parts = split_dirichlet(labels, clients, beta, rng)
         if all(map(len, parts)):

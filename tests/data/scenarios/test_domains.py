@@ -56,6 +56,28 @@ def test_clients_share_out_a_domain_and_test_all_of_it(order):
     assert plan.classes_per_task == plan.num_labels == 10
 
 
+@pytest.mark.parametrize("order", ["same", "rotated"])
+def test_skewed_shares_are_of_all_samples_and_of_unlike_sizes(order):
+    plan = draw("domains", split="dirichlet:0.3", order=order, clients=3, tasks=3)
+    source = load_dataset(FIRST, NOWHERE)
+    spreads = []
+    for name in {task.dataset for task in all_tasks(plan)}:
+        sharers = [task for task in all_tasks(plan) if task.dataset == name]
+        samples = [index for task in sharers for index in learned(task)]
+        assert sorted(samples) == list(range(len(source.train.y)))
+        counts = [
+            np.bincount(source.train.y[learned(task)], minlength=10) for task in sharers
+        ]
+        spreads.append(np.ptp(counts, axis=0).max())
+    assert min(spreads) > 30
+    # Each domain has a draw of its own, which follows from the seed.
+    assert len(set(spreads)) > 1
+    again = draw("domains", split="dirichlet:0.3", order=order, clients=3, tasks=3)
+    assert [t.train.tolist() for t in all_tasks(again)] == [
+        t.train.tolist() for t in all_tasks(plan)
+    ]
+
+
 def test_a_class_is_the_same_whatever_its_number_in_a_domain(tmp_path):
     images_in_turn(tmp_path, "photos", 3, names=["cat", "dog", "elk"])
     images_in_turn(tmp_path, "sketches", 3, names=["elk", "cat", "dog"], first=100)
@@ -92,6 +114,16 @@ def test_what_is_no_domain_is_refused(tmp_path, changes, message):
     with pytest.raises(ConfigError) as refused:
         draw("domains", tmp_path, **changes)
     assert message in str(refused.value)
+
+
+def test_a_share_that_is_no_rule_is_refused():
+    settings = {"dataset": ",".join(TURNED), "clients": 3, "strategy": "fedavg"}
+    config = RunConfig.from_settings(
+        scenario="domains", **settings, **{"scenario.split": "classes"}
+    )
+    sentence = "scenario.split: got 'classes'.*'iid' or 'dirichlet:BETA' with BETA"
+    with pytest.raises(ConfigError, match=sentence):
+        Built(resolve(config))
 
 
 def test_a_task_that_is_unknown_restricts_no_label():
