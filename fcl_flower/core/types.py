@@ -276,7 +276,7 @@ class Evaluation:
         unbalanced: whether, in one of the test sets, the largest class has three times
             the samples of the smallest or more.
         losses: mean loss on each test set, in nats for each token of an answer. Empty
-            unless labels are tokens.
+            unless labels are tokens and all losses are finite.
     """
 
     accuracy: Sequence[float]

@@ -391,6 +391,8 @@ class Client:
                 balanced.append(float(measures.mean_measured(recall, axis=0)))
                 skewed |= unbalanced(test.y.cpu().numpy())
         counts = by_class if counted else ()
+        if not np.isfinite(losses).all():  # a model that has diverged
+            losses = []
         return Evaluation(
             accuracy, 0, counts, balanced=balanced, unbalanced=skewed, losses=losses
         )
