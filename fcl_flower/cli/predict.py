@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -78,142 +78,112 @@ def predict(
     from fcl_flower.prediction.model import load
 
     model = load(state, client=client, run=run, version=version)
-    places = [*_places(inputs, input_format)]
+    files = _read(model, inputs, input_format, task)
     if not prompt and model.run.spec.modality != "instructions":
-        shown = _Shown(task, recent, top, all_)
-        _classify(model, places, shown, output_format)
+        most = 0 if all_ else top
+        _write(output_format, _classified(model, files, task, recent, most))
         return
     classes = {"top": top - 1 and top, "all": all_, "recent": recent, "task": task}
     for key, value in classes.items():
         if value:
             expected = "none, as a language model has no classes"
             raise config_error(key, value, expected)
-    decoding = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "seed": seed,
-    }
-    _answer(model, places, prompt, decoding, output_format)
-
-
-class _Shown(NamedTuple):
-    """The wishes of a user: a task, samples of the present, and classes to show."""
-
-    task: str | None
-    recent: Path | None
-    top: int
-    all_: bool
-
-
-def _classify(
-    model: "Model", places: Sequence["_Place"], shown: _Shown, form: str
-) -> None:
-    examples, task = None, shown.task
-    if shown.recent is not None:
-        samples = model.read(shown.recent, task)
-        examples = model.examples(samples.x, samples.labels)
-    names: list[str] = []
-    answers: list[Prediction] = []
-    for place in places:
-        samples = model.read(place.file, task, place.form)
-        answers += model.answer(samples.x, task, examples)
-        names += map(place.called, samples.names)
-    most = shown.top
-    if shown.all_:
-        most = max(len(answer.probabilities) for answer in answers)
-    rows = [
-        [name, *_cells(answer, most)]
-        for name, answer in zip(names, answers, strict=True)
-    ]
-    heads = ["input", "class", "probability"]
-    heads += [f"{what} {n}" for n in range(2, most + 1) for what in heads[1:3]]
-    if task == "auto":
-        heads.append("task")
-        for row, answer in zip(rows, answers, strict=True):
-            row += [""] * (len(heads) - 1 - len(row))
-            row.append("" if answer.task is None else model.tasks[answer.task])
-    _write(form, heads, rows, answers, most)
-
-
-def _answer(
-    model: "Model",
-    places: Sequence["_Place"],
-    prompts: Sequence[str],
-    decoding: Mapping[str, Any],
-    form: str,
-) -> None:
     from fcl_flower.prediction.answers import answers
 
-    asked: list[Any] = [*prompts]
-    names = [f"prompt {number}" for number in range(1, len(prompts) + 1)]
-    for place in places:
-        samples = model.read(place.file, None, place.form)
-        asked += samples.x
-        names += map(place.called, samples.names)
-    texts = answers(model, asked, **decoding)
-    rows = [[name, text] for name, text in zip(names, texts, strict=True)]
-    heads = ("input", "answer")
+    asked: list[Any] = [*prompt]
+    called = [f"prompt {number}" for number in range(1, len(prompt) + 1)]
+    for samples, names in files:
+        asked += samples
+        called += names
+    texts = answers(
+        model,
+        asked,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+    )
+    pairs = zip(called, texts, strict=True)
+    lines = [{"input": name, "answer": text} for name, text in pairs]
+    _write(output_format, [_Row(line, line) for line in lines])
+
+
+class _Row(NamedTuple):
+    """An answer as the cells of a table, and as an object of JSON."""
+
+    cells: Mapping[str, str]
+    line: Mapping[str, Any]
+
+
+def _read(
+    model: "Model",
+    inputs: Sequence[Path],
+    input_format: str | None,
+    task: str | None,
+) -> Iterator[tuple[Any, list[str]]]:
+    """Yield the samples of each file, and their names with the user's name of it."""
+    for path in inputs:
+        file, form = path, ""
+        if path == STDIN:
+            file, form = Path("/dev/stdin"), f".{input_format}"
+        samples = model.read(file, task, form)
+        names = (name.replace(str(file), str(path), 1) for name in samples.names)
+        yield samples.x, [*names]
+
+
+def _classified(
+    model: "Model",
+    files: Iterable[tuple[Any, list[str]]],
+    task: str | None,
+    recent: Path | None,
+    most: int,
+) -> list[_Row]:
+    """Predict the samples of files; a row shows up to ``most`` classes, 0 for all."""
+    examples = None
+    if recent is not None:
+        labelled = model.read(recent, task)
+        examples = model.examples(labelled.x, labelled.labels)
+    found: list[tuple[str, Prediction]] = []
+    for samples, names in files:
+        answers = model.answer(samples, task, examples)
+        found += zip(names, answers, strict=True)
+    most = most or max(len(answer.probabilities) for _, answer in found)
+    rows = []
+    for name, answer in found:
+        likeliest = [*answer.probabilities.items()][:most]
+        cells = {"input": name}
+        for place in range(most):
+            end = f" {place + 1}" if place else ""
+            shown = likeliest[place : place + 1]
+            cells[f"class{end}"] = "".join(name for name, _ in shown)
+            cells[f"probability{end}"] = "".join(f"{p:.4f}" for _, p in shown)
+        line: dict[str, Any] = {
+            "input": name,
+            "class": answer.name,
+            "probability": answer.probability,
+        }
+        if most > 1:
+            line["probabilities"] = dict(likeliest)
+        if task == "auto":
+            of = "" if answer.task is None else model.tasks[answer.task]
+            cells["task"] = line["task"] = of
+        rows.append(_Row(cells, line))
+    return rows
+
+
+def _write(form: str, rows: Sequence[_Row]) -> None:
     if form == "jsonl":
         for row in rows:
-            line = dict(zip(heads, row, strict=True))
-            click.echo(json.dumps(line, ensure_ascii=False))
-    else:
-        _write(form, heads, rows, (), 0)
-
-
-class _Place(NamedTuple):
-    """A file of samples: its name for a user, the file, and its format if unnamed."""
-
-    name: str
-    file: Path
-    form: str
-
-    def called(self, sample: str) -> str:
-        """Name a sample by the user's name of its file."""
-        return sample.replace(str(self.file), self.name, 1)
-
-
-def _places(inputs: Sequence[Path], input_format: str | None) -> Iterator[_Place]:
-    for path in inputs:
-        if path == STDIN:
-            yield _Place(str(path), Path("/dev/stdin"), f".{input_format}")
-        else:
-            yield _Place(str(path), path, "")
-
-
-def _cells(answer: "Prediction", most: int) -> Iterator[str]:
-    for name, probability in [*answer.probabilities.items()][:most]:
-        yield name
-        yield f"{probability:.4f}"
-
-
-def _write(
-    form: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    answers: Sequence["Prediction"],
-    most: int,
-) -> None:
+            click.echo(json.dumps(row.line, ensure_ascii=False))
+        return
+    heads = [*rows[0].cells] if rows else ["input"]
+    lines = [[*row.cells.values()] for row in rows]
     if form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([heads, *rows])
-    elif form == "jsonl":
-        for row, answer in zip(rows, answers, strict=True):
-            line: dict[str, Any] = {
-                "input": row[0],
-                "class": answer.name,
-                "probability": answer.probability,
-            }
-            if most > 1:
-                line["probabilities"] = dict([*answer.probabilities.items()][:most])
-            if heads[-1] == "task":
-                line["task"] = row[-1]
-            click.echo(json.dumps(line, ensure_ascii=False))
-    else:
-        table = Table(*(Column(head, overflow="fold") for head in heads))
-        for row in rows:
-            table.add_row(*map(escape, row))
-        Console().print(table)
+        csv.writer(sys.stdout, lineterminator="\n").writerows([heads, *lines])
+        return
+    table = Table(*(Column(head, overflow="fold") for head in heads))
+    for line in lines:
+        table.add_row(*map(escape, line))
+    Console().print(table)
 
 
 @command
