@@ -1,6 +1,6 @@
 """The commands ``fcl export`` and ``fcl export-model``."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -63,12 +63,12 @@ def export_model(
     if model.run.spec.modality == "instructions":
         from fcl_flower.exports import language
 
+        names_of(format_, sorted(language.WRITERS))
+        make_folder(output, "output")
         for name in wanted:
-            if name not in language.WRITERS:
-                raise unknown_name("format", name, sorted(language.WRITERS))
-            make_folder(output, "output")
-            language.WRITERS[name](model, output / f"{owner}.{name}")
-            click.echo(output / f"{owner}.{name}")
+            path = output / f"{owner}.{name}"
+            language.WRITERS[name](model, path)
+            click.echo(path)
         return
     if "peft" in wanted:
         raise config_error("format", "peft", "another, but for a language model")
@@ -77,20 +77,18 @@ def export_model(
     about = manifest(network)
     make_folder(output, "output")
     stem = owner if network.task is None else f"{owner}-task-{network.task}"
-    files = []
-    for name in wanted:
-        path = output / f"{stem}.{name}"
+    paths = [output / f"{stem}.{name}" for name in wanted]
+    for name, path in zip(wanted, paths, strict=True):
         WRITERS[name](network, about, path)
         click.echo(path)
-        files += [path] if path.is_file() else []
     path = output / f"{stem}.json"
-    write_manifest(about, path, files)
+    write_manifest(about, path, [written for written in paths if written.is_file()])
     click.echo(path)
     if measured := about["accuracy"]:
         click.echo(f"accuracy {measured['value']:.3f} on {measured['on']}")
 
 
-def names_of(text: str, known: Sequence[str]) -> list[str]:
+def names_of(text: str, known: Collection[str]) -> list[str]:
     """Split an option into names of formats."""
     names = listed(text, "format")
     for name in names:
@@ -101,11 +99,8 @@ def names_of(text: str, known: Sequence[str]) -> list[str]:
 
 TABLE_FORMATS = ("csv", "parquet", "latex", "svg", "pdf")
 TableFormats: TypeAlias = Annotated[str, ",".join(TABLE_FORMATS)]
-NEEDS = {
-    "parquet": ("frames", "pyarrow"),
-    "svg": ("figures", "matplotlib"),
-    "pdf": ("figures", "matplotlib"),
-}
+FIGURES = ("figures", "matplotlib")
+NEEDS = {"parquet": ("frames", "pyarrow"), "svg": FIGURES, "pdf": FIGURES}
 """The extra and the package that a format needs."""
 
 
@@ -141,12 +136,11 @@ def export(
     from fcl_flower.results.report.run_page import run_charts
 
     wanted = names_of(format_, TABLE_FORMATS)
-    for name in wanted:
-        for needed, package in [NEEDS[name]] if name in NEEDS else []:
-            with require_extra(needed, f"format {name}"):
-                import_module(package)  # refuses a missing package before all else
+    for name in filter(NEEDS.get, wanted):
+        extra, package = NEEDS[name]
+        with require_extra(extra, f"format {name}"):
+            import_module(package)  # refuses a missing package before all else
     runs = finished_runs(folders)
-    places = [run.folder for run in runs]
     methods = methods_sheet(runs, reference)
     sheets = [*run_sheets(runs), methods]
     folder = output or folders[0] / "export"
@@ -161,6 +155,7 @@ def export(
         else:
             from fcl_flower.exports.figures import write_figures
 
+            places = [run.folder for run in runs]
             alone = len(places) == 1
             charts = run_charts(places[0]) if alone else comparison_charts(places)
             paths = write_figures(charts, folder / "figures", name)
