@@ -1,6 +1,6 @@
 """The commands ``fcl simulate``, ``fcl compare`` and ``fcl study``."""
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,51 +80,46 @@ def simulate(
             again = f"fcl simulate --resume {folder} --learning-rate RATE"
             click.echo(f"{again} begins the first round again", err=True)
         raise summary
-    _print_summary(console, run.config, folder, summary)
+    for line in _told(run.config, folder, summary):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_summary(
-    console: Console, config: "RunConfig", folder: Path, summary: Mapping[str, Any]
-) -> None:
+def _told(
+    config: "RunConfig", folder: Path, summary: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what a user has to know of a run that is over."""
     from fcl_flower.results.run_folder import CLIENTS, clients_bytes
 
-    scores = [
-        f"{name} {'unknown' if summary[key] is None else format(summary[key], '.3f')}"
-        for name, key in (
-            ("accuracy", "average_accuracy"),
-            ("balanced accuracy", "balanced_accuracy"),
-            ("average incremental accuracy", "average_incremental_accuracy"),
-            ("forgetting", "forgetting"),
-        )
-        if key in ("average_accuracy", "forgetting") or summary.get(key) is not None
-    ]
+    accuracy = summary["average_accuracy"]
     if stopped := summary.get("privacy", {}).get("stopped"):
-        unknown = summary["average_accuracy"] is None
-        effect = ", so that there is no accuracy over all tasks" * unknown
-        console.print(f"privacy budget: {stopped}{effect}", soft_wrap=True)
+        effect = ", so that there is no accuracy over all tasks" * (accuracy is None)
+        yield f"privacy budget: {stopped}{effect}"
     elif not config.privacy.scores:
-        console.print("no client was evaluated: privacy.scores is false")
+        yield "no client was evaluated: privacy.scores is false"
     for topic in ("divergence", "advice"):
         if remark := summary["remarks"].get(topic):
-            console.print(remark, highlight=False, soft_wrap=True)
-    print_untrained(console, summary)
+            yield remark
+    yield from _untrained(summary)
     if summary["honest_accuracy"] is not None:
-        console.print(f"honest clients: accuracy {summary['honest_accuracy']:.3f}")
-    console.print(
-        f"{', '.join(scores)}; report: {folder / 'report.html'}",
-        highlight=False,
-        soft_wrap=True,
-    )
+        yield f"honest clients: accuracy {summary['honest_accuracy']:.3f}"
+    scores = {
+        "accuracy": accuracy,
+        "balanced accuracy": summary.get("balanced_accuracy"),
+        "average incremental accuracy": summary.get("average_incremental_accuracy"),
+        "forgetting": summary["forgetting"],
+    }
+    shown = [
+        f"{name} {'unknown' if score is None else format(score, '.3f')}"
+        for name, score in scores.items()
+        if score is not None or name in ("accuracy", "forgetting")
+    ]
+    yield f"{', '.join(shown)}; report: {folder / 'report.html'}"
     for client, why in summary["left_out"].items():
-        line = f"client {client} took part in no round: {why}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        yield f"client {client} took part in no round: {why}"
     if (size := clients_bytes(folder)) > _WORTH_A_LINE:
-        console.print(
+        yield (
             f"{folder / CLIENTS} keeps the clients' states, {size / 1e6:.0f} MB, for "
-            "fcl predict and fcl export-model; none with "
-            "--set run.keep_clients=false",
-            highlight=False,
-            soft_wrap=True,
+            "fcl predict and fcl export-model; none with --set run.keep_clients=false"
         )
 
 
@@ -132,15 +127,12 @@ _WORTH_A_LINE = 10 * 10**6
 """The bytes of clients' states from which on a line names them."""
 
 
-def print_untrained(
-    console: Console, summary: Mapping[str, Any], name: str = ""
-) -> None:
-    """Print the number of client-tasks that were tested without training, if any."""
+def _untrained(summary: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """Tell how many client-tasks were tested without training, if any."""
     from fcl_flower.results.report.wording import untrained
 
     if count := summary.get("untrained_client_tasks"):
-        every = summary["clients"] * summary["tasks"]
-        console.print(f"{name}{untrained(count, every)}", soft_wrap=True)
+        yield name + untrained(count, summary["clients"] * summary["tasks"])
 
 
 @command
@@ -173,10 +165,8 @@ def compare(
         **{k: v for k, v in pairs.items() if k not in params}
     )
     params = {**preset.params_for(names), **params}
-    if (
-        backend.local_data and not shared.scenario.name
-    ):  # before a strategy brings its own
-        shared = shared.replace(**{"scenario.name": "local-data"})
+    if backend.local_data and not shared.scenario.name:  # a strategy may have its own
+        shared = shared.replace(scenario="local-data")
     variants = variants_of(names, shared, params, counterparts=local_only)
     folder = output_folder(places.output, shared.replace(strategy="compare"))
     chosen = Study(variants, seeds_of(seeds)).mapped(
@@ -273,6 +263,6 @@ def _study(
         raise
     print_sheet(console, text_table(summaries))
     for summary in summaries:
-        name = f"{summary['label']} seed {summary['seed']}: "
-        print_untrained(console, summary, name)
+        for line in _untrained(summary, f"{summary['label']} seed {summary['seed']}: "):
+            console.print(line, soft_wrap=True)
     console.print(f"report: {folder / 'comparison.html'}", soft_wrap=True)
