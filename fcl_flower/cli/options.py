@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import click
 
 from fcl_flower.cli.command import AtLeastOne, Name, option
-from fcl_flower.config.parsing import Scalar
+from fcl_flower.config.parsing import Listed, Scalar
 from fcl_flower.config.run_config import (
     DEFAULTS,
     RunConfig,
@@ -117,7 +117,7 @@ class Places(Place):
     jobs: AtLeastOne = 1
 
 
-LONGER = ("tasks", "clients", "rounds")
+LONGER = frozenset({"tasks", "clients", "rounds"})
 """Settings that a resumed run may increase."""
 
 
@@ -137,17 +137,14 @@ def resumed(
     if output is not None:
         expected = "none beside resume, as the run goes on in its own folder"
         raise config_error("output", str(output), expected)
-    rate = options.get("learning_rate")
-    again = rate is not None and lost_first_round(folder)
-    more: dict[str, Any] = {} if again else {key: options.get(key) for key in LONGER}
-    for key, value in options.items():
-        if key in more or (again and key == "learning_rate"):
+    given = {key: value for key, value in options.items() if value not in (None, ())}
+    again = "learning_rate" in given and lost_first_round(folder)
+    for key in given:
+        if key in ({"learning_rate"} if again else LONGER):
             continue
-        if value not in (None, ()):
-            expected = "no settings beside resume but more --tasks and --clients"
-            raise config_error(key, value, f"{expected}, as the run has its own")
-    longer = any(value is not None for value in more.values())
-    if (folder / "summary.json").exists() and not longer:
+        expected = "no settings beside resume but more --tasks and --clients"
+        raise config_error(key, given[key], f"{expected}, as the run has its own")
+    if (folder / "summary.json").exists() and not given:
         expected = (
             "the folder of an interrupted run, or more --tasks; this one has finished"
         )
@@ -159,23 +156,19 @@ def resumed(
         )
         raise config_error("resume", str(folder), expected)
     config = RunConfig.read(folder / "config.toml", "resume").replace(resume=True)
-    if folders is not None:
-        wanted = options.get("clients") or config.scenario.clients
-        _check_folders(config, folders, wanted)
-    if longer:
+    local_data = config.scenario.name == "local-data"
+    wanted = (options.get("clients") or config.scenario.clients) * local_data
+    if folders is not None and len(folders) != wanted:
+        expected = f"{wanted} folders, one for each client of the run"
+        expected = expected if local_data else "none"
+        raise config_error("data", " ".join(map(str, folders)), expected)
+    if again:
+        return config.replace(**given)
+    if given:
         from fcl_flower.service.changes import extend
 
-        return extend(folder, **more)
-    return config.replace(learning_rate=rate) if again else config
-
-
-def _check_folders(config: RunConfig, folders: Sequence[Path], clients: int) -> None:
-    local_data = config.scenario.name == "local-data"
-    if len(folders) != clients * local_data:
-        expected = "none"
-        if local_data:
-            expected = f"{clients} folders, one for each client of the run"
-        raise config_error("data", " ".join(map(str, folders)), expected)
+        return extend(folder, **given)
+    return config
 
 
 def output_folder(output: Path | None, config: RunConfig) -> Path:
@@ -254,7 +247,7 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:
     """Split an option into different names; errors call them ``what``."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [*Listed(text).names]
     if not names or len(set(names)) < len(names):
         raise config_error(key, text, f"different {what} separated by commas")
     return names
@@ -262,10 +255,10 @@ def listed(text: str, key: str, what: str = "names") -> list[str]:
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Parse the seeds that an option lists."""
-    seeds = listed(text, "seeds", "whole numbers")
-    if not all(seed.isdecimal() for seed in seeds):
+    seeds = Listed(",".join(listed(text, "seeds", "whole numbers"))).counts
+    if not seeds:
         raise config_error("seeds", text, "different whole numbers separated by commas")
-    return tuple(map(int, seeds))
+    return seeds
 
 
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
