@@ -246,17 +246,21 @@ def client(
 
     chosen = choose(speedups, "client")
     node: dict[str, int | str] = {"partition-id": number, "keep-runs": keep_runs}
-    for key, path in (("data-path", data), ("word-vectors", word_vectors)):
+    for key, path in {"data-path": data, "word-vectors": word_vectors}.items():
         if path is not None:
             node[key] = str(present(path, key))
-    if marked_tasks:
-        node["marked-tasks"] = 1
-    if hide_faults:
-        node["hide-faults"] = 1
+    flags = {"marked-tasks": marked_tasks, "hide-faults": hide_faults}
+    node |= {key: 1 for key, on in flags.items() if on}
     with logging_to(access.log_file) as log:
         log.say(chosen.sentence)
         if device is not None:
-            node["device"] = _device(device, log)
+            node["device"] = device
+        if device == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                log.say("device: torch finds no 'cuda'; the CPU is used instead")
+                node["device"] = "cpu"
         place = state or Path(f"federation/client-{number}")
         where = address_of(server), access.certificates(), node, place, more
         become(set_up(*where, speedups=chosen.names, log_file=access.log_file))
@@ -394,14 +398,3 @@ def present(path: Path, key: str) -> Path:
     if not path.exists():
         raise config_error(key, str(path), "an existing path")
     return path.absolute()
-
-
-def _device(name: str, log: "Log") -> str:
-    """Fall back to the CPU, with a warning, if torch finds no ``cuda``."""
-    if name == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            log.say("device: torch finds no 'cuda'; the CPU is used instead")
-            return "cpu"
-    return name
