@@ -87,7 +87,7 @@ def test_an_encoder_never_takes_a_new_tensor_for_an_old_one():
 
 
 def test_precision_rounds_float32_on_the_wire_and_nothing_else():
-    third = np.full(3, 1 / 3, np.float32)
+    third = np.array([1 / 3, 1 / 7], np.float32)
     payload = {"g": {"single": third, "double": third.astype(np.float64) / 3}}
     found = messages.decode_payload(
         messages.MessageEncoder(WireFormat("bfloat16")).payload(payload)
