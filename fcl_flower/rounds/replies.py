@@ -140,7 +140,7 @@ class ReplyReader:
             try:
                 content = self._registry.open(reply)
                 traffic = byte_counts.traffic(content)
-                if messages.reports_state_lost(content):
+                if messages.STATE_LOST in content.scalars:
                     lost.add(client)
                     raise WireError(STATE_LOST)
                 if kind == EVALUATE:
