@@ -29,9 +29,8 @@ from fcl_flower.rounds.stored import (
     Entry,
     File,
     StoredArrays,
-    copy_group,
-    encode_group,
     size_of,
+    write_group,
 )
 
 MANIFEST = "manifest-"
@@ -254,8 +253,9 @@ class FolderStateStore(StateStore):
             entry = self._entries[group]
             if group_kind(group) not in kinds or not entry["tensors"]:
                 continue
-            if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
-                continue
+            match arrays:
+                case StoredArrays(held=False, entry=found) if found is entry:
+                    continue
             moved[group] = StoredArrays(self._file(entry, files), entry, held=False)
         self._loaded |= moved
         return {**state, **moved}
@@ -327,12 +327,10 @@ class FolderStateStore(StateStore):
                     entries[group] = earlier
                     continue
                 if id(arrays) not in written:  # a group may have two names
-                    written[id(arrays)] = (
-                        encode_group(file, arrays)
-                        if earlier is None
-                        else copy_group(file, self._file(earlier, {}), earlier)
-                    )
-                    written[id(arrays)]["file"] = name
+                    source = arrays
+                    if earlier is not None:
+                        source = StoredArrays(self._file(earlier, {}), earlier)
+                    written[id(arrays)] = {**write_group(file, source), "file": name}
                 entries[group] = written[id(arrays)]
             for entry in written.values():
                 entry["of"] = file.tell() - len(_MAGIC)

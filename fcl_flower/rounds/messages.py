@@ -90,8 +90,7 @@ class MessageEncoder:
     def __init__(self, wire: WireFormat = EXACT) -> None:
         """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
         self._wire = wire
-        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, Encoded]] = {}
-        self._stored: dict[int, tuple[StoredArrays, Tensors]] = {}
+        self._made: dict[tuple[int, WireDtype], tuple[object, Any]] = {}
 
     def payload(self, payload: Mapping[str, Tensors]) -> Content:
         """Encode a payload, group by group."""
@@ -99,7 +98,11 @@ class MessageEncoder:
         for group, arrays in payload.items():
             precision = self._wire.precision(group)
             if isinstance(arrays, StoredArrays):
-                arrays = self._read(arrays, precision)
+                # What travels exactly has the form that the disk has.
+                read = (
+                    arrays.encoded if precision == "float32" else partial(dict, arrays)
+                )
+                arrays = self._once(arrays, precision, read)
             content.tensors[group] = {
                 name: self._encoded(tensor, precision)
                 for name, tensor in arrays.items()
@@ -136,23 +139,21 @@ class MessageEncoder:
             content.scalars[SCORES] = encode_evaluation(evaluation)
         return content
 
-    def _read(self, arrays: StoredArrays, precision: WireDtype) -> Tensors:
-        # Once for all clients. What travels exactly has the form that the disk has.
-        if id(arrays) not in self._stored:
-            exact = precision == "float32"
-            tensors: Tensors = arrays.encoded() if exact else dict(arrays)
-            self._stored[id(arrays)] = arrays, tensors
-        return self._stored[id(arrays)][1]
-
     def _encoded(self, tensor: Tensor, precision: WireDtype) -> Encoded:
         if isinstance(tensor, Encoded):
             return tensor
-        key = id(tensor), precision
-        if key not in self._seen:
-            if precision in LEVELS and not is_matrix(tensor):
-                precision = "float32"
-            self._seen[key] = tensor, encode(tensor, precision)
-        return self._seen[key][1]
+        if precision in LEVELS and not is_matrix(tensor):
+            precision = "float32"
+        return self._once(tensor, precision, partial(encode, tensor, precision))
+
+    def _once(
+        self, source: Tensor | Tensors, precision: WireDtype, make: Callable[[], T]
+    ) -> T:
+        key = id(source), precision
+        if key not in self._made:
+            self._made[key] = source, make()
+        made: T = self._made[key][1]
+        return made
 
 
 def state_lost(server_round: int) -> Content:
