@@ -74,9 +74,7 @@ def _head_bytes(kind: str, children: int) -> int:
 def _value_bytes(value: object) -> int:
     """Count a value about as protocol buffers write it."""
     match value:
-        case bool():
-            return 1
-        case int():
+        case int():  # a bool, too
             return value.bit_length() // 7 + 1
         case float():
             return 8
@@ -102,12 +100,10 @@ class NominalBytes:
 
     def of(self, payload: Payload) -> int:
         """Count the nominal bytes of a payload."""
-        return NOMINAL_BYTES * sum(map(self._nonzero, payload.values()))
-
-    def _nonzero(self, arrays: Arrays) -> int:
-        if id(arrays) not in self._seen:
-            self._seen[id(arrays)] = arrays, sum(map(_nonzero, arrays.values()))
-        return self._seen[id(arrays)][1]
+        for arrays in payload.values():
+            if id(arrays) not in self._seen:
+                self._seen[id(arrays)] = arrays, sum(map(_nonzero, arrays.values()))
+        return NOMINAL_BYTES * sum(self._seen[id(a)][1] for a in payload.values())
 
 
 def _nonzero(tensor: AnyArray) -> int:

@@ -3,6 +3,7 @@
 Both sides use it: a client for its private state, the server for its checkpoint.
 """
 
+import io
 import json
 import struct
 import sys
@@ -369,7 +370,7 @@ def _number(path: Path) -> int:
 def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) != _MAGIC:
         raise WireError(f"state: {file.name} is damaged")
-    end = file.size - _END.size
+    end = file.content.seek(0, io.SEEK_END) - _END.size
     length, checksum = _END.unpack(file.read(end, _END.size))
     length = min(length, end)  # if it is damaged, any number
     text = file.read(end - length, length)

@@ -13,13 +13,13 @@ A form such as ``fcl.sparse.bitmap+levels+zstd`` says four things.
 4. ``+zstd`` says that all of it is a frame of Zstandard. The bytes of the values are
    sorted by their place in it: signs and exponents of floats resemble each other.
 
-Values that are multiples of a step, such as FedWeIT's adapters, travel as levels
-without loss. A precision with L levels on each side of zero (127, 7 or 1) rounds to
-them, with s = max |x| / L: uniform quantisation of a whole tensor. Rounded at random,
-up with the probability that the fraction is, s q has the mean x (Alistarh et al., QSGD,
-NeurIPS 2017, section 3.1; Wen et al., TernGrad, NeurIPS 2017, for L = 1). Rounded to
-the nearest it is never further from x than zero is, which error feedback needs
-(Karimireddy et al., ICML 2019, assumption A).
+Values that are multiples of the smallest of them, such as those of FedWeIT's adapters,
+travel as levels without loss. A precision with L levels on each side of zero (127, 7 or
+1) rounds to them, with s = max |x| / L: uniform quantisation of a whole tensor. Rounded
+at random, up with the probability that the fraction is, s q has the mean x (Alistarh et
+al., QSGD, NeurIPS 2017, section 3.1; Wen et al., TernGrad, NeurIPS 2017, for L = 1).
+Rounded to the nearest it is never further from x than zero is, which error feedback
+needs (Karimireddy et al., ICML 2019, assumption A).
 """
 
 import hashlib
@@ -74,8 +74,6 @@ _FORMS: Final = {
     for suffix in _STORED
     for frame in ("", "+zstd")
 }
-_HEAD: Final = 4
-"""The bytes of the step before levels."""
 _MOST_LEVELS: Final = 127
 _MAX_AXES: Final = 64  # NumPy's own limit
 
@@ -243,7 +241,7 @@ def decode(encoded: Encoded, max_bytes: int = 2**31) -> AnyArray:
     layout, suffix, frame = _FORMS[encoded.form]
     stored_as = np.dtype(_STORED[suffix]) if suffix else _DTYPES[encoded.dtype]
     width, entries = stored_as.itemsize, math.prod(encoded.shape)
-    head = _HEAD if suffix == "+levels" else 0
+    head = 4 if suffix == "+levels" else 0  # the step
     tail = 0 if layout == "fcl.dense" else (entries + 7) // 8
     data = encoded.data
     if frame:

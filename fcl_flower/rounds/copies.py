@@ -64,7 +64,7 @@ NO_VERSION = ModelVersion()
 
 
 def notes_of(version: ModelVersion) -> dict[str, Value]:
-    """Make the table `COPIES` of a message that sends models as values."""
+    """Make the table `COPIES` of a message."""
     return {g: [version.version, checksum(a)] for g, a in version.models.items()}
 
 
@@ -73,7 +73,7 @@ def checksum(arrays: Arrays) -> int:
     crc = 0
     for name in sorted(arrays):
         if is_matrix(arrays[name]):
-            crc = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), crc)
+            crc = zlib.crc32(np.ascontiguousarray(arrays[name]).data, crc)
     return crc
 
 
@@ -186,7 +186,6 @@ class ModelPublisher:
         self._version = self._first = 0
         self._changes: dict[int, dict[str, dict[str, Encoded]]] = {}
         self._held: dict[int, dict[str, int]] = {}
-        self._checksums: dict[str, tuple[Arrays, int]] = {}
 
     def kept(self) -> Payload:
         """Collect the groups that a checkpoint has beside the state of the server."""
@@ -224,12 +223,10 @@ class ModelPublisher:
                 state[group], changes[group] = self._moved(group, old, after[group])
         if models:
             self._changes[version] = changes
-        whole = sum(_matrix_bytes(state[group]) for group in models)
-        while (
-            self._changes and sum(map(_encoded_bytes, self._changes.values())) >= whole
-        ):
-            self._first = next(iter(self._changes))
-            del self._changes[self._first]
+        kept, whole = self._changes, sum(_matrix_bytes(state[g]) for g in models)
+        while kept and sum(map(_encoded_bytes, kept.values())) >= whole:
+            self._first = next(iter(kept))
+            del kept[self._first]
         return state
 
     def _moved(
@@ -265,12 +262,13 @@ class ModelPublisher:
         `SparseArray`; ``state`` is the server's.
         """
         sent: dict[str, Tensors] = dict(payload)
-        notes, models = dict[str, Value](), dict[str, Arrays]()
-        for group, arrays in payload.items():
-            if not (self.wire.by_difference(group) and group in state):
-                continue
-            models[group] = state[group]
-            notes[group] = [self._version, self._checksum(group, state[group])]
+        models = {
+            group: state[group]
+            for group in payload
+            if self.wire.by_difference(group) and group in state
+        }
+        for group in models:
+            arrays = payload[group]
             held = self._held.get(client, {}).get(group, -1)
             changes = {
                 version: groups[group]
@@ -286,19 +284,14 @@ class ModelPublisher:
             for version, tensors in changes.items():
                 sent[f"{group}{CHANGE}{version}"] = tensors
         content = self._encoder.encode_request(sent, assignment)
-        if notes:
-            content.scalars[COPIES] = notes
-        return content, ModelVersion(self._version, models)
+        known = ModelVersion(self._version, models)
+        if models:
+            content.scalars[COPIES] = notes_of(known)
+        return content, known
 
     def close_round(self) -> None:
         """Drop the encoded tensors of this round."""
         self._encoder = MessageEncoder(self.wire)
-
-    def _checksum(self, group: str, model: Arrays) -> int:
-        # Computed once for all clients.
-        if self._checksums.get(group, (None,))[0] is not model:
-            self._checksums[group] = model, checksum(model)
-        return self._checksums[group][1]
 
 
 def _matrix_bytes(arrays: Arrays) -> int:

@@ -1,6 +1,5 @@
 """Groups of tensors in a file, and how they are written there and read."""
 
-import io
 import sys
 import weakref
 import zlib
@@ -53,11 +52,6 @@ class File:
             return cls(path.open("rb"), path)
         except FileNotFoundError:
             raise WireError(f"state: {path} is missing") from None
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self.content.seek(0, io.SEEK_END)
 
     def read(self, start: int, size: int) -> bytes:
         """Read so many bytes, or as many as there are."""
