@@ -2,6 +2,7 @@
 
 import math
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
@@ -320,11 +321,14 @@ def _numbers(
     name: str, values: object, count: int, kind: type[Number], most: float
 ) -> list[Number]:
     """Read so many numbers from zero on; a whole number is a float, too."""
-    listed = values if isinstance(values, list) else []
+    listed: list[Any] = [None]  # no number
+    if isinstance(values, list) and len(values) == count:
+        listed = values
     numbers = [n for n in listed if type(n) in (int, kind) and 0 <= n <= most]
-    if not isinstance(values, list) or not len(numbers) == len(listed) == count:
+    if len(numbers) < len(listed):
+        shown = reprlib.repr(values)
         raise WireError(
-            f"{name}: expected {count} numbers in [0, {most:g}], got {values!r:.60}"
+            f"{name}: expected {count} numbers in [0, {most:g}], got {shown:.60}"
         )
     return [kind(number) for number in numbers]
 
