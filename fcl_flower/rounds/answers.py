@@ -90,7 +90,9 @@ def answered(call: Callable[[], Content | Problem]) -> Content | Problem:
         return call()
     except RunUnknownError as error:
         log(WARNING, "%s", error)
-        return messages.run_unknown()
+        lost = messages.state_lost(0)
+        lost.scalars[messages.RUN_UNKNOWN] = {}
+        return lost
     except FclError as error:
         reason, cause = without_paths(str(error)), error.__cause__
         local = f"{error}: {cause}" if isinstance(cause, FclError) else str(error)
@@ -140,7 +142,7 @@ def who(content: Content, place: Place) -> Content:
 
 def finished(content: Content, place: Place) -> Content:
     """Reply with the samples of each finished task; the run may be unknown."""
-    return messages.told_tasks(_finished(place))
+    return Content(scalars={messages.TASKS: {"samples": _finished(place)}})
 
 
 def _finished(place: Place) -> list[int]:
@@ -157,7 +159,7 @@ def classes(content: Content, place: Place) -> Content:
     stage = messages.decode_request(content).stage
     run = run_parts(place.run, place.spec(), place.node).run
     names = local_data(run, place.node, stage.task + 1).class_names(stage.task)
-    return messages.told_classes(names)
+    return Content(scalars={messages.CLASSES: {"names": list(names)}})
 
 
 def pixels(content: Content, place: Place) -> Content:

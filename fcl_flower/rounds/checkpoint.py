@@ -3,6 +3,7 @@
 Both sides use it: a client for its private state, the server for its checkpoint.
 """
 
+import io
 import json
 import struct
 import sys
@@ -29,9 +30,8 @@ from fcl_flower.rounds.stored import (
     Entry,
     File,
     StoredArrays,
-    copy_group,
-    encode_group,
     size_of,
+    write_group,
 )
 
 MANIFEST = "manifest-"
@@ -254,8 +254,9 @@ class FolderStateStore(StateStore):
             entry = self._entries[group]
             if group_kind(group) not in kinds or not entry["tensors"]:
                 continue
-            if isinstance(arrays, StoredArrays) and arrays.is_at(entry):
-                continue
+            match arrays:
+                case StoredArrays(held=False, entry=found) if found is entry:
+                    continue
             moved[group] = StoredArrays(self._file(entry, files), entry, held=False)
         self._loaded |= moved
         return {**state, **moved}
@@ -327,12 +328,10 @@ class FolderStateStore(StateStore):
                     entries[group] = earlier
                     continue
                 if id(arrays) not in written:  # a group may have two names
-                    written[id(arrays)] = (
-                        encode_group(file, arrays)
-                        if earlier is None
-                        else copy_group(file, self._file(earlier, {}), earlier)
-                    )
-                    written[id(arrays)]["file"] = name
+                    source = arrays
+                    if earlier is not None:
+                        source = StoredArrays(self._file(earlier, {}), earlier)
+                    written[id(arrays)] = {**write_group(file, source), "file": name}
                 entries[group] = written[id(arrays)]
             for entry in written.values():
                 entry["of"] = file.tell() - len(_MAGIC)
@@ -371,7 +370,7 @@ def _number(path: Path) -> int:
 def _manifest(file: File) -> _Manifest:
     if file.read(0, len(_MAGIC)) != _MAGIC:
         raise WireError(f"state: {file.name} is damaged")
-    end = file.size - _END.size
+    end = file.content.seek(0, io.SEEK_END) - _END.size
     length, checksum = _END.unpack(file.read(end, _END.size))
     length = min(length, end)  # if it is damaged, any number
     text = file.read(end - length, length)

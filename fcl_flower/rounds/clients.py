@@ -316,7 +316,7 @@ class ClientRegistry:
         if mailbox.is_gone(reply):
             self.mark_gone(reply.node)
         content = reply.content
-        if messages.reports_run_unknown(content):
+        if messages.RUN_UNKNOWN in content.scalars:
             self.greet_again(reply.node)
         return content
 

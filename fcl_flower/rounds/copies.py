@@ -9,10 +9,10 @@ models themselves in float32.
 """
 
 import zlib
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,14 +27,8 @@ from fcl_flower.core.types import (
     SparseArray,
 )
 from fcl_flower.rounds import messages
-from fcl_flower.rounds.codec import (
-    Encoded,
-    WireFormat,
-    decode,
-    encode,
-    is_matrix,
-)
-from fcl_flower.rounds.messages import MessageEncoder, Tensors
+from fcl_flower.rounds.codec import Encoded, WireFormat, decode, encode, is_matrix
+from fcl_flower.rounds.messages import MessageEncoder, Tensor, Tensors
 from fcl_flower.rounds.transport import Content, Value
 
 COPIES: Final = "fcl.copies"
@@ -49,7 +43,7 @@ RESIDUALS: Final = "rest/"
 _MODEL: Final = "model/"
 _VERSIONS: Final = "versions"
 
-_LARGEST = 1e38
+_LARGEST: Final = 1e38
 """The largest value: hostile updates without a limit of their norm end no run."""
 
 
@@ -70,7 +64,7 @@ NO_VERSION = ModelVersion()
 
 
 def notes_of(version: ModelVersion) -> dict[str, Value]:
-    """Make the table `COPIES` of a message that sends models as values."""
+    """Make the table `COPIES` of a message."""
     return {g: [version.version, checksum(a)] for g, a in version.models.items()}
 
 
@@ -79,7 +73,7 @@ def checksum(arrays: Arrays) -> int:
     crc = 0
     for name in sorted(arrays):
         if is_matrix(arrays[name]):
-            crc = zlib.crc32(np.ascontiguousarray(arrays[name]).tobytes(), crc)
+            crc = zlib.crc32(np.ascontiguousarray(arrays[name]).data, crc)
     return crc
 
 
@@ -90,7 +84,7 @@ def restored(payload: Payload, models: Payload) -> Payload:
     """Add the differences in an update to the models that the client knew."""
     whole: dict[str, Arrays] = dict(payload)
     for group in payload.keys() & models.keys():
-        arrays = dict(payload[group])
+        whole[group] = arrays = dict(payload[group])
         for name, tensor in arrays.items():
             start = models[group].get(name)
             if start is None or not is_matrix(tensor):
@@ -100,21 +94,24 @@ def restored(payload: Payload, models: Payload) -> Payload:
                     f"{group}/{name}: a difference of shape {tensor.shape}, expected "
                     f"{start.shape}"
                 )
-            arrays[name] = _added(start, tensor)
-        whole[group] = arrays
+            arrays[name] = _plus(tensor, start)
     return whole
 
 
-def _added(start: AnyArray, difference: AnyArray) -> AnyArray:
+def _plus(tensor: AnyArray, dense: AnyArray) -> AnyArray:
+    """Add to each entry of a tensor the same entry of a dense one."""
     # Both sides of the wire call this, so that both get the same bits.
+    entries = np.asarray(dense).reshape(-1)
+    if isinstance(tensor, SparseArray):
+        entries = entries[tensor.indices]
     with np.errstate(over="ignore", invalid="ignore"):  # refused where it matters
-        values = _entries(start, difference) + _values_of(difference)
-    return _with_values(difference, values)
+        return _with_values(tensor, _values_of(tensor) + entries)
 
 
-def _entries(tensor: AnyArray, where: AnyArray) -> Array:
-    flat = np.asarray(tensor).reshape(-1)
-    return flat[where.indices] if isinstance(where, SparseArray) else flat
+def _put(tensor: AnyArray, dense: AnyArray) -> Array:
+    if isinstance(tensor, SparseArray):
+        return tensor.overwrite(np.asarray(dense))
+    return tensor
 
 
 def _values_of(tensor: AnyArray) -> Array:
@@ -125,20 +122,6 @@ def _with_values(tensor: AnyArray, values: Array) -> AnyArray:
     if isinstance(tensor, SparseArray):
         return replace(tensor, values=values)
     return values.reshape(tensor.shape)
-
-
-def _put(tensor: AnyArray, model: AnyArray) -> Array:
-    if isinstance(tensor, SparseArray):
-        return tensor.overwrite(np.asarray(model))
-    return tensor
-
-
-def _matrix_bytes(arrays: Arrays) -> int:
-    return sum(_values_of(t).nbytes for t in arrays.values() if is_matrix(t))
-
-
-def _encoded_bytes(groups: Iterable[Mapping[str, Encoded]]) -> int:
-    return sum(len(tensor.data) for group in groups for tensor in group.values())
 
 
 class ErrorFeedback:
@@ -154,40 +137,33 @@ class ErrorFeedback:
     def __init__(self, wire: WireFormat, beside: Payload) -> None:
         """Go on with the groups that `kept` has returned."""
         self._wire = wire
-        residuals = _below(beside, RESIDUALS)
-        self._residuals = {group: dict(arrays) for group, arrays in residuals.items()}
+        self._rests = {g: dict(a) for g, a in _below(beside, RESIDUALS).items()}
 
     def kept(self) -> Payload:
         """Collect what rounding has left so far, for a checkpoint."""
         # Copies, as a store takes a group for unchanged if it is the saved object.
-        return {RESIDUALS + group: dict(a) for group, a in self._residuals.items()}
+        return {RESIDUALS + group: dict(a) for group, a in self._rests.items()}
 
     def difference(
-        self, group: str, name: str, wanted: AnyArray, seed: int
+        self, group: str, name: str, wanted: AnyArray, draw: Callable[[int], int]
     ) -> tuple[Encoded, AnyArray]:
         """Round a difference; return its encoded form, and what the receiver reads.
 
-        Entries that a `SparseArray` lacks stay. ``seed`` is for rounding at random,
-        without feedback.
+        Entries that a `SparseArray` lacks stay. ``draw`` makes the seed of rounding at
+        random, without feedback, from a number of the tensor.
         """
-        wire = self._wire
-        if not wire.feedback:
-            wanted = _with_values(wanted, _within_range(_values_of(wanted)))
-            encoded = encode(wanted, wire.dtype, seed=seed)
-            return encoded, decode(encoded)
-        residuals = self._residuals.setdefault(group, {})
-        rest = np.asarray(residuals.get(name, np.zeros(wanted.shape, np.float32)))
-        values = _within_range(_values_of(wanted) + _entries(rest, wanted))
-        encoded = encode(_with_values(wanted, values), wire.dtype)
+        rests, seed = dict[str, AnyArray](), None
+        if self._wire.feedback:
+            rests = self._rests.setdefault(group, {})
+        else:
+            seed = draw(zlib.crc32(f"{group}/{name}".encode()))
+        rest = rests.get(name, np.zeros(wanted.shape, np.float32))
+        values = np.nan_to_num(_values_of(_plus(wanted, rest)))
+        values = values.clip(-_LARGEST, _LARGEST)
+        encoded = encode(_with_values(wanted, values), self._wire.dtype, seed=seed)
         read = decode(encoded)
-        residuals[name] = _put(_with_values(wanted, values - _values_of(read)), rest)
+        rests[name] = _put(_with_values(wanted, values - _values_of(read)), rest)
         return encoded, read
-
-
-def _within_range(values: Array) -> Array:
-    return np.nan_to_num(values, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST).clip(
-        -_LARGEST, _LARGEST
-    )
 
 
 # ---- the server's half
@@ -207,11 +183,9 @@ class ModelPublisher:
         self._seed = seed
         self._encoder = MessageEncoder(wire)
         self._feedback = ErrorFeedback(wire, {})
-        self._version = 0
-        self._first = 0
-        self._changes: deque[tuple[int, Mapping[str, Mapping[str, Encoded]]]] = deque()
+        self._version = self._first = 0
+        self._changes: dict[int, dict[str, dict[str, Encoded]]] = {}
         self._held: dict[int, dict[str, int]] = {}
-        self._checksums: dict[str, tuple[Arrays, int]] = {}
 
     def kept(self) -> Payload:
         """Collect the groups that a checkpoint has beside the state of the server."""
@@ -242,14 +216,38 @@ class ModelPublisher:
             versions = dict.fromkeys(model.models, model.version)
             self._held[client] = self._held.get(client, {}) | versions
         state, changes = dict(after), dict[str, dict[str, Encoded]]()
-        for group, arrays in after.items():
+        models = [group for group in after if self.wire.by_difference(group)]
+        for group in models:
             old = before.get(group)
-            if self.wire.by_difference(group) and old and arrays is not old:
-                state[group], changes[group] = self._changed(group, old, arrays)
-        if any(map(self.wire.by_difference, after)):
-            self._changes.append((version, changes))
-            self._drop_changes(state)
+            if old and after[group] is not old:
+                state[group], changes[group] = self._moved(group, old, after[group])
+        if models:
+            self._changes[version] = changes
+        kept, whole = self._changes, sum(_matrix_bytes(state[g]) for g in models)
+        while kept and sum(map(_encoded_bytes, kept.values())) >= whole:
+            self._first = next(iter(kept))
+            del kept[self._first]
         return state
+
+    def _moved(
+        self, group: str, model: Arrays, wanted: Arrays
+    ) -> tuple[Arrays, dict[str, Encoded]]:
+        # Rows along axis 0 that aggregation has not changed stay, and so does what
+        # rounding has left of them: a strategy may send changed rows only.
+        moved, changes = dict(wanted), dict[str, Encoded]()
+        draw = partial(derive, self._seed, "rounding of the broadcast", self._version)
+        for name, tensor in wanted.items():
+            if not is_matrix(tensor):
+                continue
+            new, old = np.asarray(tensor), np.asarray(model[name])
+            rows = np.flatnonzero((new != old).reshape(len(new), -1).any(axis=1))
+            moved[name] = old
+            if len(rows):
+                change = SparseArray.of_channels(new - old, rows)
+                made = self._feedback.difference(group, name, change, draw)
+                changes[name], read = made
+                moved[name] = _put(_plus(read, old), old)
+        return moved, changes
 
     def forget(self, client: int) -> None:
         """Note that a client has lost its copies."""
@@ -263,18 +261,21 @@ class ModelPublisher:
         The payload has whole models, or the entries that the client lacks as
         `SparseArray`; ``state`` is the server's.
         """
-        sent: dict[str, Tensors] = {}
-        notes, models = dict[str, Value](), dict[str, Arrays]()
-        for group, arrays in payload.items():
-            sent[group] = arrays
-            if not (self.wire.by_difference(group) and group in state):
-                continue
-            models[group] = state[group]
-            notes[group] = [self._version, self._checksum(group, state)]
-            changes = self._since(group, self._held.get(client, {}).get(group))
-            if changes is None:
-                continue
-            if _encoded_bytes(changes.values()) >= _matrix_bytes(arrays):
+        sent: dict[str, Tensors] = dict(payload)
+        models = {
+            group: state[group]
+            for group in payload
+            if self.wire.by_difference(group) and group in state
+        }
+        for group in models:
+            arrays = payload[group]
+            held = self._held.get(client, {}).get(group, -1)
+            changes = {
+                version: groups[group]
+                for version, groups in self._changes.items()
+                if version > held and group in groups
+            }
+            if held < self._first or _encoded_bytes(changes) >= _matrix_bytes(arrays):
                 continue
             sent[group] = {n: t for n, t in arrays.items() if not is_matrix(t)}
             sparse = {n: t for n, t in arrays.items() if isinstance(t, SparseArray)}
@@ -283,64 +284,22 @@ class ModelPublisher:
             for version, tensors in changes.items():
                 sent[f"{group}{CHANGE}{version}"] = tensors
         content = self._encoder.encode_request(sent, assignment)
-        if notes:
-            content.scalars[COPIES] = notes
-        return content, ModelVersion(self._version, models)
+        known = ModelVersion(self._version, models)
+        if models:
+            content.scalars[COPIES] = notes_of(known)
+        return content, known
 
     def close_round(self) -> None:
         """Drop the encoded tensors of this round."""
         self._encoder = MessageEncoder(self.wire)
 
-    def _changed(
-        self, group: str, model: Arrays, wanted: Arrays
-    ) -> tuple[Arrays, dict[str, Encoded]]:
-        # Rows along axis 0 that aggregation has not changed stay, and so does what
-        # rounding has left of them: a strategy may send changed rows only.
-        moved, changes = dict(wanted), dict[str, Encoded]()
-        for name, tensor in wanted.items():
-            if not is_matrix(tensor):
-                continue
-            new, old = np.asarray(tensor), np.asarray(model[name])
-            rows = np.flatnonzero((new != old).reshape(len(new), -1).any(axis=1))
-            moved[name] = old
-            if not len(rows):
-                continue
-            change = SparseArray.of_channels(new - old, rows)
-            key = zlib.crc32(f"{group}/{name}".encode())
-            seed = derive(self._seed, "rounding of the broadcast", self._version, key)
-            encoded, read = self._feedback.difference(group, name, change, seed)
-            moved[name], changes[name] = _put(_added(old, read), old), encoded
-        return moved, changes
 
-    def _drop_changes(self, state: Payload) -> None:
-        models = [a for group, a in state.items() if self.wire.by_difference(group)]
-        whole = sum(map(_matrix_bytes, models))
-        sizes = [_encoded_bytes(groups.values()) for _, groups in self._changes]
-        total = sum(sizes)
-        for size in sizes:
-            if total < whole:
-                break
-            self._first, _ = self._changes.popleft()
-            total -= size
+def _matrix_bytes(arrays: Arrays) -> int:
+    return sum(_values_of(t).nbytes for t in arrays.values() if is_matrix(t))
 
-    def _since(
-        self, group: str, held: int | None
-    ) -> Mapping[int, Mapping[str, Encoded]] | None:
-        if held is None or held < self._first:
-            return None
-        return {
-            version: groups[group]
-            for version, groups in self._changes
-            if version > held and group in groups
-        }
 
-    def _checksum(self, group: str, state: Payload) -> int:
-        # Computed once for all clients.
-        arrays, crc = self._checksums.get(group, (None, 0))
-        if arrays is not state[group]:
-            crc = checksum(state[group])
-            self._checksums[group] = state[group], crc
-        return crc
+def _encoded_bytes(groups: Mapping[Any, Mapping[str, Encoded]]) -> int:
+    return sum(len(made.data) for group in groups.values() for made in group.values())
 
 
 # ---- a client's half
@@ -357,9 +316,7 @@ class ModelCopy:
         self, wire: WireFormat, seed: int, client: int, beside: Payload
     ) -> None:
         """Take up the groups that were `kept` beside a client's private state."""
-        self._wire = wire
-        self._seed = seed
-        self._client = client
+        self._seed, self._client = seed, client
         self._models = _below(beside, _MODEL)
         self._versions = dict(beside.get(_VERSIONS, {}))
         self._feedback = ErrorFeedback(wire, beside)
@@ -369,11 +326,8 @@ class ModelCopy:
         """Collect the groups to save beside the state of the learner."""
         if not self._models:
             return {}
-        return {
-            _VERSIONS: self._versions,
-            **{_MODEL + group: arrays for group, arrays in self._models.items()},
-            **self._feedback.kept(),
-        }
+        models = {_MODEL + group: arrays for group, arrays in self._models.items()}
+        return {_VERSIONS: self._versions, **models, **self._feedback.kept()}
 
     def receive(self, content: Content, max_bytes: int) -> dict[str, Arrays]:
         """Read the payload of a message with whole models; bring copies up to date.
@@ -383,72 +337,64 @@ class ModelCopy:
                 server's model.
         """
         payload = dict(messages.decode_payload(content, max_bytes))
-        notes = content.scalars.get(COPIES, {})
         self._current = {}
-        for group, note in notes.items():
-            version, expected = _numbers(note)
+        for group, note in content.scalars.get(COPIES, {}).items():
+            match note:
+                case [int() as version, int() as expected]:
+                    pass
+                case _:
+                    raise WireError(f"{COPIES}: expected two numbers, got {note!r:.60}")
             entries = payload.pop(group + ENTRIES, {})
             changes = {
-                int(name.rpartition(CHANGE)[2]): payload.pop(name)
+                int(name.removeprefix(group + CHANGE)): payload.pop(name)
                 for name in [n for n in payload if n.startswith(group + CHANGE)]
             }
-            model = self._entered(group, payload[group])
-            if changes:
-                model = self._moved(group, model, changes)
-                parts = {n: _part(model[n], bits) for n, bits in entries.items()}
-                payload[group] = parts or model
+            model = self._updated(group, payload[group], changes)
             if checksum(model) != expected:
                 raise CopyError(f"{group}: the copy is not the server's model")
+            if not any(map(is_matrix, payload[group].values())):  # they were left out
+                parts = {n: _part(model[n], bits) for n, bits in entries.items()}
+                payload[group] = parts or model
             self._models[group] = self._current[group] = model
             self._versions[group] = np.asarray(version)
         return payload
 
+    def _updated(
+        self, group: str, arrays: Arrays, changes: Mapping[int, Arrays]
+    ) -> Arrays:
+        model = dict(self._models.get(group, {}))
+        for name, tensor in arrays.items():
+            if name not in model and isinstance(tensor, SparseArray):
+                if tensor.nnz < tensor.size:
+                    raise CopyError(f"{group}/{name}: there is no copy of the rest")
+                tensor = tensor.to_dense()
+            model[name] = _put(tensor, model.get(name, tensor))
+        # The copy has some changes already if the client's last update was not used.
+        held = int(np.asarray(self._versions.get(group, 0)))
+        for version in sorted(v for v in changes if v > held):
+            for name, change in changes[version].items():
+                if name not in model:
+                    raise CopyError(f"{group}/{name}: there is no copy to be changed")
+                model[name] = _put(_plus(change, model[name]), model[name])
+        return model
+
     def send(self, payload: Payload, number: int) -> Mapping[str, Tensors]:
         """Turn the models of an update into rounded differences to the copies."""
         sent: dict[str, Tensors] = dict(payload)
+        draw = partial(derive, self._seed, "rounding", self._client, number)
         for group in payload.keys() & self._current.keys():
-            model = self._current[group]
-            sent[group] = {
-                name: self._difference(group, name, tensor, model[name], number)
-                if is_matrix(tensor) and name in model
-                else tensor
-                for name, tensor in payload[group].items()
-            }
+            tensors: dict[str, Tensor] = dict(payload[group])
+            for name, start in self._current[group].items():
+                tensor = payload[group].get(name)
+                if tensor is None or not is_matrix(tensor):
+                    continue
+                wanted = _plus(tensor, -np.asarray(start))
+                if not np.isfinite(_values_of(wanted)).all():
+                    raise WireError(f"{group}/{name}: holds NaN or infinite values")
+                made = self._feedback.difference(group, name, wanted, draw)
+                tensors[name], _ = made
+            sent[group] = tensors
         return sent
-
-    def _entered(self, group: str, arrays: Arrays) -> Arrays:
-        copy = self._models.get(group, {})
-        model = dict(copy)
-        for name, tensor in arrays.items():
-            start = copy.get(name)
-            if start is None and isinstance(tensor, SparseArray):
-                if tensor.nnz < tensor.size:
-                    raise CopyError(f"{group}/{name}: there is no copy of the rest")
-                start = tensor.to_dense()
-            model[name] = tensor if start is None else _put(tensor, start)
-        return model
-
-    def _moved(
-        self, group: str, model: Arrays, changes: Mapping[int, Arrays]
-    ) -> Arrays:
-        # The copy has some changes already if the client's last update was not used.
-        moved, held = dict(model), int(np.asarray(self._versions.get(group, 0)))
-        for version in sorted(v for v in changes if v > held):
-            for name, change in changes[version].items():
-                if name not in moved:
-                    raise CopyError(f"{group}/{name}: there is no copy to be changed")
-                moved[name] = _put(_added(moved[name], change), moved[name])
-        return moved
-
-    def _difference(
-        self, group: str, name: str, tensor: AnyArray, start: AnyArray, number: int
-    ) -> Encoded:
-        wanted = _with_values(tensor, _values_of(tensor) - _entries(start, tensor))
-        if not np.isfinite(_values_of(wanted)).all():
-            raise WireError(f"{group}/{name}: holds NaN or infinite values")
-        key = zlib.crc32(f"{group}/{name}".encode())
-        seed = derive(self._seed, "rounding", self._client, number, key)
-        return self._feedback.difference(group, name, wanted, seed)[0]
 
 
 def _part(tensor: AnyArray, bits: AnyArray) -> SparseArray:
@@ -463,11 +409,3 @@ def _below(groups: Payload, prefix: str) -> dict[str, Arrays]:
         for group, arrays in groups.items()
         if group.startswith(prefix)
     }
-
-
-def _numbers(note: object) -> list[int]:
-    values = note if isinstance(note, list) else []
-    numbers = [value for value in values if type(value) is int]
-    if len(numbers) != 2 or len(values) != 2:
-        raise WireError(f"{COPIES}: expected two numbers, got {note!r:.100}")
-    return numbers

@@ -2,17 +2,18 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
+from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
     AnyArray,
-    Array,
     Arrays,
     Assignment,
     Evaluation,
@@ -66,10 +67,12 @@ were measured.
 """
 BY_CLASS = ("right", "tested", "answered")
 """Names of the counts of `Evaluation.by_class`, each for all tasks in a row."""
+BY_TASK = {"inferred": 1.0, "balanced-accuracy": 1.0, "losses": MAX_SCALAR}
+"""Names of the scores by task that not every client sends, and the largest values."""
+UNBALANCED = "unbalanced"
 
-INFERRED, BALANCED, UNBALANCED = "inferred", "balanced-accuracy", "unbalanced"
-LOSSES = "losses"
-
+T = TypeVar("T")
+Number = TypeVar("Number", int, float)
 Tensor: TypeAlias = AnyArray | Encoded
 """A tensor, or an encoded one, such as a difference."""
 Tensors: TypeAlias = Mapping[str, Tensor]
@@ -88,21 +91,24 @@ class MessageEncoder:
     def __init__(self, wire: WireFormat = EXACT) -> None:
         """Encode float32 tensors as ``wire`` says; other dtypes keep theirs."""
         self._wire = wire
-        self._seen: dict[tuple[int, WireDtype], tuple[Tensor, Encoded]] = {}
-        self._stored: dict[int, tuple[StoredArrays, Tensors]] = {}
-
-    def arrays(self, arrays: Tensors, group: str = "") -> dict[str, Encoded]:
-        """Encode one group of tensors."""
-        precision = self._wire.precision(group)
-        if isinstance(arrays, StoredArrays):
-            arrays = self._read(arrays, precision)
-        return {
-            name: self._encoded(tensor, precision) for name, tensor in arrays.items()
-        }
+        self._made: dict[tuple[int, WireDtype], tuple[object, Any]] = {}
 
     def payload(self, payload: Mapping[str, Tensors]) -> Content:
         """Encode a payload, group by group."""
-        return Content({g: self.arrays(tensors, g) for g, tensors in payload.items()})
+        content = Content()
+        for group, arrays in payload.items():
+            precision = self._wire.precision(group)
+            if isinstance(arrays, StoredArrays):
+                # What travels exactly has the form that the disk has.
+                read = (
+                    arrays.encoded if precision == "float32" else partial(dict, arrays)
+                )
+                arrays = self._once(arrays, precision, read)
+            content.tensors[group] = {
+                name: self._encoded(tensor, precision)
+                for name, tensor in arrays.items()
+            }
+        return content
 
     def encode_request(
         self, payload: Mapping[str, Tensors], assignment: Assignment
@@ -128,53 +134,32 @@ class MessageEncoder:
         """
         content = self.payload(update.payload if payload is None else payload)
         metrics = {name: float(value) for name, value in update.metrics.items()}
-        content.scalars |= {
-            STAGE: _stage_values(stage),
-            METRICS: {**metrics, NUM_EXAMPLES: update.num_examples},
-        }
+        content.scalars[STAGE] = _stage_values(stage)
+        content.scalars[METRICS] = {**metrics, NUM_EXAMPLES: update.num_examples}
         if evaluation is not None:
             content.scalars[SCORES] = encode_evaluation(evaluation)
         return content
 
-    def _read(self, arrays: StoredArrays, precision: WireDtype) -> Tensors:
-        # Once for all clients. What travels exactly has the form that the disk has.
-        if id(arrays) not in self._stored:
-            exact = precision == "float32"
-            tensors: Tensors = arrays.encoded() if exact else dict(arrays)
-            self._stored[id(arrays)] = arrays, tensors
-        return self._stored[id(arrays)][1]
-
     def _encoded(self, tensor: Tensor, precision: WireDtype) -> Encoded:
         if isinstance(tensor, Encoded):
             return tensor
-        key = id(tensor), precision
-        if key not in self._seen:
-            if precision in LEVELS and not is_matrix(tensor):
-                precision = "float32"
-            self._seen[key] = tensor, encode(tensor, precision)
-        return self._seen[key][1]
+        if precision in LEVELS and not is_matrix(tensor):
+            precision = "float32"
+        return self._once(tensor, precision, partial(encode, tensor, precision))
+
+    def _once(
+        self, source: Tensor | Tensors, precision: WireDtype, make: Callable[[], T]
+    ) -> T:
+        key = id(source), precision
+        if key not in self._made:
+            self._made[key] = source, make()
+        made: T = self._made[key][1]
+        return made
 
 
 def state_lost(server_round: int) -> Content:
     """Make the reply of a client that lacks its state of a round."""
     return Content(scalars={STATE_LOST: {"round": server_round}})
-
-
-def reports_state_lost(content: Content) -> bool:
-    """Tell whether a client reports that its private state is lost."""
-    return STATE_LOST in content.scalars
-
-
-def run_unknown() -> Content:
-    """Make the reply of a client that has lost its state, and the run with it."""
-    content = state_lost(0)
-    content.scalars[RUN_UNKNOWN] = {}
-    return content
-
-
-def reports_run_unknown(content: Content) -> bool:
-    """Tell whether a client no longer knows the run, which it must hear again."""
-    return RUN_UNKNOWN in content.scalars
 
 
 def _stage_values(stage: TaskStage, **more: int | bool) -> dict[str, Value]:
@@ -186,44 +171,35 @@ def _stage_values(stage: TaskStage, **more: int | bool) -> dict[str, Value]:
 
 def decode_request(content: Content) -> Assignment:
     """Decode the assignment in a request."""
-    fields = _fields(content, {**_STAGE, "since": int, "evaluate": bool})
-    since, evaluate = fields.pop("since"), fields.pop("evaluate")
-    return Assignment(_stage(fields), since, evaluate)
+    stage, fields = _stage(content, since=int, evaluate=bool)
+    return Assignment(stage, fields["since"], fields["evaluate"])
 
 
 def decode_update(content: Content, asked: TaskStage) -> Update:
     """Decode the update of a reply; its tensors are not decoded yet."""
-    stage = _stage(_fields(content, _STAGE))
+    stage, _ = _stage(content)
     if stage != asked:
         raise WireError(f"{STAGE}: expected an answer to {asked}, got one to {stage}")
-    table = dict(content.scalars.get(METRICS, {}))
-    if len(table) > MAX_METRICS:
+    metrics: dict[str, Any] = dict(content.scalars.get(METRICS, {}))
+    if len(metrics) > MAX_METRICS:
         raise WireError(
-            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(table)}"
+            f"{METRICS}: expected at most {MAX_METRICS} scalars, got {len(metrics)}"
         )
-    metrics: dict[str, float] = {}
-    for name, value in table.items():
+    examples = [metrics.pop(NUM_EXAMPLES, None)]
+    name = f"{METRICS}/{NUM_EXAMPLES}"
+    (num_examples,) = _numbers(name, examples, 1, int, MAX_EXAMPLES)
+    for name, value in metrics.items():
         if not METRIC_NAME.fullmatch(name):
             raise WireError(
                 f"{METRICS}: expected names of up to 64 letters, digits and ._-/, "
                 f"got {name[:64]!r}"
             )
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            kind = type(value).__name__
-            raise WireError(f"{METRICS}/{name}: expected a scalar, got a {kind}")
-        if not abs(value) <= MAX_SCALAR:
+        if type(value) not in (int, float) or not abs(value) <= MAX_SCALAR:
             raise WireError(
-                f"{METRICS}/{name}: expected a finite float32, got {value!r}"
+                f"{METRICS}/{name}: expected a finite float32, got {value!r:.100}"
             )
         metrics[name] = float(value)
-    examples = table.get(NUM_EXAMPLES)
-    if not (type(examples) is int and 0 <= examples <= MAX_EXAMPLES):
-        raise WireError(
-            f"{METRICS}/{NUM_EXAMPLES}: expected an integer in [0, {MAX_EXAMPLES}], "
-            f"got {examples!r}"
-        )
-    del metrics[NUM_EXAMPLES]
-    return Update(received_payload(content), examples, metrics)
+    return Update(received_payload(content), num_examples, metrics)
 
 
 # ---- short messages
@@ -252,30 +228,15 @@ def told_number(content: Content) -> int | None:
     return number if type(number) is int and number >= 0 else None
 
 
-def told_tasks(samples: Sequence[int]) -> Content:
-    """Make the reply with the number of samples of each finished task of a client."""
-    return Content(scalars={TASKS: {"samples": list(samples)}})
-
-
 def finished_tasks(content: Content) -> tuple[int, ...]:
     """Read the number of samples of each finished task of a client.
 
     Raises:
         WireError: these are no such numbers.
     """
-    samples = content.scalars[TASKS]["samples"]
-    values = (
-        samples if isinstance(samples, list) and len(samples) <= MAX_TASKS else [""]
-    )
-    counts = [n for n in values if type(n) is int and 0 <= n <= MAX_SAMPLES]
-    if len(counts) < len(values):
-        raise WireError(f"tasks/samples: expected counts, got {samples!r:.60}")
-    return tuple(counts)
-
-
-def told_classes(names: Sequence[str]) -> Content:
-    """Make the reply that names the classes of a client's task, in its order."""
-    return Content(scalars={CLASSES: {"names": list(names)}})
+    samples: Any = content.scalars[TASKS]["samples"]
+    count = min(len(samples), MAX_TASKS) if isinstance(samples, list) else 0
+    return tuple(_numbers(f"{TASKS}/samples", samples, count, int, MAX_SAMPLES))
 
 
 def class_names(content: Content) -> tuple[str, ...]:
@@ -284,22 +245,23 @@ def class_names(content: Content) -> tuple[str, ...]:
     Raises:
         WireError: these are no names, or a name cannot be listed.
     """
-    listed = content.scalars[CLASSES]["names"]
-    values = listed if isinstance(listed, list) and len(listed) <= MAX_NAMES else [0]
-    names = [
-        name
-        for name in values
-        if isinstance(name, str)
+    names: Any = content.scalars[CLASSES]["names"]
+    some = isinstance(names, list) and len(names) <= MAX_NAMES
+    if not some or not all(map(_can_be_listed, names)):
+        raise WireError(
+            f"classes/names: expected names without commas, got {names!r:.60}"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _can_be_listed(name: object) -> bool:
+    return (
+        isinstance(name, str)
         and 0 < len(name) <= MAX_NAME
         and name == name.strip()
         and name.isprintable()
         and "," not in name
-    ]
-    if len(names) < len(values):
-        raise WireError(
-            f"classes/names: expected names without commas, got {listed!r:.60}"
-        )
-    return tuple(dict.fromkeys(names))
+    )
 
 
 # ---- payloads
@@ -317,11 +279,29 @@ def received_payload(content: Content, max_bytes: int = MAX_BYTES) -> Payload:
     its dense form. A few bytes may claim many gigabytes of zeros, and many small claims
     add up like a large one.
     """
-    payload: dict[str, Arrays] = {}
+    payload, left = dict[str, Arrays](), max_bytes
     for group, tensors in content.tensors.items():
-        payload[group] = arrays = _received_arrays(tensors, group, max_bytes)
-        max_bytes -= sum(map(_dense_bytes, arrays.found.values()))
+        specs: dict[str, TensorSpec] = {}
+        for name in tensors:
+            specs[name] = about = _named(spec, group, tensors, left, name)
+            left -= math.prod(about.shape) * about.dtype.itemsize
+        read = partial(_named, decode, group, tensors, max_bytes)
+        payload[group] = ReceivedArrays(specs, read)
     return payload
+
+
+def _named(
+    read: Callable[[Encoded, int], T],
+    group: str,
+    tensors: Mapping[str, Encoded],
+    max_bytes: int,
+    name: str,
+) -> T:
+    """Describe or decode a tensor; an error names it."""
+    try:
+        return read(tensors[name], max_bytes)
+    except WireError as error:
+        raise WireError(f"{group}/{name}: {error}") from error
 
 
 def decoded(payload: Payload) -> Payload:
@@ -329,39 +309,28 @@ def decoded(payload: Payload) -> Payload:
     return {group: dict(arrays) for group, arrays in payload.items()}
 
 
-def _received_arrays(
-    tensors: Mapping[str, Encoded], group: str, max_bytes: int
-) -> ReceivedArrays:
-    def read(name: str) -> AnyArray:
-        try:
-            return decode(tensors[name], max_bytes)
-        except WireError as error:
-            raise WireError(f"{group}/{name}: {error}") from error
-
-    specs: dict[str, TensorSpec] = {}
-    left = max_bytes
-    for name, encoded in tensors.items():
-        try:
-            specs[name] = spec(encoded, left)
-        except WireError as error:
-            raise WireError(f"{group}/{name}: {error}") from error
-        left -= _dense_bytes(specs[name])
-    return ReceivedArrays(specs, read)
-
-
-def _dense_bytes(spec: TensorSpec) -> int:
-    return math.prod(spec.shape) * spec.dtype.itemsize
-
-
-def _stage(fields: Mapping[str, Any]) -> TaskStage:
-    return TaskStage(*(fields[name] for name in _STAGE))
-
-
-def _fields(content: Content, expected: Mapping[str, type]) -> dict[str, Any]:
-    fields = dict(content.scalars.get(STAGE, {}))
-    if {name: type(value) for name, value in fields.items()} != dict(expected):
+def _stage(content: Content, **more: type) -> tuple[TaskStage, dict[str, Any]]:
+    fields: dict[str, Any] = dict(content.scalars.get(STAGE, {}))
+    expected = {**_STAGE, **more}
+    if {name: type(value) for name, value in fields.items()} != expected:
         raise WireError(f"{STAGE}: expected {sorted(expected)}, got {fields}")
-    return fields
+    return TaskStage(*(fields[name] for name in _STAGE)), fields
+
+
+def _numbers(
+    name: str, values: object, count: int, kind: type[Number], most: float
+) -> list[Number]:
+    """Read so many numbers from zero on; a whole number is a float, too."""
+    listed: list[Any] = [None]  # no number
+    if isinstance(values, list) and len(values) == count:
+        listed = values
+    numbers = [n for n in listed if type(n) in (int, kind) and 0 <= n <= most]
+    if len(numbers) < len(listed):
+        shown = reprlib.repr(values)
+        raise WireError(
+            f"{name}: expected {count} numbers in [0, {most:g}], got {shown:.60}"
+        )
+    return [kind(number) for number in numbers]
 
 
 # ---- scores
@@ -369,15 +338,14 @@ def _fields(content: Content, expected: Mapping[str, type]) -> dict[str, Any]:
 
 def encode_evaluation(evaluation: Evaluation) -> dict[str, Value]:
     """Encode a client's scores as a table."""
+    by_task = (evaluation.inferred, evaluation.balanced, evaluation.losses)
     by_name = zip(*evaluation.by_class, strict=True)
     counts = dict(zip(BY_CLASS, by_name, strict=False))  # none unless requested
     return {
         "accuracy": list(evaluation.accuracy),
         "model-bytes": evaluation.model_bytes,
-        **({INFERRED: list(evaluation.inferred)} if evaluation.inferred else {}),
-        **({BALANCED: list(evaluation.balanced)} if evaluation.balanced else {}),
+        **{n: list(v) for n, v in zip(BY_TASK, by_task, strict=True) if v},
         **({UNBALANCED: 1} if evaluation.unbalanced else {}),
-        **({LOSSES: list(evaluation.losses)} if evaluation.losses else {}),
         **{name: [*chain.from_iterable(rows)] for name, rows in counts.items()},
     }
 
@@ -386,65 +354,30 @@ def decode_evaluation(
     row: Mapping[str, Value], tasks: int, classes: int = 0
 ) -> Evaluation:
     """Decode the scores of so many tasks, with counts for so many classes."""
-    accuracy, size = _fractions(row, "accuracy", tasks), row.get("model-bytes")
-    inferred, balanced = (
-        _fractions(row, name, tasks) if name in row else ()
-        for name in (INFERRED, BALANCED)
+    accuracy = _numbers("accuracy", row.get("accuracy"), tasks, float, 1)
+    size = [row.get("model-bytes")]
+    (model_bytes,) = _numbers("model-bytes", size, 1, int, math.inf)
+    inferred, balanced, losses = (
+        _numbers(name, row[name], tasks, float, most) if name in row else ()
+        for name, most in BY_TASK.items()
     )
-    unbalanced = row.get(UNBALANCED, 0)
-    if unbalanced not in (0, 1):
-        raise WireError(f"{UNBALANCED}: expected 0 or 1, got {_shown(unbalanced)}")
-    if not isinstance(size, int) or size < 0:
-        raise WireError(f"model-bytes: expected a number of bytes, got {size!r}")
+    (skewed,) = _numbers(UNBALANCED, [row.get(UNBALANCED, 0)], 1, int, 1)
     by_class: Sequence[Sequence[Sequence[int]]] = ()
     if classes:
-        counts = [_counts(row, name, (tasks, classes)) for name in BY_CLASS]
-        _check(accuracy, *counts)
-        by_class = np.stack(counts, 1).tolist()
-    losses = _losses(row, tasks) if LOSSES in row else ()
+        by_class = _by_class(row, accuracy, classes)
     return Evaluation(
-        accuracy, size, by_class, inferred, balanced, bool(unbalanced), losses
+        accuracy, model_bytes, by_class, inferred, balanced, bool(skewed), losses
     )
 
 
-def _losses(row: Mapping[str, Value], tasks: int) -> list[float]:
-    values = row[LOSSES]
-    if not isinstance(values, list) or len(values) != tasks:
-        raise WireError(f"{LOSSES}: expected {tasks} numbers, got {_shown(values)}")
-    numbers = [value for value in values if isinstance(value, float)]
-    if len(numbers) < tasks or not all(0 <= number < math.inf for number in numbers):
-        raise WireError(f"{LOSSES}: expected numbers from 0 on, got {values!r:.200}")
-    return numbers
-
-
-def _fractions(row: Mapping[str, Value], name: str, tasks: int) -> list[float]:
-    values = row.get(name)
-    if not isinstance(values, list) or len(values) != tasks:
-        raise WireError(f"{name}: expected {tasks} fractions, got {_shown(values)}")
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if len(numbers) < tasks or not all(0 <= number <= 1 for number in numbers):
-        raise WireError(f"{name}: expected values in [0, 1], got {values!r:.200}")
-    return [float(number) for number in numbers]
-
-
-def _counts(row: Mapping[str, Value], name: str, shape: tuple[int, int]) -> Array:
-    counts, expected = row.get(name), shape[0] * shape[1]
-    if not isinstance(counts, list) or len(counts) != expected:
-        raise WireError(
-            f"{name}: expected {expected} counts by class, got {_shown(counts)}"
-        )
-    if not all(isinstance(n, int) and 0 <= n <= MAX_SAMPLES for n in counts):
-        raise WireError(f"{name}: expected integers in [0, {MAX_SAMPLES}], got others")
-    return np.array(counts, np.int64).reshape(shape)
-
-
-def _shown(value: object) -> str:
-    return f"{len(value)} of them" if isinstance(value, list) else repr(value)
-
-
-def _check(
-    accuracy: Sequence[float], right: Array, tested: Array, answered: Array
-) -> None:
+def _by_class(
+    row: Mapping[str, Value], accuracy: Sequence[float], classes: int
+) -> Sequence[Sequence[Sequence[int]]]:
+    shape = len(accuracy), classes
+    right, tested, answered = counts = [
+        np.reshape(_numbers(n, row.get(n), math.prod(shape), int, MAX_SAMPLES), shape)
+        for n in BY_CLASS
+    ]
     if (right > np.minimum(tested, answered)).any():
         raise WireError(
             "right: expected at most as many of a class as were tested, and answered"
@@ -461,6 +394,8 @@ def _check(
             f"right: expected the accuracies {list(accuracy)}, got {hits.tolist()} of "
             f"{samples.tolist()}"
         )
+    by_class: list[list[list[int]]] = np.stack(counts, 1).tolist()
+    return by_class
 
 
 # ---- means over clients

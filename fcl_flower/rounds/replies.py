@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, adds_up
 from fcl_flower.core import update_checks
@@ -26,11 +26,10 @@ from fcl_flower.core.types import (
 from fcl_flower.results.events import EPSILON, LABEL_EPSILON, MULTIPLY_ADDS
 from fcl_flower.rounds import byte_counts, mailbox, messages
 from fcl_flower.rounds.clients import ClientRegistry
-from fcl_flower.rounds.codec import Encoded
 from fcl_flower.rounds.copies import restored
 from fcl_flower.rounds.messages import decode_evaluation
 from fcl_flower.rounds.pending_requests import PendingRequest
-from fcl_flower.rounds.stored import File, StoredArrays, encode_group, write_group
+from fcl_flower.rounds.stored import File, StoredArrays, write_group
 from fcl_flower.rounds.transport import EVALUATE, QUERY, Content, Reply
 
 SURVEY = f"{QUERY}.survey"
@@ -40,7 +39,6 @@ UNUSED = "unused"
 """The group kind under which all bytes of a refused reply are counted."""
 
 T = TypeVar("T")
-EncodedGroups: TypeAlias = Mapping[str, Mapping[str, Encoded]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +119,12 @@ class ReplyReader:
         self,
         replies: Iterable[Reply],
         state: Payload,
-        store: Callable[[Update, EncodedGroups], Update],
+        store: Callable[[Update], Update],
     ) -> Replies:
         """Read replies, at most one of each client; none is held once it was read.
 
-        Updates have to fit ``state``, the server's. ``store`` gets each update with
-        those of its groups that travelled as values, encoded; what it returns is held.
+        Updates have to fit ``state``, the server's. ``store`` gets each update; what it
+        returns is held.
         """
         read, nominal = Replies(), 0
         lost = set[int]()
@@ -140,7 +138,7 @@ class ReplyReader:
             try:
                 content = self._registry.open(reply)
                 traffic = byte_counts.traffic(content)
-                if messages.reports_state_lost(content):
+                if messages.STATE_LOST in content.scalars:
                     lost.add(client)
                     raise WireError(STATE_LOST)
                 if kind == EVALUATE:
@@ -167,10 +165,8 @@ class ReplyReader:
                 except Exception as error:
                     read.score_failures[client] = _left_out(client, error)
             nominal += byte_counts.NominalBytes().of(update.payload)
-            differences = request.known.models
-            as_sent = {g: t for g, t in content.tensors.items() if g not in differences}
             # The name, too: else it holds the tensors until the next have come.
-            read.updates[client] = update = store(update, as_sent)
+            read.updates[client] = update = store(update)
         return Replies(
             _by_client(read.updates),
             _by_client(read.scores),
@@ -266,21 +262,18 @@ class UpdateBuffer:
         means = () if compares else strategy.kinds("model")
         return cls(folder, (*means, *strategy.kinds("private")))
 
-    def store(self, update: Update, encoded: EncodedGroups) -> Update:
+    def store(self, update: Update) -> Update:
         """Move groups of an update to the file, where they are many bytes.
 
         Each of their tensors is read whenever it is looked at, and held by nobody.
-        ``encoded`` has groups in the form in which they came, which the file keeps.
         """
         groups = {
-            group: self._stored(arrays, encoded.get(group))
-            if group_kind(group) in self._kinds
-            else arrays
+            group: self._stored(arrays) if group_kind(group) in self._kinds else arrays
             for group, arrays in update.payload.items()
         }
         return replace(update, payload=groups)
 
-    def _stored(self, arrays: Arrays, encoded: Mapping[str, Encoded] | None) -> Arrays:
+    def _stored(self, arrays: Arrays) -> Arrays:
         size = sum(map(_nbytes, arrays.values()))
         if size <= self._left:
             self._left -= size
@@ -291,10 +284,7 @@ class UpdateBuffer:
             self._file = File(opened, self._folder)
         file = self._file.content
         file.seek(0, io.SEEK_END)
-        if encoded is None:
-            entry = encode_group(file, arrays)
-        else:
-            entry = write_group(file, encoded.items())
+        entry = write_group(file, arrays)
         file.flush()  # a full disk shows now
         return StoredArrays(self._file, entry, held=False)
 

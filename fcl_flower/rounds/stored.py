@@ -1,10 +1,9 @@
 """Groups of tensors in a file, and how they are written there and read."""
 
-import io
 import sys
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TypedDict
@@ -54,11 +53,6 @@ class File:
         except FileNotFoundError:
             raise WireError(f"state: {path} is missing") from None
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self.content.seek(0, io.SEEK_END)
-
     def read(self, start: int, size: int) -> bytes:
         """Read so many bytes, or as many as there are."""
         self.content.seek(start)
@@ -70,32 +64,22 @@ def size_of(entry: Entry) -> int:
     return sum(size for *_, size in entry["tensors"])
 
 
-def write_group(file: IO[bytes], tensors: Iterable[tuple[str, Encoded]]) -> Entry:
-    """Append a group to a file; the caller adds the file's name and size."""
-    start, checksum, lines = file.tell(), 0, []
-    for name, tensor in tensors:
-        checksum = zlib.crc32(tensor.data, checksum)
-        file.write(tensor.data)
-        shape, size = list(tensor.shape), len(tensor.data)
-        lines.append((name, tensor.dtype, shape, tensor.form, size))
-    return Entry(file="", start=start, of=0, checksum=checksum, tensors=lines)
+def write_group(file: IO[bytes], arrays: Arrays) -> Entry:
+    """Append a group to a file, exactly; the caller adds the file's name and size.
 
-
-def encode_group(file: IO[bytes], arrays: Arrays) -> Entry:
-    """Append a group to a file as `write_group` does, exactly.
-
-    A group of another file is copied as it is.
+    A group of another file is copied as it is; damage is found when it is read.
     """
+    entry = Entry(file="", start=file.tell(), of=0, checksum=0, tensors=[])
     if isinstance(arrays, StoredArrays):
-        return copy_group(file, arrays.file, arrays.entry)
-    return write_group(file, ((name, encode(a)) for name, a in arrays.items()))
-
-
-def copy_group(file: IO[bytes], source: File, entry: Entry) -> Entry:
-    """Append a group as it is; damage is found when the group is read."""
-    start = file.tell()
-    file.write(source.read(entry["start"], size_of(entry)))
-    return {**entry, "start": start}
+        file.write(arrays.file.read(arrays.entry["start"], size_of(arrays.entry)))
+        return {**arrays.entry, "start": entry["start"]}
+    for name, array in arrays.items():
+        made = encode(array)
+        file.write(made.data)
+        entry["checksum"] = zlib.crc32(made.data, entry["checksum"])
+        about = (name, made.dtype, list(made.shape), made.form, len(made.data))
+        entry["tensors"].append(about)
+    return entry
 
 
 class StoredArrays(Mapping[str, AnyArray]):
@@ -107,11 +91,7 @@ class StoredArrays(Mapping[str, AnyArray]):
 
     def __init__(self, file: File, entry: Entry, *, held: bool = True) -> None:
         """Read nothing yet."""
-        self.file, self.entry, self._held = file, entry, held
-
-    def is_at(self, entry: Entry) -> bool:
-        """Tell whether no tensor of the group is held, and the group lies there."""
-        return not self._held and self.entry is entry
+        self.file, self.entry, self.held = file, entry, held
 
     def encoded(self) -> dict[str, Encoded]:
         """Read the tensors in the form that they have in the file.
@@ -119,21 +99,27 @@ class StoredArrays(Mapping[str, AnyArray]):
         Raises:
             WireError: the group is damaged.
         """
-        start = self.entry["start"]
-        content = self.file.read(start, size_of(self.entry))
+        content = self.file.read(self.entry["start"], size_of(self.entry))
         if zlib.crc32(content) != self.entry["checksum"]:
             raise WireError(f"state: {self.file.name} is damaged")
-        return {
-            name: _with_data(tensor, content[begin - start : begin - start + size])
-            for name, (tensor, begin, size) in self._tensors.items()
-        }
+        found, begin = dict[str, Encoded](), 0
+        for name, dtype, shape, form, size in self.entry["tensors"]:
+            data = content[begin : begin + size]
+            found[name] = Encoded(dtype, tuple(shape), form, data)
+            begin += size
+        return found
 
     @override
     def __getitem__(self, name: str) -> AnyArray:
-        if self._held:
+        if self.held:
             return self._arrays[name]
-        tensor, begin, size = self._tensors[name]
-        return _decoded(_with_data(tensor, self.file.read(begin, size)))
+        begin = self.entry["start"]
+        for other, dtype, shape, form, size in self.entry["tensors"]:
+            if other == name:
+                data = self.file.read(begin, size)
+                return _decoded(Encoded(dtype, tuple(shape), form, data))
+            begin += size
+        raise KeyError(name)
 
     @override
     def __iter__(self) -> Iterator[str]:
@@ -146,19 +132,6 @@ class StoredArrays(Mapping[str, AnyArray]):
     @cached_property
     def _arrays(self) -> dict[str, AnyArray]:
         return {name: _decoded(tensor) for name, tensor in self.encoded().items()}
-
-    @cached_property
-    def _tensors(self) -> dict[str, tuple[Encoded, int, int]]:
-        """Each tensor without its bytes, where its bytes begin, and their number."""
-        tensors, begin = dict[str, tuple[Encoded, int, int]](), self.entry["start"]
-        for name, dtype, shape, form, size in self.entry["tensors"]:
-            tensors[name] = Encoded(dtype, tuple(shape), form, b""), begin, size
-            begin += size
-        return tensors
-
-
-def _with_data(tensor: Encoded, data: bytes) -> Encoded:
-    return Encoded(tensor.dtype, tensor.shape, tensor.form, data)
 
 
 def _decoded(tensor: Encoded) -> AnyArray:

@@ -85,7 +85,7 @@ def test_a_run_that_is_not_known_is_asked_for():
     stage = TaskStage(1, 0, starts_task=True, ends_task=True)
     question = messages.MessageEncoder().encode_request({}, Assignment(stage))
     reply = asked(context, "train", question)
-    assert messages.reports_run_unknown(content_of(reply.content))
+    assert messages.RUN_UNKNOWN in content_of(reply.content).scalars
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ FORMS = [
     for suffix in ("", "+float16", "+bfloat16", "+levels")
     for frame in ("", "+zstd")
 ]
+RNG = np.random.default_rng(3)
 steady = settings(derandomize=True, deadline=None, max_examples=300)
 
 
@@ -137,7 +138,7 @@ def test_a_dense_array_leaves_zeros_out_where_that_is_smaller():
     expected = b"\x07\x00\x08\x00" + b"\x08\x02\x00\x00"
     assert encode(few) == Encoded("uint16", (32,), "fcl.dense.bitmap", expected)
     for zeros, form in ((2, "fcl.dense"), (3, "fcl.dense.bitmap")):
-        values = np.ones(32, np.uint16)
+        values = np.frombuffer(RNG.bytes(64), np.uint16) | np.uint16(1)
         values[:zeros] = 0  # two values have the bytes of 32 bits
         assert encode(values).form == form
 
@@ -161,13 +162,13 @@ def test_whole_rows_take_hardly_more_than_their_values():
 
 @st.composite
 def multiples(draw):
-    """Draw float32 multiples of a step, up to the largest, dense or sparse."""
+    """Draw multiples of a step with the first and the last one, dense or sparse."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     most = draw(st.sampled_from([1, 3, 15, 127]))
     step = np.float32(10.0 ** draw(st.integers(-30, 30)) * rng.uniform(1, 10))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=9, max_side=12))
     levels = rng.integers(-most, most + 1, shape)
-    levels.reshape(-1)[:2] = most, -most
+    levels.reshape(-1)[:2] = most, -1
     dense = (levels.astype(np.float32) * step).astype(np.float32)
     return SparseArray.of_nonzero(dense) if draw(st.booleans()) else dense
 
@@ -176,9 +177,8 @@ def multiples(draw):
 @given(multiples(), st.sampled_from(PRECISIONS))
 def test_multiples_of_a_step_travel_as_levels_bit_for_bit(tensor, precision):
     encoded = encode(tensor, precision)
-    if tensor.shape != (9,) and getattr(tensor, "nnz", tensor.size) >= 64:
-        assert "+levels" in encoded.form
-        assert_same(decode(encoded), tensor)
+    assert "+levels" in encoded.form
+    assert_same(decode(encoded), tensor)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -205,7 +205,7 @@ def test_what_is_no_multiple_has_no_step():
 def test_every_form_is_chosen_by_some_tensor():
     rng = np.random.default_rng(3)
     seen = set()
-    for side in (8, 40):  # few bytes have no frame
+    for side in (3, 8, 40):  # few bytes are no smaller in a frame
         dense = rng.normal(size=(side, side)).astype(np.float32)
         present = rng.random(dense.shape) < 0.4
         at_levels = rng.integers(-7, 8, dense.shape).astype(np.float32)
@@ -305,7 +305,7 @@ def test_encode_refuses_a_dtype_that_cannot_travel(tensor):
 
 @pytest.mark.parametrize("indices", [[2, 1], [1, 1], [-1, 1], [0, 3]])
 def test_encode_refuses_a_sparse_array_that_contradicts_itself(indices):
-    with pytest.raises(ContractError, match="indices"):
+    with pytest.raises(WireError, match="indices"):
         encode(sparse((3,), indices, [1, 2]))
 
 
@@ -586,8 +586,6 @@ def test_a_hostile_step_or_level_is_refused(made, why):
 
 # ---- compressed tensors: what comes back, and frames that lie
 
-RNG = np.random.default_rng(3)
-
 
 def framed(data, width=1):
     """Compress bytes as values of some bytes each."""
@@ -640,7 +638,7 @@ def bomb(size):
 def test_a_frame_that_lies_is_refused_and_takes_no_memory(frame, why):
     def refused():
         with pytest.raises(WireError, match=why):
-            decompress(frame, 1000, 0, 1, 0)
+            decompress(frame, 1000)
 
     assert peak_of(refused) < 0.2
 

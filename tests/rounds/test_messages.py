@@ -87,7 +87,7 @@ def test_an_encoder_never_takes_a_new_tensor_for_an_old_one():
 
 
 def test_precision_rounds_float32_on_the_wire_and_nothing_else():
-    third = np.full(3, 1 / 3, np.float32)
+    third = np.array([1 / 3, 1 / 7], np.float32)
     payload = {"g": {"single": third, "double": third.astype(np.float64) / 3}}
     found = messages.decode_payload(
         messages.MessageEncoder(WireFormat("bfloat16")).payload(payload)
@@ -253,13 +253,13 @@ def test_counts_come_back_as_they_were_sent():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"right": None}, "right: expected 6 counts by class, got None"),
-        ({"tested": 5}, "tested: expected 6 counts by class, got 5"),
-        ({"answered": [1] * 5}, "answered: expected 6 counts by class, got 5 of them"),
-        ({"answered": [1] * 7}, "answered: expected 6 counts by class, got 7 of them"),
-        ({"tested": [3.0, 2.0, 0.0, 0.0, 0.0, 2.0]}, "tested: expected integers in"),
-        ({"tested": [3, 2, 0, 0, -1, 3]}, "tested: expected integers in"),
-        ({"tested": [2**31 + 1, 2, 0, 0, 0, 2]}, "tested: expected integers in"),
+        ({"right": None}, r"right: expected 6 numbers in \[0, 2.+\], got None"),
+        ({"tested": 5}, "tested: expected 6 numbers in .*, got 5"),
+        ({"answered": [1] * 5}, "answered: expected 6 numbers in"),
+        ({"answered": [1] * 7}, "answered: expected 6 numbers in"),
+        ({"tested": [3.0, 2.0, 0.0, 0.0, 0.0, 2.0]}, "tested: expected 6 numbers in"),
+        ({"tested": [3, 2, 0, 0, -1, 3]}, "tested: expected 6 numbers in"),
+        ({"tested": [2**31 + 1, 2, 0, 0, 0, 2]}, "tested: expected 6 numbers in"),
         ({"right": [4, 0, 0, 0, 0, 0]}, "right: expected at most as many"),
         (
             {"right": [1, 2, 0, 0, 0, 0]},
@@ -274,23 +274,24 @@ def test_counts_come_back_as_they_were_sent():
         ({"right": [2, 0, 1, 0, 0, 0]}, "right: expected at most as many"),
         ({"answered": [3, 1, 2, 1, 0, 0]}, "answered: expected one answer to each of"),
         ({"accuracy": [0.6, 0.5]}, "right: expected the accuracies"),
-        ({"accuracy": [0.6]}, "accuracy: expected 2 fractions, got 1 of them$"),
-        ({"accuracy": [0.6] * 3}, "accuracy: expected 2 fractions, got 3 of them$"),
-        ({"accuracy": 0.6}, r"accuracy: expected 2 fractions, got 0\.6$"),
-        ({"inferred": [0.4]}, "inferred: expected 2 fractions, got 1 of them$"),
-        ({"inferred": [1.5, 0.0]}, r"inferred: expected values in \[0, 1\], got"),
-        ({"inferred": [float("nan"), 0.0]}, "inferred: expected values in"),
-        ({"balanced-accuracy": 1.0}, "balanced-accuracy: expected 2 fractions, got 1"),
-        ({"balanced-accuracy": [0.4]}, "balanced-accuracy: expected 2 fractions, got"),
-        ({"balanced-accuracy": [2.0, 0.0]}, "balanced-accuracy: expected values in"),
-        ({"unbalanced": 2}, "unbalanced: expected 0 or 1, got 2"),
-        ({"unbalanced": [1]}, "unbalanced: expected 0 or 1, got 1 of them"),
-        ({"losses": 1.0}, "losses: expected 2 numbers, got 1"),
-        ({"losses": [1.0]}, "losses: expected 2 numbers, got 1 of them"),
-        ({"losses": [1.0, -0.1]}, "losses: expected numbers from 0 on, got"),
-        ({"losses": [1.0, float("inf")]}, "losses: expected numbers from 0 on"),
-        ({"losses": [1.0, float("nan")]}, "losses: expected numbers from 0 on"),
-        ({"losses": [1.0, "2"]}, "losses: expected numbers from 0 on"),
+        ({"accuracy": [0.6]}, r"accuracy: expected 2 numbers in \[0, 1\], got \[0"),
+        ({"accuracy": [0.6] * 3}, "accuracy: expected 2 numbers in"),
+        ({"accuracy": 0.6}, r"accuracy: expected 2 numbers in \[0, 1\], got 0\.6$"),
+        ({"inferred": [0.4]}, "inferred: expected 2 numbers in"),
+        ({"inferred": [1.5, 0.0]}, "inferred: expected 2 numbers in"),
+        ({"inferred": [float("nan"), 0.0]}, "inferred: expected 2 numbers in"),
+        ({"balanced-accuracy": 1.0}, "balanced-accuracy: expected 2 numbers in"),
+        ({"balanced-accuracy": [0.4]}, "balanced-accuracy: expected 2 numbers in"),
+        ({"balanced-accuracy": [2.0, 0.0]}, "balanced-accuracy: expected 2 numbers"),
+        ({"unbalanced": 2}, r"unbalanced: expected 1 numbers in \[0, 1\], got \[2"),
+        ({"unbalanced": [1]}, "unbalanced: expected 1 numbers in"),
+        ({"model-bytes": -1}, "model-bytes: expected 1 numbers in"),
+        ({"losses": 1.0}, "losses: expected 2 numbers in"),
+        ({"losses": [1.0]}, "losses: expected 2 numbers in"),
+        ({"losses": [1.0, -0.1]}, "losses: expected 2 numbers in"),
+        ({"losses": [1.0, float("inf")]}, "losses: expected 2 numbers in"),
+        ({"losses": [1.0, float("nan")]}, "losses: expected 2 numbers in"),
+        ({"losses": [1.0, "2"]}, "losses: expected 2 numbers in"),
     ],
 )
 def test_impossible_counts_are_refused_by_name(changed, why):
@@ -307,11 +308,12 @@ def test_impossible_counts_are_refused_by_name(changed, why):
 
 def test_the_samples_of_finished_tasks_come_back_as_they_were_told():
     for told in ([], [3, 0, 2**31]):
-        assert messages.finished_tasks(messages.told_tasks(told)) == tuple(told)
+        content = Content(scalars={messages.TASKS: {"samples": told}})
+        assert messages.finished_tasks(content) == tuple(told)
 
 
 @pytest.mark.parametrize("told", [3, "12", [-1], [2**31 + 1], [1.0], [1] * 65537])
 def test_what_cannot_be_samples_of_tasks_is_refused(told):
     content = Content(scalars={messages.TASKS: {"samples": told}})
-    with pytest.raises(WireError, match="tasks/samples: expected counts"):
+    with pytest.raises(WireError, match="tasks/samples: expected"):
         messages.finished_tasks(content)

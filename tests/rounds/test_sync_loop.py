@@ -296,9 +296,9 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
         temporary_state = ("optimizer", "memory/old")
 
     state = {
-        "base": {"w": np.ones((2, 3), np.float32)},  # 24 bytes
+        "base": {"w": np.array([[0.3, 2, 3.1]], np.float32)},  # 12 bytes
         "optimizer": {"mean/w": np.ones(1000)},
-        "adapters/0": {"w": SparseArray((100,), np.array([7]), np.ones(1))},  # 21
+        "adapters/0": {"w": SparseArray((40,), np.array([7]), np.ones(1))},  # 13
         "memory": {"x": np.ones(3, np.int8)},  # 3 bytes
         "memory/old": {"w": np.ones(1000)},
         "memory/older": {"w": np.ones(2, np.int8)},  # 2 bytes
@@ -310,7 +310,7 @@ def test_what_a_task_needs_while_it_lasts_is_not_among_what_a_client_stores():
         "optimizer": {"w": np.ones(1, np.int8)},  # 1 byte
     }
     # The adapter: one value of 8 bytes, and a bit for each of its entries.
-    expected = (24 + 21 + 3 + 2 + 7 + 4) + (5 + 1)
+    expected = (12 + 13 + 3 + 2 + 7 + 4) + (5 + 1)
     assert model_bytes(Learner(), state, received) == expected
 
 

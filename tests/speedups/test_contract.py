@@ -234,7 +234,7 @@ def test_the_door_reads_flowers_headers():
 
 
 def test_flower_cuts_a_tensor_where_we_think():
-    from fcl_flower.rounds.codec import CHUNK_BYTES
+    from fcl_flower.rounds.byte_counts import CHUNK_BYTES
 
     tensor = Array("int8", (2 * CHUNK_BYTES + 1,), "x", bytes(2 * CHUNK_BYTES + 1))
 
