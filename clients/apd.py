@@ -31,10 +31,8 @@ from typing_extensions import override
 
 from clients.fedweit.client import DecomposedLearner, known_tasks
 from clients.fedweit.maths import TaskModel, TaskTensors, Tensors, cluster_labels
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense
 from strategies.apd import ApdParams
 from strategies.fedweit import FedWeitParams
@@ -96,11 +94,11 @@ class Apd(DecomposedLearner[A]):
 
     mu = 0.0
 
-    def __init__(
-        self, params: A, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Refuse a model without weights to decompose."""
-        decomposition = FedWeitParams(
+        params = self.params
+        self.settings = FedWeitParams(
             lambda1=params.lambda1,
             lambda2=params.lambda2,
             lambda_mask=0.0,
@@ -112,7 +110,6 @@ class Apd(DecomposedLearner[A]):
             initial_adapter=params.initial_adapter,
             mask_rate=params.mask_rate,
         )
-        super().__init__(params, model, context, decomposition)
         require_weights(self.initial(), "APD")
 
     @override

@@ -24,8 +24,8 @@ from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss, outputs
@@ -44,10 +44,9 @@ class Bic(LocalTraining[BicParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples, held = self._held_out(data.train, replayed, stage.task)

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.local_training import fit_classes
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from fcl_flower.data.examples import TaskData
-from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.models.prompts import PromptedTransformer
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
@@ -52,18 +51,15 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: CodaPromptParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Keep the initial head, which stands for rows that no client has learned."""
-        super().__init__(params, model, context)
-        self._body = model.body_of(PromptedTransformer, PROMPTED)
-        self._first_head = snapshot(model, (WEIGHT, BIAS))
+        self._body = self.model.body_of(PromptedTransformer, PROMPTED)
+        self._first_head = snapshot(self.model, (WEIGHT, BIAS))
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         groups = {**state, **received}
         self._load_head(groups)
         load(self.model, received[NOW])

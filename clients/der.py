@@ -19,8 +19,7 @@ from fcl_flower.algorithms.exemplars import (
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Array, Payload, Update
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import outputs
 from fcl_flower.training.tensors import to_numpy, to_torch
@@ -40,10 +39,9 @@ class Der(LocalTraining[DerParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         stored = replay_samples(memory, context.device, without=stage.task)
         smallest = context.training.smallest_batch

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, rows_of
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples, rows_of
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
@@ -28,19 +27,16 @@ class Ewc(LocalTraining[EwcParams]):
     task ends.
     """
 
-    def __init__(
-        self, params: EwcParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        super().__init__(params, model, context)
-        require_shared(model, "EWC")
+    @override
+    def prepare(self) -> None:
+        require_shared(self.model, "EWC")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, params = Turn(state, received, stage, data), self.params
-        pull = ewc_penalty(self.model, state, params.strength)
-        state, update = self.fit_locally(turn, penalties=[pull])
+    def train(self, turn: Turn, *others: Penalty) -> tuple[Payload, Update]:
+        """Train by the penalty and ``others``, and consolidate a finished task."""
+        params = self.params
+        pull = ewc_penalty(self.model, turn.state, params.strength)
+        state, update = self.fit_locally(turn, penalties=[pull, *others])
         return consolidated(self.model, turn, params, state, update), update
 
 

@@ -24,8 +24,8 @@ from fcl_flower.algorithms.exemplars import (
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import CLASSES, Teacher
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
 from strategies.analytic.sums import symmetric, upper_half
@@ -46,19 +46,17 @@ class FedCbdr(LocalTraining[FedCbdrParams], ClientQueries):
     balances = ("batches",)  # the loss has weights of its own
 
     @override
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
-    ) -> Payload:
+    def answer_query(self, turn: Turn) -> Payload:
+        _, question, _, data = turn
         features = self._features(question, data.train)
         counts = np.bincount(to_numpy(data.train.y), minlength=self.model.classes)
         half = upper_half(features.T @ features)
         return {GRAMS: {"half": half, "counts": counts.astype(np.int64)}}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         params, device, count = self.params, self.context.device, len(data.train.y)
         replayed = replay_samples(memory, device, without=stage.task)
         examples = concat([data.train, replayed])

@@ -10,20 +10,17 @@ from typing_extensions import override
 
 from clients.apd import Apd
 from clients.fedweit.client import with_global_base
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.core.types import Payload, TaskStage
-from fcl_flower.models.heads import MultiHeadModel
 from strategies.fedprox_apd import FedProxApdParams
 
 
 class FedProxApd(Apd[FedProxApdParams]):
     """A learner that starts from the received sigma, and sends its own."""
 
-    def __init__(
-        self, params: FedProxApdParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        super().__init__(params, model, context)
-        self.mu = params.mu
+    @override
+    def prepare(self) -> None:
+        super().prepare()
+        self.mu = self.params.mu
 
     @override
     def upload(self, state: Payload, stage: TaskStage) -> Payload:

@@ -17,8 +17,8 @@ from typing_extensions import override
 from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import Outputs, hidden_features
 from fcl_flower.training.tensors import load
@@ -36,10 +36,9 @@ class Icarl(LocalTraining[C]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("exemplars", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("exemplars", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples = concat([data.train, replayed])

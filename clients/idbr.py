@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.exemplars import (
     contains,
     joined,
@@ -25,10 +24,9 @@ from fcl_flower.algorithms.exemplars import (
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, batches, concat
 from fcl_flower.models.encoder import DisentangledTransformer
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.tensors import dense, load, to_numpy
 from strategies.idbr import IdbrParams
@@ -48,25 +46,22 @@ class Idbr(LocalTraining[IdbrParams]):
     samples of old tasks.
     """
 
-    def __init__(
-        self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Find the two spaces in the model's body."""
-        super().__init__(params, model, context)
         expected = "disentangled-transformer, whose two spaces IDBR trains"
-        self._body = model.body_of(DisentangledTransformer, expected)
+        self._body = self.model.body_of(DisentangledTransformer, expected)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         if stage.task >= self._body.task.out_features:
             raise config_error(
                 "model.max_tasks",
                 self._body.task.out_features,
                 f"at least {stage.task + 1}, the tasks so far",
             )
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        memory = state.get("memory", {})
         params, device, count = self.params, self.context.device, len(data.train.y)
         replayed = replay_samples(memory, device, without=stage.task)
         examples = concat([data.train, replayed])

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.finished_tasks import TASK
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import AnyArray, Arrays, Payload, Update
 from fcl_flower.models.adapters import LoraTransformer, squares
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
@@ -76,18 +75,15 @@ class Lorm(ClientLearner[LormParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: LormParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Find the layers that have a change of low rank."""
-        super().__init__(params, model, context)
-        self._layers = adapted_layers(model.shared_names())
-        self._body = lora_of(model)
+        self._layers = adapted_layers(self.model.shared_names())
+        self._body = lora_of(self.model)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         factor = trained_factor(received)
         heads = received.get(HEADS, {})
         load(self.model, {**received[ADAPTERS], **heads})

@@ -28,8 +28,8 @@ from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.config.parsing import Params
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import CLOSED, GrowingHead, MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Fit, fit
@@ -62,10 +62,9 @@ class PodNet(LocalTraining[PodNetParams]):
         )
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples = concat([data.train, replayed])

@@ -19,8 +19,8 @@ from fcl_flower.algorithms.exemplars import (
     replay_samples,
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import load
 from strategies.replay import ReplayParams
@@ -36,10 +36,9 @@ class Replay(LocalTraining[ReplayParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         replayed = replay_samples(memory, self.context.device, without=stage.task)
         examples = concat([data.train, replayed])
         anchors = self._received_features(turn, examples)

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.training.loop import Training
 from strategies.stable_sgd import StableSgdParams
 
@@ -20,11 +19,9 @@ class StableSgd(LocalTraining[StableSgdParams]):
     """A learner whose rate falls from task to task (`decayed`)."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        training = decayed(self.context.training, self.params, stage.task)
-        return self.fit_locally(Turn(state, received, stage, data), training=training)
+    def train(self, turn: Turn, *penalties: Penalty) -> tuple[Payload, Update]:
+        training = decayed(self.context.training, self.params, turn.stage.task)
+        return self.fit_locally(turn, penalties=penalties, training=training)
 
 
 def decayed(training: Training, params: StableSgdParams, task: int) -> Training:

@@ -14,8 +14,8 @@ from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.exemplars import random_orders
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData, in_batches
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import in_batches
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
@@ -108,15 +108,12 @@ class Target(LocalTraining[TargetParams]):
     temporary_state = (*LocalTraining.temporary_state, "memory")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, model = Turn(state, received, stage, data), self.model
-        params, context = self.params, self.context
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        params, model, context = self.params, self.model, self.context
         memory, batch_size = synthetic_memory(turn), context.training.batch_size
 
         def beside(samples: int) -> int:
-            steps = -(-len(data.train.y) // batch_size)
+            steps = -(-len(turn.data.train.y) // batch_size)
             return -(-samples // steps)
 
         old = old_samples(memory.get(SAMPLES), beside, model, context, turn)

@@ -15,13 +15,12 @@ from torch.func import functional_call
 from typing_extensions import override
 
 from clients.fedet.maths import augmented, label_loss, label_statistics
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.exemplars import remember_fraction, replay_samples
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
@@ -45,17 +44,14 @@ class FedEt(ClientLearner[FedEtParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Keep the initial values of a group, the same for every task and client."""
-        super().__init__(params, model, context)
-        self._fresh = snapshot(model, model.shared_names())
+        self._fresh = snapshot(self.model, self.model.shared_names())
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         kept, params = {**state, **received}, self.params
         known, router = self._known(kept), self._router(kept)
         seed = derive(self.context.seed, "fedet", self.context.client, stage.round)

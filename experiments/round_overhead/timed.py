@@ -12,11 +12,10 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, Params
+from fcl_flower.algorithms.base import Metrics, Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
 
 
@@ -50,11 +49,9 @@ class TimedLearner(LocalTraining[Params]):
     """The client side."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
         began = time.time()
-        state, update = super().train(state, received, stage, data)
+        state, update = super().train(turn)
         moments = {"began": began, "ended": time.time()}
         return state, replace(update, metrics={**update.metrics, **moments})
 

@@ -28,6 +28,7 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
+    NamedTuple,
     Never,
     TypeAlias,
     TypeVar,
@@ -167,6 +168,11 @@ class ServerStrategy(ABC, Generic[P]):
         self.params = params
         self.context = context
         self.aggregation = Aggregation()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Prepare what the strategy needs beside its attributes. Called once."""
+        return
 
     @classmethod
     def kinds(cls, role: Role) -> tuple[str, ...]:
@@ -433,6 +439,23 @@ class ClientContext:
     augment: "Transform | None" = None
 
 
+class Turn(NamedTuple):
+    """A client's turn to train in a round; nothing in it may be changed in place.
+
+    Attributes:
+        state: the client's private state. Its group ``privacy`` holds what training has
+            cost in privacy so far (`privacy.accounting.SPENT`).
+        received: the groups that the server has sent.
+        stage: the round and the client's task.
+        data: the task's samples; ``data.test`` must not be used.
+    """
+
+    state: Payload
+    received: Payload
+    stage: TaskStage
+    data: "TaskData"
+
+
 class ClientLearner(ABC, Generic[P]):
     """The client side: torch inside, NumPy at both ends, without the server side.
 
@@ -462,6 +485,15 @@ class ClientLearner(ABC, Generic[P]):
         self.params = params
         self.model = model
         self.context = context
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Prepare what the learner needs beside its attributes. Called once.
+
+        Raises:
+            ConfigError: the method does not suit the model or the hyper-parameters.
+        """
+        return
 
     @classmethod
     def replace_heads(cls, model: "MultiHeadModel", params: Params) -> None:
@@ -486,24 +518,11 @@ class ClientLearner(ABC, Generic[P]):
         return {}
 
     @abstractmethod
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: "TaskData"
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
         """Train on the current task; return the next private state and the update.
 
-        Called once for each round in which the client takes part.
-
-        Args:
-            state: the client's private state; must not be changed in place. Its group
-                ``privacy`` holds what training has cost in privacy so far
-                (`privacy.accounting.SPENT`).
-            received: the groups from `ServerStrategy.configure_train`; must not be
-                changed in place.
-            stage: the round and the client's task.
-            data: the task's samples; ``data.test`` must not be used.
-
-        Returns:
-            the next private state, which replaces ``state`` as a whole, and the update.
+        Called once for each round in which the client takes part. The next state
+        replaces ``turn.state`` as a whole.
         """
 
     def select_model(
@@ -551,7 +570,5 @@ class ClientQueries(ABC):
     """A learner whose strategy is `ServerQueries`."""
 
     @abstractmethod
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: "TaskData"
-    ) -> Payload:
-        """Answer a query before a task; ``state`` stays as it is."""
+    def answer_query(self, turn: Turn) -> Payload:
+        """Answer the query ``turn.received`` before a task; the state stays."""

@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.augmentation import TrainingInputs, training_inputs
 from fcl_flower.algorithms.base import ClientContext, ClientLearner, P
+from fcl_flower.algorithms.base import Turn as Turn
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.balance import mean_cross_entropy
@@ -33,22 +34,6 @@ from fcl_flower.training.loop import (
 )
 from fcl_flower.training.private import fit_dp_sgd
 from fcl_flower.training.tensors import load, snapshot
-
-
-class Turn(NamedTuple):
-    """The inputs of a client's round of training; nothing in them changes in place.
-
-    Attributes:
-        state: the client's private state before the round.
-        received: the groups that the server has sent.
-        stage: the client's stage.
-        data: the client's samples of the task.
-    """
-
-    state: Payload
-    received: Payload
-    stage: TaskStage
-    data: TaskData
 
 
 class Batch(NamedTuple):
@@ -95,10 +80,8 @@ class LocalTraining(ClientLearner[P]):
     augments = True
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        return self.fit_locally(Turn(state, received, stage, data))
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        return self.fit_locally(turn)
 
     @override
     def predict(

@@ -15,7 +15,6 @@ from typing_extensions import override
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import (
     Metrics,
-    ServerContext,
     ServerStrategy,
     SumsUpdates,
 )
@@ -143,12 +142,12 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
 
     groups = {"sums": "sum"}
 
-    def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Compute the numbers of classes and features."""
-        super().__init__(params, context)
-        lifted = params.lift == "relu"
-        features = params.width if lifted else context.model.features
-        self._shape = (context.model.classes, features)
+        params, model = self.params, self.context.model
+        features = params.width if params.lift == "relu" else model.features
+        self._shape = (model.classes, features)
 
     @override
     def init(self, model: Arrays) -> Payload:

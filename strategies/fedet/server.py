@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -56,10 +56,10 @@ class FedEt(ServerStrategy[FedEtParams]):
     needs_rounds = True
     robust_aggregation = True
 
-    def __init__(self, params: FedEtParams, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: FedEtTrainer = context.trainer()
+        self.trainer: FedEtTrainer = self.context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -16,7 +16,6 @@ from fcl_flower.algorithms.base import (
     Metrics,
     Params,
     Role,
-    ServerContext,
     ServerQueries,
     ServerStrategy,
 )
@@ -201,10 +200,10 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     robust_aggregation = True
     groups: ClassVar[Mapping[str, Role]] = {"base": "model", "adapters": "private"}
 
-    def __init__(self, params: P, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Read K of ``sit:K``; 0 for the other policies."""
-        super().__init__(params, context)
-        name, _, count = params.knowledge.partition(":")
+        name, _, count = self.params.knowledge.partition(":")
         self._sit = int(count) if name == "sit" else 0
         self._broadcast = Broadcast({})
 

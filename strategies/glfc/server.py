@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, ServerStrategy
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
@@ -45,10 +45,10 @@ class Glfc(ServerStrategy[GlfcParams]):
     needs_rounds = True
     robust_aggregation = True
 
-    def __init__(self, params: GlfcParams, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: ProxyTrainer = context.trainer()
+        self.trainer: ProxyTrainer = self.context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerContext
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
@@ -36,10 +35,10 @@ class Target(FedAvg):
     needs_rounds = True  # samples are made from the model after whole rounds
     params: SynthesisParams
 
-    def __init__(self, params: Params, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: SampleTrainer = context.trainer()
+        self.trainer: SampleTrainer = self.context.trainer()
 
     @override
     def summands(self, state: Payload) -> Payload:

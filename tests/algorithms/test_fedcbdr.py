@@ -25,7 +25,7 @@ from queries import hostile_and_absent
 from watched_fit import Watched
 
 from clients.fedcbdr import FedCbdr
-from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext, Turn
 from fcl_flower.algorithms.exemplars import leverage_scores
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -48,10 +48,10 @@ def selection(gram, quotas):
 def coordinated(one, stage, task, quotas, received=None, state=None, count=20):
     """Train in a task's last round, as a server with this client alone would ask."""
     received = received or start()
-    answer = one.answer_query({}, received, stage, data(task, count))["grams"]
+    answer = one.answer_query(Turn({}, received, stage, data(task, count)))["grams"]
     told = {"gram": answer["half"], "quotas": np.array(quotas, np.int64)}
     sent = {**received, "selection": told}
-    return one.train(state or {}, sent, stage, data(task, count))
+    return one.train(Turn(state or {}, sent, stage, data(task, count)))
 
 
 def test_leverage_needs_no_features_of_others_but_their_products():
@@ -80,7 +80,7 @@ def test_leverage_needs_no_features_of_others_but_their_products():
 
 def test_the_answer_is_of_the_features_of_the_model_that_is_asked_about():
     asked = moved(start())
-    found = learner().answer_query({}, asked, FIRST, data(1))["grams"]
+    found = learner().answer_query(Turn({}, asked, FIRST, data(1)))["grams"]
     features = features_of(asked["base"], data(1).train.x.numpy())
     products = features.T @ features
     expected = [products[i, j] for i in range(4) for j in range(i, 4)]
@@ -102,7 +102,7 @@ def test_samples_are_stored_in_the_last_round_by_the_quotas():
     assert sorted(state["memory"]) == ["rank", "task", "x", "y"]
     assert update.payload.keys() == {"base"}
     assert update.num_examples == 20
-    during, update = one.train(state, start(), SECOND, data(1))
+    during, update = one.train(Turn(state, start(), SECOND, data(1)))
     assert during["memory"] is state["memory"]
     assert update.num_examples == 25
 
@@ -131,10 +131,10 @@ def test_a_class_of_two_tasks_has_one_quota():
 
 def test_without_the_servers_word_nothing_of_a_task_is_stored():
     one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     assert state["memory"] == {}
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
-    again, _ = one.train(state, start(), THIRD, data(1))
+    again, _ = one.train(Turn(state, start(), THIRD, data(1)))
     assert again["memory"] is state["memory"]
 
 
@@ -154,7 +154,7 @@ def test_a_sample_is_stored_with_the_probability_of_its_leverage():
 
     hits = 0
     for client in range(150):
-        state, _ = learner(client).train({}, sent, FIRST, task)
+        state, _ = learner(client).train(Turn({}, sent, FIRST, task))
         hits += state["memory"]["x"][0].tolist() == x[0].tolist()
 
     assert 0.75 < share < 0.98
@@ -179,7 +179,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
     if growing:
         one.model.restrict_head([0, 1, 2, 3])
-    one.train(state, start(), SECOND, data(1))
+    one.train(Turn(state, start(), SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     memory = state["memory"]

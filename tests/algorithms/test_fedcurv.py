@@ -11,7 +11,7 @@ from torch import nn
 from watched_fit import Watched
 
 from clients.fedcurv import FedCurv as Learner
-from fcl_flower.algorithms.base import ServerContext
+from fcl_flower.algorithms.base import ServerContext, Turn
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples
@@ -65,7 +65,7 @@ def test_the_sums_are_the_penalties_of_all_others():
     state = server.aggregate_train(state, NOW, sent)
 
     received = server.configure_train(state, NOW, 0)
-    _, update = learner().train({}, received, NOW, data())
+    _, update = learner().train(Turn({}, received, NOW, data()))
 
     network = model()
     network.load_state_dict(
@@ -84,7 +84,7 @@ def test_the_sums_are_the_penalties_of_all_others():
         )
     # The penalty has moved the model: without it it ends elsewhere.
     plain = {**received, FISHER: {}, WEIGHTED: {}}
-    _, free = learner().train({}, plain, NOW, data())
+    _, free = learner().train(Turn({}, plain, NOW, data()))
     moved = update.payload["base"]["body.0.bias"] - free.payload["base"]["body.0.bias"]
     assert np.abs(moved).max() > 0.05
 
@@ -92,7 +92,7 @@ def test_the_sums_are_the_penalties_of_all_others():
 def test_a_client_sends_the_curvature_of_its_data_where_it_ends():
     one = learner(fisher_examples=5)
     state, update = one.train(
-        {}, {**shared(model()), FISHER: {}, WEIGHTED: {}}, NOW, data()
+        Turn({}, {**shared(model()), FISHER: {}, WEIGHTED: {}}, NOW, data())
     )
 
     network = model()
@@ -126,10 +126,10 @@ def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
         state, NOW, {c: update_of(one) for c, one in known.items()}
     )
     received = {**server.configure_train(state, NOW, 0), **shared(model())}
-    _, first = learner(epochs=1).train({}, received, NOW, data())
+    _, first = learner(epochs=1).train(Turn({}, received, NOW, data()))
     one = learner(epochs=1, learning_rate=1e-12)
     watched = Watched(one)
-    one.train({}, received, NOW, data())
+    one.train(Turn({}, received, NOW, data()))
     with torch.no_grad():
         one.model.body[0].weight.add_(0.3)
 
@@ -230,7 +230,7 @@ def test_a_client_without_examples_sends_zeros():
     none = data()
     none = replace(none, train=Examples(none.train.x[:0], none.train.y[:0]))
     received = {**shared(model()), FISHER: {}, WEIGHTED: {}}
-    _, update = learner().train({}, received, NOW, none)
+    _, update = learner().train(Turn({}, received, NOW, none))
     assert not any(values.any() for values in update.payload[FISHER].values())
 
 

@@ -13,7 +13,7 @@ from clients import scaffold as client_side
 from clients.ewc import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.algorithms.base import Params, ServerContext
+from fcl_flower.algorithms.base import Params, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
@@ -62,7 +62,7 @@ def test_two_clients_over_two_tasks_are_algorithm_1():
         for client, one in learners.items():
             seen = data(10 * task + client, count[client])
             received = server.configure_train(state, now, client)
-            kept[client], update = one.train(kept[client], received, now, seen)
+            kept[client], update = one.train(Turn(kept[client], received, now, seen))
             server.check_update(state, update)
             updates[client] = update
 
@@ -109,7 +109,7 @@ def test_by_any_optimizer_a_variate_is_the_mean_gradient(kind, settings):
     received["control"] = c
     one = learner(optimizer=kind.__name__.lower(), **settings)
 
-    kept, update = one.train({"control": own}, received, NOW, data())
+    kept, update = one.train(Turn({"control": own}, received, NOW, data()))
 
     network, found = model(), []
     trained = [*network.body.parameters(), *network.heads[0].parameters()]
@@ -137,7 +137,7 @@ def test_option_1_takes_the_gradient_at_the_received_model(monkeypatch):
     expected = gradients(network, data().train)
 
     received = {"base": moved, "control": {}}
-    kept, update = one.train({"heads": heads}, received, NOW, data())
+    kept, update = one.train(Turn({"heads": heads}, received, NOW, data()))
 
     near(kept["control"], {n: expected[n] for n in moved}, 1e-6)
     near(update.payload["control/change"], {n: expected[n] for n in moved}, 1e-6)
@@ -147,7 +147,7 @@ def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
     received = shared(model())
     received["control"] = {n: np.full_like(v, 9) for n, v in received["base"].items()}
     own = {n: np.zeros_like(v) for n, v in received["base"].items()}
-    _, update = learner(epochs=1).train({"control": own}, received, NOW, data())
+    _, update = learner(epochs=1).train(Turn({"control": own}, received, NOW, data()))
     network, seen = model(), data().train
     loss = nn.functional.cross_entropy(network(seen.x, 0), seen.y)
     assert update.metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -156,10 +156,10 @@ def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
 def test_who_begins_late_corrects_nothing_in_its_first_round():
     received = shared(model())
     plain = LocalTraining(Params(), model(), place(epochs=STEPS))
-    _, expected = plain.train({}, received, NOW, data())
+    _, expected = plain.train(Turn({}, received, NOW, data()))
     received["control"] = {n: np.ones_like(v) for n, v in received["base"].items()}
 
-    _, update = learner().train({}, received, NOW, data())
+    _, update = learner().train(Turn({}, received, NOW, data()))
 
     near(update.payload["base"], expected.payload["base"], 0)
 
@@ -172,7 +172,9 @@ def test_without_examples_nothing_is_learned_of_the_drift(variate):
     none = data()
     none = replace(none, train=Examples(none.train.x[:0], none.train.y[:0]))
 
-    kept, update = learner(variate=variate).train({"control": own}, received, NOW, none)
+    kept, update = learner(variate=variate).train(
+        Turn({"control": own}, received, NOW, none)
+    )
 
     near(kept["control"], own, 0)
     assert not any(v.any() for v in update.payload["control/change"].values())
@@ -185,10 +187,10 @@ def test_one_client_alone_has_no_drift():
     for number in (1, 2, 3):
         now = stage(number, starts=number == 1, ends=False)
         sent = server.configure_train(state, now, 0)
-        alone, update = learner().train(alone, sent, now, data())
+        alone, update = learner().train(Turn(alone, sent, now, data()))
         state = server.aggregate_train(state, now, {0: update})
         plain, update = LocalTraining(Params(), model(), place(epochs=STEPS)).train(
-            plain, received, now, data()
+            Turn(plain, received, now, data())
         )
         received = update.payload
     near(state["base"], received["base"])
@@ -321,7 +323,7 @@ def test_a_layer_that_forward_never_uses_has_no_gradient():
     assert fisher["body.0.weight"].any()
 
     received = {**shared(taking.model), "control": {}}
-    _, update = taking.train({}, received, NOW, data())
+    _, update = taking.train(Turn({}, received, NOW, data()))
 
     assert not update.payload["control/change"][name].any()
 
@@ -337,7 +339,7 @@ def test_the_gradients_at_the_start_count_classes_alike(balance):
     for kind, train in ((balance, few), ("none", alike)):
         given = replace(data(), train=train)
         state, _ = learner(variate="start", balance=kind).train(
-            {}, received, NOW, given
+            Turn({}, received, NOW, given)
         )
         found.append(state["control"])
     near(*found)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from worded_tasks import stage, task, taught, texts
 
 from clients.coda_prompt import CodaPrompt
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import TaskData
@@ -99,7 +99,7 @@ def test_one_step_is_adams_with_old_components_detached(
     state, own = taught(learner(), made, state, data=task(0, 4))
     received, data = made.configure_train(state, stage(2), 0), task(1, 3, count=4)
 
-    _, update = learner(ortho_weight=weight).train(own, received, stage(2), data)
+    _, update = learner(ortho_weight=weight).train(Turn(own, received, stage(2), data))
 
     # By torch alone: the whole pool and head, one batch of all eight texts, one step.
     groups = ["prompts/0", "prompts/now"]
@@ -137,7 +137,7 @@ def test_the_loss_is_among_the_classes_of_the_task_that_were_told_of(learner, se
     received = made.configure_train(state, stage(2), 1)
 
     found = learner(client=1)
-    _, update = found.train({}, received, stage(2), task(1, 3))
+    _, update = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     # Rows of the client's own classes are sent; those that others have told of were
     # trained against, and those of an earlier task were not.
@@ -169,7 +169,7 @@ def test_validation_texts_of_other_classes_are_left_out(learner, server):
 
     for valid, known in ((texts(1, 2, 3, 4), True), (texts(2), False)):
         data = TaskData(train, valid, test, CLASSES)
-        _, update = learner().train({}, received, stage(), data)
+        _, update = learner().train(Turn({}, received, stage(), data))
         assert ("valid_loss" in update.metrics) == known
 
 
@@ -179,7 +179,9 @@ def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     received = made.configure_train(state, stage(2), 0)
     found = learner()
 
-    updates = [found.train({}, received, stage(2), task(1, 3))[1] for _ in range(2)]
+    updates = [
+        found.train(Turn({}, received, stage(2), task(1, 3)))[1] for _ in range(2)
+    ]
 
     for group in ("prompts", "heads"):
         for name, tensor in updates[0].payload[group].items():
@@ -272,7 +274,7 @@ def test_local_only_both_sides_are_in_the_client(learner):
     data, state = task(1, 3), alone.init()
 
     for number in (1, 2):
-        state, update = alone.train(state, {}, stage(number, number == 2), data)
+        state, update = alone.train(Turn(state, {}, stage(number, number == 2), data))
         assert update.payload == {}
 
     answers = alone.predict(state, {}, 0, data.test.x).argmax(1)

@@ -12,7 +12,7 @@ from worded_tasks import stage, task, texts
 
 from clients.dolfin import Dolfin
 from clients.lorm import NEVER
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, TaskData
@@ -66,7 +66,7 @@ def asked(found, made, state, now, data, own=None):
     question = made.configure_query(state, now, 0)
     if question is None:
         return state
-    answer = found.answer_query(own or {}, question, now, data)
+    answer = found.answer_query(Turn(own or {}, question, now, data))
     made.check_query_reply(state, answer)
     return made.aggregate_query(state, now, {0: answer})
 
@@ -78,7 +78,7 @@ def taught(found, made, state, own=None, rounds=1, data=None, ends=True):
         now = stage(number, ends and number == rounds)
         state = asked(found, made, state, now, data, own)
         received = made.configure_train(state, now, 0)
-        own, update = found.train(own, received, now, data)
+        own, update = found.train(Turn(own, received, now, data))
         made.check_update(state, update)
         state = made.aggregate_train(state, now, {0: update})
     return state, own
@@ -110,7 +110,7 @@ def test_grams_are_of_what_both_layers_of_a_block_are_given(learner, server):
     state, own = taught(found, made, state, own, data=data, ends=False)
     question = made.configure_query(state, stage(2, True), 0)
 
-    answer = found.answer_query(own, question, stage(2, True), data)
+    answer = found.answer_query(Turn(own, question, stage(2, True), data))
 
     # The model of the question, by plain weights.
     rows = entered(joined(found, state), data.train.x)
@@ -143,7 +143,7 @@ def test_a_client_without_samples_tells_of_none(learner, server):
     )
     question = made.configure_query(state, stage(), 0)
 
-    answer = learner().answer_query({}, question, stage(), nothing)
+    answer = learner().answer_query(Turn({}, question, stage(), nothing))
 
     made.check_query_reply(state, answer)
     assert int(answer["grams"]["tokens"]) == 0
@@ -161,7 +161,7 @@ def test_one_step_is_adams_on_second_factors_and_the_tasks_rows(
     state = asked(learner(), made, state, stage(), data)
     received = made.configure_train(state, stage(), 0)
 
-    _, update = learner().train({}, received, stage(), data)
+    _, update = learner().train(Turn({}, received, stage(), data))
 
     # By torch alone: one batch of all eight texts, and one step.
     model = network(backbone("bert"))
@@ -192,7 +192,7 @@ def test_the_loss_is_among_all_classes_of_the_task_that_were_told_of(learner, se
     state = asked(learner(), made, state, stage(), task(0, 4))
     received = made.configure_train(state, stage(), 1)
 
-    _, update = learner().train({}, received, stage(), task(1, 3))
+    _, update = learner().train(Turn({}, received, stage(), task(1, 3)))
 
     assert update.payload["heads"]["heads.0.bias"].indices.tolist() == [0, 1, 3, 4]
 
@@ -204,7 +204,7 @@ def test_classes_of_an_earlier_task_are_not_among_them(learner, server):
     before = {n: np.array(t) for n, t in received["heads"].items()}
 
     found = learner()
-    _, update = found.train(own, received, stage(2), task(1, 3))
+    _, update = found.train(Turn(own, received, stage(2), task(1, 3)))
 
     assert update.payload["heads"]["heads.0.bias"].indices.tolist() == [1, 3]
     after = found.model.state_dict()
@@ -232,9 +232,9 @@ def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     received = made.configure_train(state, stage(2), 0)
     found = learner()
 
-    _, one = found.train(own, received, stage(2), task(1, 3))
+    _, one = found.train(Turn(own, received, stage(2), task(1, 3)))
     found.predict(own, received, 0, texts(1).x)
-    _, two = found.train(own, received, stage(2), task(1, 3))
+    _, two = found.train(Turn(own, received, stage(2), task(1, 3)))
 
     assert exact(one.payload) == exact(two.payload)
 
@@ -358,7 +358,7 @@ def test_local_only_both_sides_are_in_the_client(learner, server):
 
     for number in (1, 2):
         now = stage(number, number == 2)
-        state, update = alone.train(state, {}, now, data)
+        state, update = alone.train(Turn(state, {}, now, data))
         assert update.payload == {}
 
     assert state["server:directions/0"]["body.adapters.0.down"].shape == (RANK, WIDTH)

@@ -9,7 +9,7 @@ from torch import nn
 from worded_tasks import stage, task, texts
 
 from clients.fed_lora import FedLora
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.heads import MultiHeadModel
@@ -73,7 +73,7 @@ def learned(rule, learner, backbone, rounds=3):
         for client, data in DATA.items():
             found = learner(client=client, epochs=2, rate=0.05)
             memory[client], updates[client] = found.train(
-                memory[client], received, stage(number), data
+                Turn(memory[client], received, stage(number), data)
             )
             made.check_update(state, updates[client])
         total = sum(update.num_examples for update in updates.values())
@@ -108,7 +108,7 @@ def test_what_is_received_as_base_is_trained_and_sent_alone(rule, turns, learner
         before = snapshot(found.model, found.model.shared_names())
         before |= received.get("adapters/fixed", {})
 
-        _, update = found.train({}, received, stage(number), DATA[0])
+        _, update = found.train(Turn({}, received, stage(number), DATA[0]))
 
         sent = update.payload["base"]
         expected = {*HEAD} | {n for n in before if n.endswith((*turn.split(),))}
@@ -132,7 +132,7 @@ def test_the_mean_is_fedavg(learner):
     received = made.configure_train(state, stage(), 0)
 
     ours, theirs = (
-        learner(kind, epochs=2).train({}, received, stage(), DATA[1])
+        learner(kind, epochs=2).train(Turn({}, received, stage(), DATA[1]))
         for kind in (FedLora, LocalTraining)
     )
 
@@ -146,7 +146,7 @@ def test_a_step_beside_a_residual_is_one_of_changed_weights(learner, backbone):
     data = DATA[0]
 
     found = learner(optimizer="sgd", rate=0.1)
-    _, update = found.train({}, received, stage(3), data)
+    _, update = found.train(Turn({}, received, stage(3), data))
 
     # By torch alone, from weights of which the factors' part is taken out.
     model = lora_model(backbone("bert"), blocks=1)

@@ -9,7 +9,7 @@ from torch import nn
 from worded_tasks import stage, task, taught, texts
 
 from clients.lorm import NEVER, Lorm
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.examples import Examples, TaskData
@@ -56,7 +56,7 @@ def test_the_factor_whose_turn_it_is_learns_alone(learner, server):
     sent = []
     for factor in (".up", ".down", ".up"):
         received = made.configure_train(state, stage(), 0)
-        _, update = found.train({}, received, stage(), data)
+        _, update = found.train(Turn({}, received, stage(), data))
 
         names = {f"body.adapters.{place}{factor}" for place in range(len(LAYERS))}
         assert update.payload["adapters"].keys() == names
@@ -82,7 +82,7 @@ def test_one_step_is_adams_on_the_logits_of_the_tasks_classes(
     data = task(1, 3, count=4)
     received = made.configure_train(state, stage(), 0)
 
-    _, update = learner().train({}, received, stage(), data)
+    _, update = learner().train(Turn({}, received, stage(), data))
 
     # By torch alone: one batch of all eight texts, and one step.
     model = lora_model(backbone("bert"), blocks=1)
@@ -114,7 +114,7 @@ def test_the_loss_is_among_all_classes_that_were_told_of(
     before = received["heads"]["heads.0.weight"]
 
     found = learner(contrast=contrast)
-    _, update = found.train({}, received, stage(2), task(1, 3))
+    _, update = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     heads = update.payload["heads"]
     assert heads["classes"].tolist() == classes
@@ -130,13 +130,13 @@ def test_validation_texts_of_other_classes_are_left_out(learner, server):
     data = TaskData(train, texts(1, 2, 3, 4), test, CLASSES)
 
     _, update = learner().train(
-        {}, made.configure_train(state, stage(), 0), stage(), data
+        Turn({}, made.configure_train(state, stage(), 0), stage(), data)
     )
 
     assert np.isfinite(update.metrics["valid_loss"])
     nothing = TaskData(train, Examples(train.x[:0], train.y[:0]), test, CLASSES)
     received = made.configure_train(state, stage(), 0)
-    _, update = learner().train({}, received, stage(), nothing)
+    _, update = learner().train(Turn({}, received, stage(), nothing))
     assert "valid_loss" not in update.metrics
 
 
@@ -148,7 +148,7 @@ def test_grams_are_of_what_the_trained_layers_are_given(learner, server):
     found, data = learner(), task(1, 3)
     received = made.configure_train(state, stage(), 0)
 
-    _, update = found.train({}, received, stage(), data)
+    _, update = found.train(Turn({}, received, stage(), data))
 
     # Each text alone and without padding, through the model as it was left.
     grams, body = update.payload["grams"], found.model.body
@@ -271,8 +271,8 @@ def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     received = made.configure_train(state, stage(2), 0)
     found = learner()
 
-    _, one = found.train({}, received, stage(2), task(1, 3))
-    _, two = found.train({}, received, stage(2), task(1, 3))
+    _, one = found.train(Turn({}, received, stage(2), task(1, 3)))
+    _, two = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     assert exact(one.payload) == exact(two.payload)
 
@@ -282,7 +282,7 @@ def test_classes_of_an_earlier_task_are_not_among_them(learner, server):
     state, own = taught(learner(), made, state, data=task(0, 4))
     received = made.configure_train(state, stage(2), 0)
 
-    _, update = learner().train(own, received, stage(2), task(1, 3))
+    _, update = learner().train(Turn(own, received, stage(2), task(1, 3)))
 
     assert update.payload["heads"]["classes"].tolist() == [1, 3]
 
@@ -309,7 +309,7 @@ def test_local_only_both_sides_are_in_the_client(learner, server):
 
     for number in (1, 2):
         now = stage(number, number == 2)
-        state, update = alone.train(state, {}, now, data)
+        state, update = alone.train(Turn(state, {}, now, data))
         assert update.payload == {}
 
     answers = alone.predict(state, {}, 0, data.test.x).argmax(1)

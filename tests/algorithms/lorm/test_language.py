@@ -7,7 +7,7 @@ import transformers
 from language_models import saved_language_model
 
 from clients.lorm import Lorm
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -68,7 +68,7 @@ def played(make, server, folder, rounds):
         stage = TaskStage(number, 0, starts_task=first, ends_task=ends)
         received = strategy.configure_train(state, stage, 0)
         task = data(folder, instructions)
-        private, update = learner.train(private, received, stage, task)
+        private, update = learner.train(Turn(private, received, stage, task))
         strategy.check_update(state, update)
         state = strategy.aggregate_train(state, stage, {0: update})
     return learner, state, private, update
