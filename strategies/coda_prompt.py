@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
@@ -167,7 +167,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         tasks, learned = unsent(state, client), np.asarray(state[LEARNED]["task"])
         sent = {f"{PROMPTS}/{task}": state[f"{PROMPTS}/{task}"] for task in tasks}
         old = np.flatnonzero(np.isin(learned, tasks))
@@ -177,10 +177,8 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
         return {NOW: state[NOW], ROWS_NOW: rows, TASK: state[TASK], **sent}
 
     @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        sent = self.configure_train(state, stage, client)
+    def send_to_predict(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = self.send(state, stage, client)
         fresh = NOW not in learned_prompts(state)
         return {g: arrays for g, arrays in sent.items() if g != NOW or not fresh}
 
@@ -206,9 +204,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
             )
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         task, before = state[TASK], {PROMPTS: state[NOW], HEADS: state[HEADS]}
         mean = self.aggregation.combine_groups(updates, before)
         finished = count_in(task, "finished")

@@ -34,7 +34,14 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, Params, ServerQueries, ServerStrategy
+from fcl_flower.algorithms.base import (
+    Metrics,
+    Params,
+    Report,
+    ServerQueries,
+    ServerStrategy,
+    Updates,
+)
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
@@ -286,7 +293,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
         return {**new, GRAMS: grams} if stage.ends_task else new
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {**_model(state, client), HEADS: state[HEADS], KNOWN: state[KNOWN]}
 
     @override
@@ -311,9 +318,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
             )
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         before = {group: state[group] for group in (ADAPTERS, HEADS)}
         learned = np.zeros_like(np.asarray(state[KNOWN]["classes"]))
         for update in updates.values():
@@ -327,9 +332,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
         return _ended(new, self.params) if stage.ends_task else new
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         """Report the share of its directions that is taken, for each pair of layers."""
         return {
             f"subspace/{pair}": 1 - basis.shape[1] / basis.shape[0]

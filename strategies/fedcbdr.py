@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, Updates
 from fcl_flower.algorithms.params import RoomParams, small_memory
 from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.errors import WireError
@@ -124,7 +124,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         return state
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         grams = state.get(f"{_SUMS}/{stage.task}", {})
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
@@ -139,9 +139,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         same_tensors(update.payload, {BASE: state[BASE]})
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         kept = dict(state)
         if stage.ends_task:
             kept.pop(f"{_SUMS}/{stage.task}", None)

@@ -6,13 +6,13 @@ happens on the client alone.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
@@ -72,8 +72,8 @@ class FedSeit(FedWeit[FedSeitParams]):
     groups = {**FedWeit.groups, "dense": "model"}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        payload = super().configure_train(state, stage, client)
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        payload = super().send(state, stage, client)
         if self.begins(state, stage, client):
             count = len(self.chosen(state, stage, client))
         else:  # more adapters may have come since the task began
@@ -101,9 +101,7 @@ class FedSeit(FedWeit[FedSeitParams]):
             _check_projections(group, update.payload[group], state["base"], int(count))
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         sent: dict[str, list[Arrays]] = {}
         branches = dict(state.get(BRANCHES, {}))
         for client, update in updates.items():
@@ -114,7 +112,7 @@ class FedSeit(FedWeit[FedSeitParams]):
                     task = (update.stage or stage).task
                     branches[f"{client}/{task}"] = np.asarray(count)
         return {
-            **super().aggregate_train(state, stage, updates),
+            **super().combine(state, stage, updates),
             **{
                 group: self.aggregation.combine(all_sent, start=state.get(group))
                 for group, all_sent in sent.items()

@@ -11,13 +11,13 @@ equations as printed would leave weights to rounding errors, and make them huge.
 are equally good as far as float32 can tell; here W is the one nearest to the mean.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
@@ -222,7 +222,7 @@ class Lorm(ServerStrategy[LormParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         missing = unsent(state, client)
         old = [f"{kind}/{n}" for kind in ("adapters", "grams") for n in missing]
         of_head = (HEADS, KNOWN) if state[HEADS] else ()
@@ -270,9 +270,7 @@ class Lorm(ServerStrategy[LormParams]):
                 raise WireError(f"grams/{name}: expected squares, which are at least 0")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         received = list(updates.values())
         task = state[TASK]
         heads, learned = _merged_heads(state[HEADS], received)

@@ -4,13 +4,13 @@ An algorithm is a `ServerStrategy`, a `ClientLearner`, their hyper-parameters an
 declaration (`fcl_flower.algorithms.registry`). In each round the framework calls, in
 this order:
 
-1. `ServerStrategy.configure_train` for each client: what the client receives.
+1. `ServerStrategy.send` for each client: what the client receives.
 2. `ClientLearner.train` on each client: its next private state and its update.
 3. `ServerStrategy.check_update` for each update that comes back.
-4. `ServerStrategy.aggregate_train` once: the next server state.
-5. `ServerStrategy.diagnostics` once: numbers for the report.
+4. `ServerStrategy.combine` once: the next server state.
+5. `ServerStrategy.report` once: numbers for the report.
 
-For an evaluation it calls `ServerStrategy.configure_evaluate` and
+For an evaluation it calls `ServerStrategy.send_to_predict` and
 `ClientLearner.predict`. A strategy that queries clients before they train is also
 `ServerQueries`, and its learner is `ClientQueries`. A strategy whose server needs sums
 alone is also `SumsUpdates`.
@@ -61,6 +61,12 @@ P = TypeVar("P", bound=Params)
 
 Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
 """The scalars of clients' updates, by client and the task that it trained on."""
+
+Updates: TypeAlias = Mapping[int, Update]
+"""The updates of a round by client, in ascending order of client; never empty."""
+
+Report: TypeAlias = Mapping[str, float | Diagnostic]
+"""Finite numbers, tables, matrices and points, by name."""
 
 
 # ---- the server side
@@ -148,7 +154,7 @@ class ServerStrategy(ABC, Generic[P]):
             sends nothing for an evaluation.
         needs_rounds: the strategy looks at all updates of a round together. Otherwise
             an asynchronous run moves each ``model`` part of the way by one update; all
-            else that `aggregate_train` computes from an update counts at once.
+            else that `combine` computes from an update counts at once.
         robust_aggregation: every average of the strategy, if any, goes through
             `aggregation`. So ``federation.aggregation`` may have any value.
 
@@ -196,7 +202,7 @@ class ServerStrategy(ABC, Generic[P]):
         """
 
     @abstractmethod
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Select what a client receives to train with.
 
         Called once for each client that takes part, before its training.
@@ -211,20 +217,18 @@ class ServerStrategy(ABC, Generic[P]):
             ``received``.
         """
 
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
+    def send_to_predict(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Select what a client receives to predict with after this stage.
 
         Called before an evaluation. By default the client receives what it would train
         with, as far as it `predicts` with that.
         """
-        return self.to_predict(self.configure_train(state, stage, client))
+        return self.to_predict(self.send(state, stage, client))
 
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once for each update, before `aggregate_train`. The framework itself
+        Called once for each update, before `combine`. The framework itself
         refuses values that are not finite.
 
         Raises:
@@ -233,19 +237,17 @@ class ServerStrategy(ABC, Generic[P]):
         return
 
     @abstractmethod
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         """Compute the next server state from a round's updates.
 
         Called once for each round, and in an asynchronous run once for each update.
 
         Args:
-            state: the server state that `configure_train` read; must not be changed in
+            state: the server state that `send` read; must not be changed in
                 place.
             stage: the round's stage: its task, and whether the round starts or ends
                 that task.
-            updates: by client, in ascending order of client; never empty.
+            updates: the round's updates.
 
         Returns:
             the next state as a whole.
@@ -283,10 +285,8 @@ class ServerStrategy(ABC, Generic[P]):
             "contribution to a network cannot be taken out",
         )
 
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float | Diagnostic]:
-        """Report on a round, by name: finite numbers, tables, matrices and points.
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
+        """Report on a round.
 
         Called once after each round. A later round's diagnostic is added to the earlier
         ones of the same name.
@@ -322,7 +322,7 @@ class ServerQueries(ABC):
 
     At the beginning of a round the framework calls `configure_query` for each client.
     Each reply goes through `check_query_reply`, and then all through `aggregate_query`.
-    Only then is `configure_train` called.
+    Only then is `send` called.
     """
 
     @property
@@ -366,7 +366,7 @@ class SumsUpdates(ABC):
     """A strategy whose server needs only sums over the clients of a round.
 
     With secure aggregation the server sees no single update. Then the framework calls
-    `aggregate_sum` in the place of `aggregate_train`. Each client is weighted by its
+    `aggregate_sum` in the place of `combine`. Each client is weighted by its
     number of examples, so that the server gets the sum as a mean. A strategy that
     `adds_up` gets the unweighted sum.
     """
@@ -543,7 +543,7 @@ class ClientLearner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: the groups from `ServerStrategy.configure_evaluate`, or what
+            received: the groups from `ServerStrategy.send_to_predict`, or what
                 `select_model` returned for them; empty for a strategy that
                 `predicts_locally`.
             task: index of the task that ``x`` belongs to; 0 where it is hidden.

@@ -54,9 +54,9 @@ class LocalOnlyLearner(ClientLearner[Params]):
         server, own = _split(state)
         client = self.context.client
         server = self._asked(server, own, stage, data)
-        request = self._strategy.configure_train(server, stage, client)
+        request = self._strategy.send(server, stage, client)
         own, update = self._learner.train(Turn(own, request, stage, data))
-        server = self._strategy.aggregate_train(server, stage, {client: update})
+        server = self._strategy.combine(server, stage, {client: update})
         return _join(server, own), Update({}, update.num_examples, update.metrics)
 
     @override
@@ -99,7 +99,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
         """Select what the server side would send for an evaluation."""
         # The evaluation follows a task's last round, so no task starts in it.
         stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
-        return self._strategy.configure_evaluate(server, stage, self.context.client)
+        return self._strategy.send_to_predict(server, stage, self.context.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

@@ -463,7 +463,7 @@ class Client:
         tasks = stage.task + (not stage.starts_task)
         if self.predicts_locally or saved is None or not tasks:
             return
-        if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
+        if strategy.send_to_predict is not ServerStrategy.send_to_predict:
             return  # another model predicts
         needed = strategy.predicts or tuple(received)
         models = {kind: received[kind] for kind in needed if kind in received}

@@ -15,8 +15,10 @@ from typing_extensions import override
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import (
     Metrics,
+    Report,
     ServerStrategy,
     SumsUpdates,
+    Updates,
 )
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
@@ -154,7 +156,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return {}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         own = f"head/{client}/"
         start = "head" if self.context.model.single_head else own
         # The state is in double precision, which predictions do not need.
@@ -183,9 +185,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             check(group, payload[group], self.params, *self._shape)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         new: dict[str, Arrays] = {}
         for client, update in updates.items():
             task = (update.stage or stage).task
@@ -252,9 +252,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return self._solved({g: arrays for g, arrays in state.items() if g not in gone})
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         solved = state.get(SOLVED, {})
         return {name: float(np.asarray(value)) for name, value in solved.items()}
 

@@ -5,13 +5,13 @@ groups ``base/0`` to ``base/K-1``, theta_n is the update's ``base`` of client n,
 the mean of cluster j. The server looks at nothing but weights and numbers of examples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
@@ -77,7 +77,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {group: state[group] for group in self._groups}
 
     @override
@@ -90,9 +90,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
                 raise WireError(f"base/{name}: holds values beyond {_LARGEST:.1e}")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         concepts = [state[group] for group in self._groups]
         models = [update.payload["base"] for update in updates.values()]
         examples = np.array([float(u.num_examples) for u in updates.values()])
@@ -142,9 +140,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float | Diagnostic]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         """Report the last round's clusters, and how well the matching worked.
 
         The table ``map`` is of the clients. The numbers are of the round: ``clusters``,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -74,7 +74,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         held = state[HELD].get(str(client))
         since = 0 if held is None else int(np.asarray(held))
         changed = np.asarray(state[CHANGED]["round"])
@@ -107,9 +107,7 @@ class FedEt(ServerStrategy[FedEtParams]):
             self._check_statistics(f"meta/{j}", payload[f"meta/{j}"], classes)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         known = np.asarray(state[KNOWN]["classes"]).astype(bool)
         changed = np.asarray(state[CHANGED]["round"]).copy()
         new: dict[str, Arrays] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
@@ -58,7 +58,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         return {BASE: model, PROXY: {**proxy, "known": none, "before": none}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         sent = {BASE: state[BASE]}
         if self.params.transition == "known" and not stage.starts_task:
             return sent
@@ -79,9 +79,7 @@ class Glfc(ServerStrategy[GlfcParams]):
             self._check_gradients(gradients, len(np.asarray(state[PROXY]["known"])))
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         model = self.aggregation.combine_groups(updates, {BASE: state[BASE]})
         state = {**state, **model}
         images = [
@@ -99,9 +97,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         return self._with_the_best(state) if IMAGES in state else state
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         if IMAGES not in state:
             return {}
         return {

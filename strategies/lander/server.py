@@ -44,8 +44,8 @@ class Lander(Target):
         return {"base": {**model, **layer}, ANCHORS: {"anchors": anchors}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        sent = super().configure_train(state, stage, client)
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = super().send(state, stage, client)
         return {**sent, ANCHORS: state[ANCHORS]} if stage.starts_task else sent
 
     @override

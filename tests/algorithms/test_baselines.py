@@ -59,7 +59,7 @@ def test_aggregate_weights_clients_by_examples():
         1: Update({"base": {"w": np.float32([4, 7])}}, num_examples=2),
     }
 
-    new = strategy.aggregate_train(state, FIRST, updates)
+    new = strategy.combine(state, FIRST, updates)
 
     # (1 * 1 + 2 * 4) / 3 and (1 * 1 + 2 * 7) / 3
     np.testing.assert_allclose(new["base"]["w"], [3, 5], rtol=1e-6)
@@ -71,7 +71,7 @@ def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
     strategy = FedAvg(Params(), ServerContext(0))
     state = strategy.init({"w": np.ones(2, np.float32)})
     updates = {0: Update({"base": {"w": np.float32([5, 5])}}, num_examples=0)}
-    assert strategy.aggregate_train(state, FIRST, updates)["base"]["w"].tolist() == [
+    assert strategy.combine(state, FIRST, updates)["base"]["w"].tolist() == [
         1,
         1,
     ]

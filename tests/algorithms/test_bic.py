@@ -251,7 +251,7 @@ def test_both_are_averaged_by_examples():
         0: Update({**start(), "bias": correction(0.5, 1.0, [2, 3])}, 10),
         1: Update({**moved(start()), "bias": correction(0.8, -1.0, [2])}, 30),
     }
-    new = one.aggregate_train(state, FIRST, sent)
+    new = one.combine(state, FIRST, sent)
     expected = np.array([1, 1, (0.5 + 3 * 0.8) / 4, (0.5 + 3) / 4, 1, 1])
     np.testing.assert_allclose(new["bias"]["scale"], expected, rtol=1e-6)
     np.testing.assert_allclose(new["bias"]["shift"][:4], [0, 0, -0.5, 0.25])
@@ -259,7 +259,7 @@ def test_both_are_averaged_by_examples():
         mean = (values + 3 * moved(start())["base"][name]) / 4
         np.testing.assert_allclose(new["base"][name], mean, rtol=1e-5)
     nothing = {0: Update(sent[0].payload, 0)}
-    assert exact(one.aggregate_train(state, FIRST, nothing)) == exact(state)
+    assert exact(one.combine(state, FIRST, nothing)) == exact(state)
 
 
 # ---- runs

@@ -265,7 +265,7 @@ def test_a_server_divides_what_its_parameters_say():
         "memory/counts/0": {"0": np.array([8, 0]), "1": np.array([8, 1])},
     }
     stage = TaskStage(1, 0, starts_task=True, ends_task=True)
-    sent = [strategy.configure_train(state, stage, c)["selection"] for c in (0, 1)]
+    sent = [strategy.send(state, stage, c)["selection"] for c in (0, 1)]
     assert [one["quotas"].tolist() for one in sent] == [[2, 0], [2, 1]]
 
 
@@ -305,15 +305,15 @@ def test_the_model_is_fedavgs_and_only_it_is_evaluated():
     updates = {0: Update(base(1), 1), 1: Update(base(4), 2)}
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
     for stage in (DURING, LAST):
-        found = made.aggregate_train(state, stage, updates)
-        expected = plain.aggregate_train(base(), stage, updates)
+        found = made.combine(state, stage, updates)
+        expected = plain.combine(base(), stage, updates)
         np.testing.assert_array_equal(found["base"]["w"], expected["base"]["w"])
         nobody = {0: Update(base(1), 0)}
-        kept = made.aggregate_train(state, stage, nobody)
+        kept = made.combine(state, stage, nobody)
         np.testing.assert_array_equal(kept["base"]["w"], [0, 0])
         if stage is LAST:
             for after in (found, kept):
-                assert made.configure_train(after, LAST, 0).keys() == {"base"}
+                assert made.send(after, LAST, 0).keys() == {"base"}
 
 
 def test_clients_are_asked_before_their_last_round_of_a_task():
@@ -321,7 +321,7 @@ def test_clients_are_asked_before_their_last_round_of_a_task():
     state = made.init(base()["base"])
     assert made.configure_query(state, DURING, 0) is None
     assert made.configure_query(state, LAST, 0) == state
-    assert made.configure_train(state, LAST, 0) == state
+    assert made.send(state, LAST, 0) == state
 
 
 def test_who_has_answered_gets_the_sum_and_its_quotas():
@@ -333,14 +333,14 @@ def test_who_has_answered_gets_the_sum_and_its_quotas():
     }
     state = made.aggregate_query(state, LAST, answers)
 
-    sent = {client: made.configure_train(state, LAST, client) for client in (0, 1, 2)}
+    sent = {client: made.send(state, LAST, client) for client in (0, 1, 2)}
 
     assert sent[1].keys() == {"base"}
     for client, expected in ((0, [3, 1, 0, 0]), (2, [0, 2, 0, 0])):
         told = sent[client]["selection"]
         assert told["gram"].tolist() == [5, 1, 5]
         assert told["quotas"].tolist() == expected
-    assert made.configure_train(state, DURING, 0).keys() == {"base"}
+    assert made.send(state, DURING, 0).keys() == {"base"}
 
 
 def test_a_client_that_is_asked_again_counts_once():
@@ -348,7 +348,7 @@ def test_a_client_that_is_asked_again_counts_once():
     state = made.init(base()["base"])
     for _ in range(2):
         state = made.aggregate_query(state, LAST, {0: answer()})
-        told = made.configure_train(state, LAST, 0)["selection"]
+        told = made.send(state, LAST, 0)["selection"]
     assert told["gram"].tolist() == [1, 0, 1]
     assert told["quotas"].tolist() == [1, 2, 0, 0]
 
@@ -356,21 +356,21 @@ def test_a_client_that_is_asked_again_counts_once():
 def test_who_ended_earlier_in_the_task_counts_too():
     made = strategy()
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
-    state = made.aggregate_train(state, DURING, {0: Update(base(), 1)})
+    state = made.combine(state, DURING, {0: Update(base(), 1)})
     state = made.aggregate_query(state, LAST, {1: answer()})
-    told = made.configure_train(state, LAST, 1)["selection"]
+    told = made.send(state, LAST, 1)["selection"]
     assert told["gram"].tolist() == [2, 0, 2]
 
 
 def test_products_are_of_one_task_and_quotas_of_all():
     made = strategy(6)
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
-    state = made.aggregate_train(state, LAST, {0: Update(base(), 1)})
+    state = made.combine(state, LAST, {0: Update(base(), 1)})
 
     new = answer(((2, 0), (0, 2)), (0, 0, 8, 8))
     state = made.aggregate_query(state, NEXT, {0: new})
 
-    told = made.configure_train(state, NEXT, 0)["selection"]
+    told = made.send(state, NEXT, 0)["selection"]
     assert told["gram"].tolist() == [2, 0, 2]
     assert told["quotas"].tolist() == [2, 2, 1, 1]  # of equal limits the last, if any
 
@@ -381,10 +381,10 @@ def test_who_lost_its_memory_leaves_its_room_to_others():
         made.init(base()["base"]), LAST, {0: answer(), 1: answer()}
     )
     state = made.on_state_lost(state, 1)
-    told = made.configure_train(state, LAST, 0)["selection"]
+    told = made.send(state, LAST, 0)["selection"]
     assert told["gram"].tolist() == [1, 0, 1]
     assert told["quotas"].tolist() == [2, 2, 0, 0]
-    assert made.configure_train(state, LAST, 1).keys() == {"base"}
+    assert made.send(state, LAST, 1).keys() == {"base"}
     assert state["base"]["w"].tolist() == [0, 0]
 
 

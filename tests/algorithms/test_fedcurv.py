@@ -62,9 +62,9 @@ def test_the_sums_are_the_penalties_of_all_others():
     sent = {0: update_of(mine), **{c: update_of(one) for c, one in known.items()}}
     for update in sent.values():
         server.check_update(state, update)
-    state = server.aggregate_train(state, NOW, sent)
+    state = server.combine(state, NOW, sent)
 
-    received = server.configure_train(state, NOW, 0)
+    received = server.send(state, NOW, 0)
     _, update = learner().train(Turn({}, received, NOW, data()))
 
     network = model()
@@ -122,10 +122,8 @@ def test_a_client_sends_the_curvature_of_its_data_where_it_ends():
 def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
     server, known = FedCurv(FedCurvParams(), ServerContext(0)), others()
     state = server.init(shared(model())["base"])
-    state = server.aggregate_train(
-        state, NOW, {c: update_of(one) for c, one in known.items()}
-    )
-    received = {**server.configure_train(state, NOW, 0), **shared(model())}
+    state = server.combine(state, NOW, {c: update_of(one) for c, one in known.items()})
+    received = {**server.send(state, NOW, 0), **shared(model())}
     _, first = learner(epochs=1).train(Turn({}, received, NOW, data()))
     one = learner(epochs=1, learning_rate=1e-12)
     watched = Watched(one)
@@ -157,8 +155,8 @@ def sent(w, fisher, weighted, examples=1):
 
 
 def received_by(server, state, client):
-    assert server.configure_evaluate(state, NOW, client) == {"base": state["base"]}
-    request = server.configure_train(state, NOW, client)
+    assert server.send_to_predict(state, NOW, client) == {"base": state["base"]}
+    request = server.send(state, NOW, client)
     assert request.keys() == {"base", FISHER, WEIGHTED}
     assert request["base"] is state["base"]
     return [
@@ -170,7 +168,7 @@ def received_by(server, state, client):
 def test_the_server_by_hand():
     server, start = server_and_state()
     assert received_by(server, start, 0) == [{}, {}]
-    state = server.aggregate_train(
+    state = server.combine(
         start,
         NOW,
         {
@@ -185,7 +183,7 @@ def test_the_server_by_hand():
     assert received_by(server, state, 0) == [{"w": [10, 20]}, {"w": [30, 40]}]
     assert received_by(server, state, 1) == [{"w": [1, 2]}, {"w": [3, 4]}]
     # Client 1 is absent and stays in the sums; what client 0 sent before does not.
-    state = server.aggregate_train(state, NOW, {0: sent([0, 0], [5, 6], [7, 8])})
+    state = server.combine(state, NOW, {0: sent([0, 0], [5, 6], [7, 8])})
     assert received_by(server, state, 2) == [{"w": [15, 26]}, {"w": [37, 48]}]
     assert received_by(server, state, 1) == [{"w": [5, 6]}, {"w": [7, 8]}]
     assert state[FISHER]["w"].dtype == np.float32
@@ -195,14 +193,14 @@ def test_the_server_by_hand():
 def test_a_round_without_examples_changes_nothing():
     server, start = server_and_state()
     update = sent([9, 9], [9, 9], [9, 9], 0)
-    assert server.aggregate_train(start, NOW, {0: update}) is start
+    assert server.combine(start, NOW, {0: update}) is start
 
 
 def test_many_small_curvatures_are_not_lost_beside_a_large_one():
     server, state = server_and_state()
     updates = {c: sent([0, 0], [2.0**-24, 0], [0, 0]) for c in range(1, 9)}
     updates[0] = sent([0, 0], [1, 0], [0, 0])
-    state = server.aggregate_train(state, NOW, updates)
+    state = server.combine(state, NOW, updates)
     # In single precision 1 + 2^-24 is 1, however often.
     assert received_by(server, state, 0)[0] == {"w": [2.0**-21, 0]}
 

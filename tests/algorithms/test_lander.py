@@ -217,13 +217,13 @@ def test_the_server_starts_with_anchors_and_a_projection_of_the_seed():
 
 def test_anchors_are_sent_when_a_task_starts_and_samples_are_made_near_them():
     strategy, state = server()
-    assert strategy.configure_train(state, FIRST, 0).keys() == {"base", ANCHORS}
-    state = strategy.aggregate_train(state, FIRST, {0: trained(state)})
+    assert strategy.send(state, FIRST, 0).keys() == {"base", ANCHORS}
+    state = strategy.combine(state, FIRST, {0: trained(state)})
     assert strategy.trainer.asked == [([1.0, 1.0], [0], 1)]
     assert exact({"": state[SAMPLES]})[""]["x"] == exact(state)[ANCHORS]["anchors"]
-    sent = strategy.configure_train(state, SECOND, 0)
+    sent = strategy.send(state, SECOND, 0)
     assert sent.keys() == {"base", ANCHORS, SAMPLES}
-    assert strategy.configure_train(state, THIRD, 0).keys() == {"base"}
+    assert strategy.send(state, THIRD, 0).keys() == {"base"}
 
 
 # ---- whole runs

@@ -61,7 +61,7 @@ def test_two_clients_over_two_tasks_are_algorithm_1():
         updates, y, new = {}, {}, {}
         for client, one in learners.items():
             seen = data(10 * task + client, count[client])
-            received = server.configure_train(state, now, client)
+            received = server.send(state, now, client)
             kept[client], update = one.train(Turn(kept[client], received, now, seen))
             server.check_update(state, update)
             updates[client] = update
@@ -78,7 +78,7 @@ def test_two_clients_over_two_tasks_are_algorithm_1():
                 n: own[client][n] - c[n] + (x[n] - y[client][n]) / (STEPS * RATE)
                 for n in x
             }
-        state = server.aggregate_train(state, now, updates)
+        state = server.combine(state, now, updates)
         x = {n: (12 * y[0][n] + 6 * y[1][n]) / 18 for n in x}
         c = {n: c[n] + sum(new[k][n] - own[k][n] for k in own) / 2 for n in x}
         own = new
@@ -186,9 +186,9 @@ def test_one_client_alone_has_no_drift():
     received, plain = shared(model()), {}
     for number in (1, 2, 3):
         now = stage(number, starts=number == 1, ends=False)
-        sent = server.configure_train(state, now, 0)
+        sent = server.send(state, now, 0)
         alone, update = learner().train(Turn(alone, sent, now, data()))
-        state = server.aggregate_train(state, now, {0: update})
+        state = server.combine(state, now, {0: update})
         plain, update = LocalTraining(Params(), model(), place(epochs=STEPS)).train(
             Turn(plain, received, now, data())
         )
@@ -213,25 +213,25 @@ def sent(w, change, examples=1):
 
 def test_the_server_by_hand():
     server, start = server_and_state()
-    state = server.aggregate_train(
+    state = server.combine(
         start, NOW, {0: sent([1, 1], [2, 0]), 1: sent([4, 7], [4, 6], 2)}
     )
     # (1 + 2 * 4) / 3, (1 + 2 * 7) / 3; (2 + 4) / 2, (0 + 6) / 2
     np.testing.assert_allclose(state["base"]["w"], [3, 5], rtol=1e-6)
     np.testing.assert_allclose(state["control"]["w"], [3, 3], rtol=1e-6)
     # Client 2 is the third that ever trained: c + change / 3.
-    state = server.aggregate_train(state, NOW, {2: sent([0, 0], [6, -3])})
+    state = server.combine(state, NOW, {2: sent([0, 0], [6, -3])})
     np.testing.assert_allclose(state["control"]["w"], [5, 2], rtol=1e-6)
     # Client 1 is known: of three clients one changes.
-    state = server.aggregate_train(state, NOW, {1: sent([0, 0], [-3, 3])})
+    state = server.combine(state, NOW, {1: sent([0, 0], [-3, 3])})
     np.testing.assert_allclose(state["control"]["w"], [4, 3], rtol=1e-6)
     assert state["meta/seen"]["client"].tolist() == [0, 1, 2]
     assert start["control"] == {}
-    assert server.configure_train(state, NOW, 7) == {
+    assert server.send(state, NOW, 7) == {
         "base": state["base"],
         "control": state["control"],
     }
-    assert server.configure_evaluate(state, NOW, 7) == {"base": state["base"]}
+    assert server.send_to_predict(state, NOW, 7) == {"base": state["base"]}
 
 
 @pytest.mark.run
@@ -253,8 +253,8 @@ def test_who_is_tested_is_sent_no_variates(tmp_path):
 def test_who_has_no_examples_does_not_count():
     server, start = server_and_state()
     nobody = {0: sent([9, 9], [9, 9], 0)}
-    assert server.aggregate_train(start, NOW, nobody) is start
-    state = server.aggregate_train(start, NOW, {**nobody, 1: sent([1, 2], [3, 4])})
+    assert server.combine(start, NOW, nobody) is start
+    state = server.combine(start, NOW, {**nobody, 1: sent([1, 2], [3, 4])})
     np.testing.assert_array_equal(state["base"]["w"], [1, 2])
     np.testing.assert_array_equal(state["control"]["w"], [3, 4])
     assert state["meta/seen"]["client"].tolist() == [1]
@@ -265,7 +265,7 @@ def test_a_rule_that_is_robust_holds_for_the_variates_too():
     server.aggregation = Aggregation(rule="median")
     changes = ([1, 1], [2, 2], [1000, -1000])
     updates = {c: sent([c, c], change) for c, change in enumerate(changes)}
-    state = server.aggregate_train(start, NOW, updates)
+    state = server.combine(start, NOW, updates)
     np.testing.assert_array_equal(state["base"]["w"], [1, 1])
     np.testing.assert_array_equal(state["control"]["w"], [2, 1])
 
@@ -277,11 +277,11 @@ def test_who_sends_no_variate_moves_none():
     server, start = server_and_state()
     silent = Update({"base": GOOD["base"], "control/change": {}}, 1)
     server.check_update(start, silent)
-    state = server.aggregate_train(start, NOW, {0: sent([0, 0], [2, 4]), 1: silent})
+    state = server.combine(start, NOW, {0: sent([0, 0], [2, 4]), 1: silent})
     np.testing.assert_array_equal(state["control"]["w"], [2, 4])
-    state = server.aggregate_train(state, NOW, {1: silent})
+    state = server.combine(state, NOW, {1: silent})
     np.testing.assert_array_equal(state["control"]["w"], [2, 4])
-    assert server.aggregate_train(start, NOW, {1: silent})["control"] == {}
+    assert server.combine(start, NOW, {1: silent})["control"] == {}
 
 
 # ---- runs

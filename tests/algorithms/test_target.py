@@ -158,7 +158,7 @@ def update(*values, examples=1):
 
 
 def after(strategy, state, stage):
-    return strategy.aggregate_train(state, stage, {0: update(1, 1), 2: update(4, 7)})
+    return strategy.combine(state, stage, {0: update(1, 1), 2: update(4, 7)})
 
 
 def test_samples_of_all_classes_so_far_are_made_of_the_new_mean_when_a_task_ends():
@@ -183,13 +183,12 @@ def test_a_client_gets_samples_in_its_first_round_of_a_later_task_only():
     during = after(strategy, state, SECOND)
     for known in (state, during):
         sent = {
-            stage: strategy.configure_train(known, stage, 0)
-            for stage in (FIRST, SECOND, THIRD)
+            stage: strategy.send(known, stage, 0) for stage in (FIRST, SECOND, THIRD)
         }
         assert [SAMPLES in payload for payload in sent.values()] == [False, True, False]
         assert MADE not in sent[SECOND]
     late = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
-    assert SAMPLES in strategy.configure_train(during, late, 1)
+    assert SAMPLES in strategy.send(during, late, 1)
     assert exact(during)[SAMPLES] == exact(state)[SAMPLES]
     newer = after(strategy, during, THIRD)
     assert exact(newer)[SAMPLES] != exact(state)[SAMPLES]

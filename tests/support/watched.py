@@ -200,16 +200,16 @@ def watch(seen, thing, method, *, repeat=False):
 
 
 def watch_strategy(seen, strategy):
-    for method in ("init", "configure_train", "aggregate_query"):
+    for method in ("init", "send", "aggregate_query"):
         watch(seen, strategy, method)
-    watch(seen, strategy, "aggregate_train", repeat=True)
-    aggregate_train = strategy.aggregate_train
+    watch(seen, strategy, "combine", repeat=True)
+    combine = strategy.combine
 
     def outer(state, stage, updates):
         seen.updates.extend((state, update) for update in updates.values())
-        return aggregate_train(state, stage, updates)
+        return combine(state, stage, updates)
 
-    strategy.aggregate_train = outer
+    strategy.combine = outer
     seen.strategies.append(strategy)
     return strategy
 

@@ -93,7 +93,7 @@ def third_loss(folder, name):
         learner, network = run.learner(0), run.model()
         server = run.strategy(network)
         state = server.init(snapshot(network, network.shared_names()))
-        received = server.configure_train(state, ONLY, 0)
+        received = server.send(state, ONLY, 0)
         data = TaskData(train, whole.valid, whole.test, whole.classes)
         _, update = learner.train(Turn(learner.init(), received, ONLY, data))
         return update.metrics["loss"]

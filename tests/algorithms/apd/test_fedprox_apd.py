@@ -53,7 +53,7 @@ def test_the_shared_weights_are_averaged_by_examples_and_nothing_else_is():
     state = strategy.init({W: weight, "body.0.bias": weight[0]})
     assert state["base"].keys() == {W}
     updates = {0: Update({"base": {W: 5 * weight}}, 40), 1: Update(state, 120)}
-    new = strategy.aggregate_train(state, stage(0), updates)
+    new = strategy.combine(state, stage(0), updates)
     np.testing.assert_allclose(new["base"][W], 2 * weight, rtol=1e-6)
     with pytest.raises(ConfigError, match="APD decomposes nothing else"):
         strategy.init({"body.0.bias": weight[0]})

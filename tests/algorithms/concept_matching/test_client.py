@@ -213,7 +213,7 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
     tmp_path, monkeypatch
 ):
     chosen, guesses = {}, []
-    train, aggregate_train = ConceptMatching.train, Server.aggregate_train
+    train, combine = ConceptMatching.train, Server.combine
 
     def noted(self, *given):
         state, update = train(self, *given)
@@ -221,14 +221,14 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
         return state, update
 
     def compared(self, *given):
-        state = aggregate_train(self, *given)
+        state = combine(self, *given)
         told = state["meta/round"]
         pairs = zip(told["client"], told["origin"], strict=True)
         guesses.extend((chosen[int(c)], int(k)) for c, k in pairs)
         return state
 
     monkeypatch.setattr(ConceptMatching, "train", noted)
-    monkeypatch.setattr(Server, "aggregate_train", compared)
+    monkeypatch.setattr(Server, "combine", compared)
     shape = {"classes_per_task": 0, "tasks": 3, "clients": 6, "rounds": 3}
     config = tiny(tmp_path, strategy="concept-matching", scenario="concepts", **shape)
     run_in_process(config)

@@ -69,7 +69,7 @@ def learned(rule, learner, backbone, rounds=3):
     memory = {client: {} for client in DATA}
     for number in range(1, rounds + 1):
         updates = {}
-        received = made.configure_train(state, stage(number), 0)
+        received = made.send(state, stage(number), 0)
         for client, data in DATA.items():
             found = learner(client=client, epochs=2, rate=0.05)
             memory[client], updates[client] = found.train(
@@ -85,7 +85,7 @@ def learned(rule, learner, backbone, rounds=3):
                 up, down = factors(place, *common, update.payload["base"])
                 share = update.num_examples / total
                 weights[place] = weights[place] + share * up @ down
-        state = made.aggregate_train(state, stage(number), updates)
+        state = made.combine(state, stage(number), updates)
     return made, state, weights
 
 
@@ -103,7 +103,7 @@ def learned(rule, learner, backbone, rounds=3):
 def test_what_is_received_as_base_is_trained_and_sent_alone(rule, turns, learner):
     made, state = begun(rule, learner)
     for number, turn in enumerate(turns, 1):
-        received = made.configure_train(state, stage(number), 0)
+        received = made.send(state, stage(number), 0)
         found = learner(rate=0.05)
         before = snapshot(found.model, found.model.shared_names())
         before |= received.get("adapters/fixed", {})
@@ -124,12 +124,12 @@ def test_what_is_received_as_base_is_trained_and_sent_alone(rule, turns, learner
         assert any(name.endswith(turn.split()[0]) for name in moved) == (
             turn != "down" or number > 1
         )
-        state = made.aggregate_train(state, stage(number), {0: update})
+        state = made.combine(state, stage(number), {0: update})
 
 
 def test_the_mean_is_fedavg(learner):
     made, state = begun("mean", learner)
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
     ours, theirs = (
         learner(kind, epochs=2).train(Turn({}, received, stage(), DATA[1]))
@@ -142,7 +142,7 @@ def test_the_mean_is_fedavg(learner):
 
 def test_a_step_beside_a_residual_is_one_of_changed_weights(learner, backbone):
     made, state, weights = learned("residual", learner, backbone, rounds=2)
-    received = made.configure_train(state, stage(3), 0)
+    received = made.send(state, stage(3), 0)
     data = DATA[0]
 
     found = learner(optimizer="sgd", rate=0.1)
@@ -178,7 +178,7 @@ def test_a_step_beside_a_residual_is_one_of_changed_weights(learner, backbone):
 @pytest.mark.parametrize("rule", EXACT)
 def test_predictions_are_of_the_mean_of_the_clients_weights(rule, learner, backbone):
     made, state, weights = learned(rule, learner, backbone)
-    received = made.configure_evaluate(state, stage(3, True), 1)
+    received = made.send_to_predict(state, stage(3, True), 1)
     x = texts(0, 1, 3, 4).x
 
     found = learner(client=1)  # which remembers nothing

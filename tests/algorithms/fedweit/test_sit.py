@@ -251,7 +251,7 @@ def finished(strategy, state, task, clients):
     adapter = SparseArray.of_nonzero(np.ones((3, WIDTH, 4), np.float32))
     update = Update({"base": {}, "adapters": {W: adapter}}, 1)
     now = stage(task + 1, task)
-    return strategy.aggregate_train(state, now, dict.fromkeys(clients, update))
+    return strategy.combine(state, now, dict.fromkeys(clients, update))
 
 
 def lived(strategy, *tasks):
@@ -264,12 +264,12 @@ def lived(strategy, *tasks):
 
 
 def received(strategy, state, client, task):
-    payload = strategy.configure_train(state, stage(9, task), client)
+    payload = strategy.send(state, stage(9, task), client)
     return [group for group in payload if group != "base"]
 
 
 def overlaps(strategy, state, number, task=0):
-    found = strategy.diagnostics(state, stage(number, task), {})
+    found = strategy.report(state, stage(number, task), {})
     return found["overlap"].values if "overlap" in found else found
 
 
@@ -323,7 +323,7 @@ def test_diagnostics_are_the_scores_of_the_tasks_begun_in_a_round_and_the_chosen
         "0/1": {"1/0": pytest.approx(0, abs=1e-7)},
         "1/2": {"0/0": pytest.approx(np.sqrt(0.5), abs=1e-6)},
     }
-    marked = strategy.diagnostics(state, stage(5, 1), {})["overlap"].marked
+    marked = strategy.report(state, stage(5, 1), {})["overlap"].marked
     assert marked == {"0/1": ["1/0"], "1/2": ["0/0"]}
     assert overlaps(strategy, state, 6) == {}
     state = begun(strategy, state, 1, number=6, c2="west")
@@ -507,9 +507,9 @@ class Language:
 def trained(strategy, state, learner, own, stage, data):
     """Train a round; both halves' state, and whose adapters came down."""
     client = learner.context.client
-    received = strategy.configure_train(state, stage, client)
+    received = strategy.send(state, stage, client)
     own, update = learner.train(Turn(own, received, stage, data))
-    state = strategy.aggregate_train(state, stage, {client: update})
+    state = strategy.combine(state, stage, {client: update})
     return state, own, [g for g in received if g.startswith("adapters/")]
 
 
