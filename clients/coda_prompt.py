@@ -59,7 +59,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
-        state, received, stage, data = turn
+        state, received, _, data = turn
         groups = {**state, **received}
         self._load_head(groups)
         load(self.model, received[NOW])
@@ -70,16 +70,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         with self._older(groups, finished_prompts(received)):
             # The optimizer starts anew and has the current components alone, so
             # old ones cannot move by its weight decay.
-            result = fit_classes(
-                self.model,
-                trained,
-                classes,
-                data.train,
-                data.valid,
-                self.context,
-                stage,
-                self._penalty,
-            )
+            result = fit_classes(self, turn, trained, classes, self._penalty)
         sent: Payload = {
             PROMPTS: snapshot(self.model, received[NOW]),
             HEADS: rows_of(snapshot(self.model, (WEIGHT, BIAS)), own.cpu().numpy()),

@@ -74,21 +74,13 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
-        state, received, stage, data = turn
+        state, received, _, data = turn
         classes = with_told(data.train.y, received[TASK]["classes"])
         ups = [layer + UP for layer in self._layers]
         trained = {*ups, WEIGHT, BIAS}
         load(self.model, received[HEADS])
         with self._loaded({**state, **received}):
-            done = fit_classes(
-                self.model,
-                trained,
-                classes,
-                data.train,
-                data.valid,
-                self.context,
-                stage,
-            )
+            done = fit_classes(self, turn, trained, classes)
         places = classes.cpu().numpy()
         rows = snapshot(self.model, (WEIGHT, BIAS))
         update: Payload = {

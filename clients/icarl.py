@@ -77,10 +77,8 @@ class Icarl(LocalTraining[C]):
         if self.params.classifier == "head":
             by_head: Tensor = self.model.heads[0](hidden)
             return by_head
-        features = normalize(hidden)
-        logits = torch.full((len(x), self.model.classes), CLOSED, device=x.device)
-        for label, mean in self._means(state).items():
-            logits[:, label] = -torch.linalg.vector_norm(features - mean, dim=1)
+        nearest = NearestMean(self._means(state), self.model.classes)
+        logits: Tensor = nearest(hidden)
         return logits
 
     @override

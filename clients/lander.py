@@ -47,8 +47,7 @@ class Lander(LocalTraining[LanderParams]):
         project = projection(model, turn.received["base"])
         anchors = to_torch(memory[ANCHORS]["anchors"], device)
         size = context.training.batch_size
-        samples = memory.get(SAMPLES)
-        old = old_samples(samples, lambda n: min(n, size), model, context, turn)
+        old = old_samples(self, turn, lambda samples: min(samples, size))
         features_of_old = torch.empty(0)
         if SAMPLES in memory:
             features_of_old = to_torch(memory[SAMPLES]["features"], device)

@@ -83,22 +83,14 @@ class Lorm(ClientLearner[LormParams]):
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
-        state, received, stage, data = turn
+        state, received, _, data = turn
         factor = trained_factor(received)
         heads = received.get(HEADS, {})
         load(self.model, {**received[ADAPTERS], **heads})
         classes = self._contrasted(received, data.train.y) if heads else None
         trained = {layer + factor for layer in self._layers} | {*heads}
         # The optimizer starts anew, since moments of one factor do not help the other.
-        done = fit_classes(
-            self.model,
-            trained,
-            classes,
-            data.train,
-            data.valid,
-            self.context,
-            stage,
-        )
+        done = fit_classes(self, turn, trained, classes)
         update: dict[str, Arrays] = {
             "adapters": snapshot(self.model, [n + factor for n in self._layers]),
             "grams": self._grams(data.train.x, head=bool(heads)),

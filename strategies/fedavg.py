@@ -3,7 +3,6 @@
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 """
 
-
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy, SumsUpdates, Updates

@@ -5,7 +5,6 @@ sends its model w_j, u_j = diag(I_j), which is ``curvature/fisher``, and v_j = d
 w_j, which is ``curvature/weighted``.
 """
 
-
 import numpy as np
 from pydantic import Field
 from typing_extensions import override

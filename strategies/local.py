@@ -1,6 +1,5 @@
 """Sequential training without communication: the server only schedules the rounds."""
 
-
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params, ServerStrategy, Updates

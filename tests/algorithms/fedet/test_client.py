@@ -221,9 +221,9 @@ def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkey
     state, update = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     fit = client.fit_classes
 
-    def watched(model, leaves, classes, examples, *rest):
-        seen.append(examples)
-        return fit(model, leaves, classes, examples, *rest)
+    def watched(learner, turn, *rest):
+        seen.append(turn.data.train)
+        return fit(learner, turn, *rest)
 
     monkeypatch.setattr(client, "fit_classes", watched)
     found.train(Turn(state, served(sent(1), update), SECOND, task(2, 4)))
@@ -238,14 +238,14 @@ def test_a_class_that_comes_again_is_new_and_not_old(monkeypatch, distil_on):
     found, seen = learner(groups=1, **params), []
     state, one = found.train(Turn({}, sent(1), FIRST, task(0, 1, 2)))
     temporary = {}
-    learn = found._learn
+    learn = client.fit_classes
 
     def watched(*given):
         done = learn(*given)
         temporary.update(snapshot(found.model, found._fresh))
         return done
 
-    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(client, "fit_classes", watched)
     monkeypatch.setattr(
         client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
@@ -459,7 +459,7 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
     _, one = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     received = served(sent(1), one)
     # The temporary group, as training left it.
-    learn, temporary = found._learn, {}
+    learn, temporary = client.fit_classes, {}
 
     def watched(*given):
         done = learn(*given)
@@ -470,7 +470,7 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
         lessons.append((snapshot(model, one.payload["enhancers/0"]), lesson, epochs))
         return 0.5
 
-    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(client, "fit_classes", watched)
     monkeypatch.setattr(client, "distill", noted)
     state, two = found.train(Turn({}, received, SECOND, task(5, 3)))
 
