@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import ClientLearner, Turn
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT, rows_classes, rows_of
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
 from fcl_flower.models.heads import CLOSED
@@ -21,19 +22,15 @@ from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.coda_prompt import (
-    BIAS,
     HEADS,
     NOW,
     PROMPTED,
     PROMPTS,
     ROWS_NOW,
     ROWS_OLD,
-    WEIGHT,
     CodaPromptParams,
     finished_prompts,
     learned_prompts,
-    rows_classes,
-    rows_of,
 )
 
 

@@ -17,35 +17,18 @@ from typing_extensions import override
 from clients.lorm import CHUNK, NEVER, close_unknown, lora_of, with_told
 from fcl_flower.algorithms.base import ClientLearner, ClientQueries, Turn
 from fcl_flower.algorithms.finished_tasks import TASK
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT, rows_of
 from fcl_flower.algorithms.local_training import fit_classes
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.models.adapters import LoraTransformer, gram
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
+from strategies import dolfin, lorm
 from strategies.analytic.sums import upper_half
-from strategies.dolfin import (
-    ADAPTERS,
-    CLASSES,
-    GRAMS,
-    DolfinParams,
-    factors_of,
-    pair_of,
-    unfit,
-)
-from strategies.lorm import (
-    BIAS,
-    DOWN,
-    HEADS,
-    KNOWN,
-    TOKENS,
-    UP,
-    WEIGHT,
-    adapted_layers,
-)
 
 
-class Dolfin(ClientLearner[DolfinParams], ClientQueries):
+class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
     """A learner that trains B and the task's rows of the head.
 
     State: the factors of the finished tasks, as they were received.
@@ -57,10 +40,10 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
     @override
     def prepare(self) -> None:
         """Find the layers that have a change of low rank."""
-        self._layers = adapted_layers(self.model.shared_names())
+        self._layers = lorm.adapted_layers(self.model.shared_names())
         self._body = lora_of(self.model)
         if len(self._layers) != 2 * len(self._body.blocks[self._body.first :]):
-            raise unfit()
+            raise dolfin.unfit()
 
     @override
     def answer_query(self, turn: Turn) -> Payload:
@@ -70,22 +53,22 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
         own[labels] = 1
         with self._loaded({**state, **question}):
             grams = self._grams(frozen_features(self.model, data.train.x))
-        return {GRAMS: grams, CLASSES: {"classes": own}}
+        return {dolfin.GRAMS: grams, dolfin.CLASSES: {"classes": own}}
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
         state, received, _, data = turn
         classes = with_told(data.train.y, received[TASK]["classes"])
-        ups = [layer + UP for layer in self._layers]
+        ups = [layer + lorm.UP for layer in self._layers]
         trained = {*ups, WEIGHT, BIAS}
-        load(self.model, received[HEADS])
+        load(self.model, received[lorm.HEADS])
         with self._loaded({**state, **received}):
             done = fit_classes(self, turn, trained, classes)
         places = classes.cpu().numpy()
         rows = snapshot(self.model, (WEIGHT, BIAS))
         update: Payload = {
-            ADAPTERS: snapshot(self.model, ups),
-            HEADS: {n: SparseArray.of_channels(rows[n], places) for n in rows},
+            dolfin.ADAPTERS: snapshot(self.model, ups),
+            lorm.HEADS: rows_of(rows, places),
         }
         finished = {g: a for g, a in received.items() if g.split("/")[-1].isdigit()}
         metrics = done.metrics()
@@ -99,19 +82,19 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
 
         The task is not used. A class that no client has learned has the logit `NEVER`.
         """
-        load(self.model, received[HEADS])
-        known = to_torch(received[KNOWN]["classes"], str(x.device)).bool()
+        load(self.model, received[lorm.HEADS])
+        known = to_torch(received[lorm.KNOWN]["classes"], str(x.device)).bool()
         with self._loaded({**state, **received}):
             logits = predict_logits(self.model, x, CHUNK)
         return logits.masked_fill(~known, NEVER)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        load(self.model, received[HEADS])
+        load(self.model, received[lorm.HEADS])
         with self._loaded({**state, **received}):
             network = self.model.network(task)
         cast(LoraTransformer, network.body).merge()
-        close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
+        close_unknown(cast(nn.Linear, network.head), received[lorm.KNOWN]["classes"])
         return network
 
     @contextmanager
@@ -119,9 +102,9 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
         """Let the body compute with all tasks' factors while the context is open."""
         now, fixed, device = dict[str, Array](), [], self.context.device
         for layer in self._layers:
-            factors = factors_of(payload, layer)
+            factors = dolfin.factors_of(payload, layer)
             down, up = factors.pop("now")
-            now |= {layer + DOWN: down, layer + UP: up}
+            now |= {layer + lorm.DOWN: down, layer + lorm.UP: up}
             old_downs = [down[:0], *(a for a, _ in factors.values())]
             old_ups = [up[:, :0], *(b for _, b in factors.values())]
             fixed.append(
@@ -140,8 +123,8 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
             for at in range(0, len(x), CHUNK):
                 self._body(x[at : at + CHUNK])
         means = {
-            pair_of(layer): upper_half(total.numpy() / max(seen.tokens, 1))
+            dolfin.pair_of(layer): upper_half(total.numpy() / max(seen.tokens, 1))
             for layer, total in zip(self._layers[::2], seen.sums, strict=True)
         }
         halves = {pair: half.astype(np.float32) for pair, half in means.items()}
-        return {**halves, TOKENS: np.asarray(seen.tokens, np.int64)}
+        return {**halves, lorm.TOKENS: np.asarray(seen.tokens, np.int64)}

@@ -25,14 +25,7 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import dense, to_numpy
-from strategies.fot import (
-    OUTSIDE,
-    SKETCHES,
-    SUBSPACE,
-    FotParams,
-    layer_inputs,
-    sketch_columns,
-)
+from strategies import fot
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _WORDS = 8
@@ -169,7 +162,7 @@ class Sketch:
 CHUNK = 64
 
 
-class Fot(LocalTraining[FotParams]):
+class Fot(LocalTraining[fot.FotParams]):
     """A learner that also sends sketches of layers' inputs in a task's last round."""
 
     @override
@@ -191,20 +184,20 @@ class Fot(LocalTraining[FotParams]):
         """
         context, (_, received, stage, data) = self.context, turn
         rng = secret_generator(context.seed, "sketch", context.client, stage.round)
-        bases, tensors = received.get(SUBSPACE, {}), self.model.state_dict()
+        bases, tensors = received.get(fot.SUBSPACE, {}), self.model.state_dict()
         shared = {name: tensors[name] for name in self.model.shared_names()}
         sketches = {
             name: Sketch(
                 dense(bases.get(name, np.zeros((count, 0)))),
-                sketch_columns(count, self.params.sketch_width),
+                fot.sketch_columns(count, self.params.sketch_width),
             )
-            for name, count in layer_inputs(shared).items()
+            for name, count in fot.layer_inputs(shared).items()
         }
         for name, inputs in self._inputs(data.train, stage.task):
             sketches[name].add(inputs, rng)
         return {
-            SKETCHES: {name: sketch.values for name, sketch in sketches.items()},
-            OUTSIDE: {name: sketch.outside for name, sketch in sketches.items()},
+            fot.SKETCHES: {name: sketch.values for name, sketch in sketches.items()},
+            fot.OUTSIDE: {name: sketch.outside for name, sketch in sketches.items()},
         }
 
     def _inputs(self, examples: Examples, task: int) -> Iterator[tuple[str, Array]]:

@@ -13,14 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.exemplars import (
-    contains,
-    joined,
-    memory_seed,
-    remember,
-    replay_samples,
-    rows_of,
-)
+from fcl_flower.algorithms import exemplars
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.errors import config_error
@@ -63,7 +56,7 @@ class Idbr(LocalTraining[IdbrParams]):
             )
         memory = state.get("memory", {})
         params, device, count = self.params, self.context.device, len(data.train.y)
-        replayed = replay_samples(memory, device, without=stage.task)
+        replayed = exemplars.replay_samples(memory, device, without=stage.task)
         examples = concat([data.train, replayed])
         teacher = Teacher.of_turn(turn, self.model, received["base"])
         stored = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
@@ -104,7 +97,7 @@ class Idbr(LocalTraining[IdbrParams]):
     def _remembered(self, memory: Arrays, examples: Examples, task: int) -> Arrays:
         """Add samples of a task to the memory; a task counts once."""
         params, count = self.params, len(examples.y)
-        if not count or contains(memory, task):
+        if not count or exemplars.contains(memory, task):
             return memory
         fixed = params.budget == "fixed"
         room = round(params.buffer_fraction * count)
@@ -112,14 +105,14 @@ class Idbr(LocalTraining[IdbrParams]):
             room = params.room(len(torch.unique(examples.y)))
         if fixed and not room:
             return memory
-        seed = memory_seed(self.context, task)
+        seed = exemplars.memory_seed(self.context, task)
         features = to_numpy(self._spaces(examples, self._body.pooled))
         chosen = nearest_to_centres(features, max(1, room), seed)
         if not fixed:
-            return joined(memory, rows_of(examples, chosen, task))
+            return exemplars.joined(memory, exemplars.rows_of(examples, chosen, task))
         places = torch.from_numpy(chosen).to(examples.y.device)
         best = Examples(examples.x[places], examples.y[places])
-        return remember(memory, best, params, seed, task, features[chosen])
+        return exemplars.remember(memory, best, params, seed, task, features[chosen])
 
     def _spaces(
         self, examples: Examples, seen_by: Callable[[Tensor], Tensor]

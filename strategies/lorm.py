@@ -17,16 +17,17 @@ from typing import Final, Literal
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
+from fcl_flower.algorithms.base import Params, Updates
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
+    SendsFinishedTasks,
     as_count,
     count_in,
-    not_held,
     unsent,
     with_held,
 )
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
@@ -122,8 +123,6 @@ def _inverse_of_sum(grams: Sequence[Array]) -> Array:
 
 UP: Final = ".up"
 DOWN: Final = ".down"
-WEIGHT: Final = "heads.0.weight"
-BIAS: Final = "heads.0.bias"
 ADAPTERS: Final = "adapters/now"
 GRAMS: Final = "grams/now"
 HEADS: Final = "heads"
@@ -184,7 +183,7 @@ _MOST_TOKENS = 2**16  # of a sample: far beyond what any encoder reads
 _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
 
-class Lorm(ServerStrategy[LormParams]):
+class Lorm(SendsFinishedTasks[LormParams]):
     """A strategy that merges a low-rank change for each task, and one head.
 
     The head of a language model is frozen. It is not merged, and nothing of it travels.
@@ -203,8 +202,6 @@ class Lorm(ServerStrategy[LormParams]):
     - ``meta/task``: ``rounds``, int64, of the current task so far; ``classes``, uint8,
       (classes,), 1 for those learned in it; ``finished``.
     """
-
-    groups = {}
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -228,10 +225,6 @@ class Lorm(ServerStrategy[LormParams]):
         of_head = (HEADS, KNOWN) if state[HEADS] else ()
         sent = (ADAPTERS, GRAMS, *of_head, TASK, *old)
         return {group: state[group] for group in sent}
-
-    @override
-    def on_state_lost(self, state: Payload, client: int) -> Payload:
-        return not_held(state, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:

@@ -114,13 +114,7 @@ class Algorithm:
         Raises:
             ContractError: it is no `ServerStrategy`.
         """
-        side = load(self.server)
-        if not (isinstance(side, type) and issubclass(side, ServerStrategy)):
-            raise ContractError(
-                f"algorithm {self.name}: got server {self.server}, expected a "
-                "ServerStrategy"
-            )
-        return side
+        return self._load("server", self.server, ServerStrategy)
 
     def load_client(self) -> type[ClientLearner[Any]]:
         """Import and check the client side.
@@ -128,11 +122,13 @@ class Algorithm:
         Raises:
             ContractError: it is no `ClientLearner`.
         """
-        side = load(self.client)
-        if not (isinstance(side, type) and issubclass(side, ClientLearner)):
+        return self._load("client", self.client, ClientLearner)
+
+    def _load(self, what: str, path: object, kind: type[Any]) -> type[Any]:
+        side = load(path)
+        if not (isinstance(side, type) and issubclass(side, kind)):
             raise ContractError(
-                f"algorithm {self.name}: got client {self.client}, expected a "
-                "ClientLearner"
+                f"algorithm {self.name}: got {what} {path}, expected a {kind.__name__}"
             )
         return side
 

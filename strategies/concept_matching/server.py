@@ -17,20 +17,7 @@ from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
-from strategies.concept_matching import ConceptMatchingParams
-from strategies.concept_matching.maths import (
-    NOISE,
-    NONE,
-    Labels,
-    Matrix,
-    cluster,
-    distances,
-    embedding,
-    gram,
-    gram_of_directions,
-    match,
-    sketched,
-)
+from strategies.concept_matching import ConceptMatchingParams, maths
 
 RECORD = "meta/record"
 ROUND = "meta/round"
@@ -94,7 +81,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         concepts = [state[group] for group in self._groups]
         models = [update.payload["base"] for update in updates.values()]
         examples = np.array([float(u.num_examples) for u in updates.values()])
-        steps = distances(models, concepts, self.params.distance)
+        steps = maths.distances(models, concepts, self.params.distance)
         origin, moved = steps.argmin(axis=1), steps.min(axis=1)
         # Beside one model that is far off all others would look alike. Where most have
         # converged the median is tiny, but a concept that still learns is no noise.
@@ -102,8 +89,8 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
         points = self._points([models[i] for i in near], concepts, origin[near])
-        labels = np.full(len(models), NOISE)
-        labels[near], silhouette = cluster(
+        labels = np.full(len(models), maths.NOISE)
+        labels[near], silhouette = maths.cluster(
             points,
             origin[near],
             self.params,
@@ -114,20 +101,21 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
             policy = replace(policy, rule="median")
         clusters = (np.flatnonzero(labels == n) for n in range(labels.max() + 1))
         merged = [policy.combine([models[i] for i in c], examples[c]) for c in clusters]
-        taken, record = match(
-            distances(merged, concepts, metric),
-            lambda number: distances(merged, [merged[number]], metric)[:, 0],
+        taken, record = maths.match(
+            maths.distances(merged, concepts, metric),
+            lambda number: maths.distances(merged, [merged[number]], metric)[:, 0],
             np.asarray(state[RECORD]["distance"]),
             self.params.matching,
             self.params.slack,
         )
-        longest = max(longest, record[taken[taken != NONE]].max(initial=0))
-        reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
+        longest = max(longest, record[taken[taken != maths.NONE]].max(initial=0))
+        # Noise, -1, reads the last entry.
+        reached = np.append(taken, maths.NONE)[labels]
         plane = np.zeros((len(models), 2))
         plane[near, : points.shape[1]] = points[:, :2]
         return {
             **state,
-            **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
+            **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != maths.NONE},
             RECORD: {"distance": record, "longest": np.asarray(longest)},
             ROUND: {
                 "client": np.array(list(updates), np.int64),
@@ -163,9 +151,9 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
                 "points have similar weights.",
                 frames=[frame],
             )
-        grouped = last["cluster"] != NOISE
+        grouped = last["cluster"] != maths.NOISE
         clusters = len(np.unique(last["cluster"][grouped]))
-        updated = len(np.unique(last["reached"][last["reached"] != NONE]))
+        updated = len(np.unique(last["reached"][last["reached"] != maths.NONE]))
         counts = clusters, updated, clusters - updated
         report |= zip(
             ("clusters", "updated", "refused"), map(float, counts), strict=True
@@ -191,12 +179,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     def _points(
-        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
-    ) -> Matrix:
+        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: maths.Labels
+    ) -> maths.Matrix:
         if len(models) > self.params.exact_clients:
             seed = derive(self.context.seed, "sketch")
-            sketches = sketched([*models, *starts], self.params.sketch, seed)
+            sketches = maths.sketched([*models, *starts], self.params.sketch, seed)
             models, starts = sketches[: len(models)], sketches[len(models) :]
         if self.params.steps == "length":
-            return embedding(gram(models))
-        return embedding(gram_of_directions(models, starts, origin))
+            return maths.embedding(maths.gram(models))
+        return maths.embedding(maths.gram_of_directions(models, starts, origin))

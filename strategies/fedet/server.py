@@ -16,16 +16,7 @@ from fcl_flower.core.errors import WireError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import head_places, same_tensors
-from strategies.fedet import FedEtParams
-from strategies.fedet.maths import (
-    auxiliary,
-    discriminant,
-    distillation_targets,
-    domains,
-    entropy_weights,
-    nearest_mean,
-    wanted_distribution,
-)
+from strategies.fedet import FedEtParams, maths
 
 if TYPE_CHECKING:
     from strategies.fedet.trainer import FedEtTrainer
@@ -171,10 +162,11 @@ class FedEt(ServerStrategy[FedEtParams]):
         trainer, count = self.trainer, self.params.groups
         features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
         seed = derive(self.context.seed, "domains")
-        groups = domains(features, trainer.classes, count, seed)
+        groups = maths.domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
             return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)
-        linear = discriminant if self.params.router == "discriminant" else nearest_mean
+        by_mean = self.params.router == "prototype"
+        linear = maths.nearest_mean if by_mean else maths.discriminant
         return {**linear(features, trainer.classes), "groups": groups}
 
     def _consolidated(
@@ -188,7 +180,7 @@ class FedEt(ServerStrategy[FedEtParams]):
     ) -> Arrays:
         """Merge uploads of a group, with its classes ``kept`` and ``learned``."""
         entropies = [upload.get("entropy") for upload in statistics]
-        weights = entropy_weights(
+        weights = maths.entropy_weights(
             [None if h is None else float(np.asarray(h)) for h in entropies]
         )
         averaged = self.aggregation.combine(sent, weights, old)
@@ -200,8 +192,8 @@ class FedEt(ServerStrategy[FedEtParams]):
             for upload in statistics
             if "distribution" in upload
         ]
-        wanted = wanted_distribution(shares, kept, learned)
-        chosen = auxiliary(trainer.labels, wanted, params.auxiliary, seed)
+        wanted = maths.wanted_distribution(shares, kept, learned)
+        chosen = maths.auxiliary(trainer.labels, wanted, params.auxiliary, seed)
         f_old = trainer.logits(old, chosen)
         answers = [{"f": trainer.logits(tensors, chosen)} for tensors in sent]
         # The sum of equation 6 is in double precision.
@@ -210,7 +202,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         return trainer.distill(
             averaged,
             chosen,
-            distillation_targets(f_old, f_new, kept, learned),
+            maths.distillation_targets(f_old, f_new, kept, learned),
             np.flatnonzero(kept | learned),
             params.server_epochs,
             params.label_weight,

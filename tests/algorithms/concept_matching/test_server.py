@@ -299,7 +299,7 @@ def test_a_round_of_many_clients_goes_through_sketches(monkeypatch, steps):
         return gram
 
     for inner in (gram, gram_of_directions):
-        monkeypatch.setattr(concept_server, inner.__name__, watched(inner))
+        monkeypatch.setattr(concept_server.maths, inner.__name__, watched(inner))
     for limit in (24, 23):
         strategy = server(exact_clients=limit, sketch=256, steps=steps)
         state = strategy.init({"w": np.full(2000, 20, np.float32)})

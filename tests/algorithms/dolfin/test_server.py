@@ -369,7 +369,7 @@ def sparse(name, indices):
                     "heads.0.bias": sparse("heads.0.bias", [0]),
                 }
             },
-            "weight: expected the rows of the classes of heads.0.bias",
+            "weight: expected whole rows, those of the classes of heads.0.bias",
         ),
         (
             {
@@ -378,7 +378,7 @@ def sparse(name, indices):
                     "heads.0.bias": sparse("heads.0.bias", [0]),
                 }
             },
-            "weight: expected the rows",
+            "weight: expected whole rows",
         ),
     ],
 )
