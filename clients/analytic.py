@@ -63,9 +63,7 @@ class Analytic(ClientLearner[AnalyticParams]):
                 "sum shall be sent: it shows features of so few",
             )
         payload: dict[str, Arrays] = {"meta": {"data": np.asarray(number)}}
-        seed = derive(
-            self.context.seed, "subsets", self.context.client, int(number) >> 1
-        )
+        seed = self.context.derive("subsets", int(number) >> 1)
         rng = np.random.default_rng(seed)
         valid_number = _identity(data.valid)
         valid_numbers = np.asarray(before.get("valid", np.zeros_like(sent)))

@@ -129,8 +129,7 @@ class Apd(DecomposedLearner[A]):
         if not every or len(new) < every:
             return finished
         count = self.params.groups * len(tasks) // every
-        context = self.context
-        seed = derive(context.seed, "consolidation", context.client, len(tasks))
+        seed = self.context.derive("consolidation", len(tasks))
         whole: dict[int, Arrays] = {}
         for t in tasks:
             local = local_of(finished, t)

@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.loop import score
@@ -144,7 +143,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
 
     def _representative(self, examples: Examples) -> Examples:
         """Draw d_n: ``subset`` examples at random, the same in every process."""
-        seed = derive(self.context.seed, "representative", self.context.client)
+        seed = self.context.derive("representative")
         return next(batches(examples, self.params.subset, seed), examples)
 
 

@@ -18,7 +18,6 @@ from fcl_flower.algorithms.exemplars import (
     without_task,
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Payload, Update
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import outputs
@@ -50,7 +49,7 @@ class Der(LocalTraining[DerParams]):
             inputs = training_inputs(model, stored.x, context, stage.round, STORED)
             rows = without_task(memory, stage.task)
             targets = to_torch(rows["logits"], context.device)
-        seed = derive(context.seed, "replay", context.client, stage.round)
+        seed = context.derive("replay", stage.round)
         orders = random_orders(len(stored.y), seed)
         size = max(params.replay_batch, smallest)
 
@@ -70,10 +69,7 @@ class Der(LocalTraining[DerParams]):
         extras = dict[str, Array]()
         if stage.ends_task and len(data.train.y):
             extras["logits"] = to_numpy(outputs(model, data.train).logits)
-        memory = remember_task(
-            memory, data.train, params, model, context, stage, extras
-        )
-        return {**state, "memory": memory}, update
+        return {**state, "memory": remember_task(self, turn, memory, extras)}, update
 
 
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ class Disco(LocalTraining[disco.DiscoParams]):
 
     @override
     def prepare(self) -> None:
-        """Find the layers that have a change of low rank."""
         self._body = self.model.body_of(LanguageModel, "causal-lm")
         self._layers = adapted(self.model.shared_names())
 

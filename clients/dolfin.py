@@ -39,7 +39,6 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
 
     @override
     def prepare(self) -> None:
-        """Find the layers that have a change of low rank."""
         self._layers = lorm.adapted_layers(self.model.shared_names())
         self._body = lora_of(self.model)
         if len(self._layers) != 2 * len(self._body.blocks[self._body.first :]):

@@ -33,11 +33,21 @@ class Ewc(LocalTraining[EwcParams]):
 
     @override
     def train(self, turn: Turn, *others: Penalty) -> tuple[Payload, Update]:
-        """Train by the penalty and ``others``, and consolidate a finished task."""
-        params = self.params
-        pull = ewc_penalty(self.model, turn.state, params.strength)
+        """Train by the penalty and ``others``, and consolidate a finished task.
+
+        The Fisher information then becomes ``decay * F + F_task``.
+        """
+        params, (before, _, stage, data) = self.params, turn
+        pull = ewc_penalty(self.model, before, params.strength)
         state, update = self.fit_locally(turn, penalties=[pull, *others])
-        return consolidated(self.model, turn, params, state, update), update
+        if not stage.ends_task:
+            return state, update
+        count = params.fisher_examples
+        fisher = diagonal_fisher(self.model, data.train, stage.task, count)
+        for name, values in before.get("fisher", {}).items():
+            fisher[name] = params.decay * dense(values) + fisher[name]
+        state = {**state, "fisher": fisher, "anchor": update.payload["base"]}
+        return state, update
 
 
 def require_shared(model: MultiHeadModel, method: str) -> None:
@@ -63,23 +73,6 @@ def ewc_penalty(model: MultiHeadModel, state: Payload, strength: float) -> Penal
         return strength / 2 * sum((f * (w - a).square()).sum() for w, f, a in terms)
 
     return penalty
-
-
-def consolidated(
-    model: MultiHeadModel, turn: Turn, params: EwcParams, state: Payload, update: Update
-) -> Payload:
-    """Add a finished task to a state's Fisher information, and set the anchor.
-
-    The Fisher information becomes ``decay * F + F_task``. Before a task's end the state
-    stays as it is.
-    """
-    if not turn.stage.ends_task:
-        return state
-    count, task = params.fisher_examples, turn.stage.task
-    fisher = diagonal_fisher(model, turn.data.train, task, count)
-    for name, values in turn.state.get("fisher", {}).items():
-        fisher[name] = params.decay * dense(values) + fisher[name]
-    return {**state, "fisher": fisher, "anchor": update.payload["base"]}
 
 
 def diagonal_fisher(

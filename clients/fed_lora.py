@@ -28,7 +28,6 @@ class FedLora(LocalTraining[FedLoraParams]):
 
     @override
     def prepare(self) -> None:
-        """Find the layers that have a change of low rank."""
         self._body = self.model.body_of(LoraTransformer, ADAPTED)
         self._layers = adapted(self.model.shared_names())
 

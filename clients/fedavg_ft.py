@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.balance import mean_cross_entropy
@@ -44,7 +43,7 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     ) -> Payload:
         model = self.model
         load(model, received["base"])
-        seed = derive(self.context.seed, "fine-tuning", self.context.client)
+        seed = self.context.derive("fine-tuning")
         x, y = next(batches(samples, self.params.subset, seed), samples)
         shared = set(model.shared_names())
         weights = self.context.training.class_weights(y, model.classes)

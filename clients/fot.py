@@ -167,7 +167,6 @@ class Fot(LocalTraining[fot.FotParams]):
 
     @override
     def prepare(self) -> None:
-        """Find the layers whose updates are projected."""
         self._layers = shared_layers(self.model)
 
     @override

@@ -16,7 +16,6 @@ from typing_extensions import override
 from fcl_flower.algorithms.exemplars import memory_seed, remember, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import MODEL
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import MultiHeadModel
@@ -129,7 +128,7 @@ class Glfc(LocalTraining[GlfcParams]):
             noise=self.params.noise,
             steps=self.params.perturbation_steps,
             rate=PERTURBATION_RATE,
-            seed=derive(context.seed, "perturbation", context.client, number),
+            seed=context.derive("perturbation", number),
         )
         return arrays_of(sample_gradients(self._encoder, shown, chosen.y))
 

@@ -45,7 +45,7 @@ class Icarl(LocalTraining[C]):
         teacher = Teacher.of_turn(turn, model, received["base"])
         taught = teacher.outputs(model, examples) if params.distillation else None
         state, update = self.fit_icarl(turn, examples, teacher, taught)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         return {**state, **teacher.record(stage), "exemplars": memory}, update
 
     def fit_icarl(

@@ -41,7 +41,6 @@ class Idbr(LocalTraining[IdbrParams]):
 
     @override
     def prepare(self) -> None:
-        """Find the two spaces in the model's body."""
         expected = "disentangled-transformer, whose two spaces IDBR trains"
         self._body = self.model.body_of(DisentangledTransformer, expected)
 

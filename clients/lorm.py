@@ -67,7 +67,6 @@ class Lorm(ClientLearner[lorm.LormParams]):
 
     @override
     def prepare(self) -> None:
-        """Find the layers that have a change of low rank."""
         self._layers = lorm.adapted_layers(self.model.shared_names())
         self._body = lora_of(self.model)
 
@@ -77,7 +76,11 @@ class Lorm(ClientLearner[lorm.LormParams]):
         factor = lorm.trained_factor(received)
         heads = received.get(lorm.HEADS, {})
         load(self.model, {**received[lorm.ADAPTERS], **heads})
-        classes = self._contrasted(received, data.train.y) if heads else None
+        classes: Tensor | None = None
+        if heads:
+            told = received[TASK]["classes"]
+            alone = self.params.contrast == "own"
+            classes = with_told(data.train.y, np.zeros(0) if alone else told)
         trained = {layer + factor for layer in self._layers} | {*heads}
         # The optimizer starts anew, since moments of one factor do not help the other.
         done = fit_classes(self, turn, trained, classes)
@@ -137,13 +140,6 @@ class Lorm(ClientLearner[lorm.LormParams]):
             known = received[lorm.KNOWN]["classes"]
             close_unknown(cast(nn.Linear, network.head), known)
         return network
-
-    def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        reported = received[TASK]["classes"]
-        none_reported = np.zeros_like(reported)
-        return with_told(
-            labels, reported if self.params.contrast == "task" else none_reported
-        )
 
     def _grams(self, inputs: Tensor, *, head: bool) -> Arrays:
         """Average the squares of the layers' inputs, and the head's Gram matrix."""

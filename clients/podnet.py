@@ -27,7 +27,6 @@ from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import CLOSED, GrowingHead, MultiHeadModel
@@ -86,7 +85,7 @@ class PodNet(LocalTraining[PodNetParams]):
 
         with stage_outputs(model.body) as maps:
             state, update = self.fit_locally(turn, examples, loss=loss)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         if stage.ends_task and teacher.teaches:
             update = self._finetune(memory, update, stage.task)
         return {**state, **teacher.record(stage), "memory": memory}, update
@@ -131,7 +130,7 @@ class PodNet(LocalTraining[PodNetParams]):
                 epochs=params.finetune_epochs,
                 learning_rate=FINETUNE_RATE * context.training.learning_rate,
             ),
-            seed=derive(context.seed, "finetune", context.client, task),
+            seed=context.derive("finetune", task),
         )
         fit(job)
         learned = snapshot(self.model, self.model.shared_names())

@@ -60,10 +60,10 @@ class Replay(LocalTraining[ReplayParams]):
         return hidden_features(self.model, examples)
 
     def _remembered(self, memory: Arrays, turn: Turn) -> Arrays:
-        params, context, (_, _, stage, data) = self.params, self.context, turn
+        params, (_, _, stage, data) = self.params, turn
         if params.budget == "fixed":
-            return remember_task(memory, data.train, params, self.model, context, stage)
+            return remember_task(self, turn, memory)
         # A task counts once: its samples stay the same over rounds, even if its first
         # round was repeated, or the client missed it.
-        share, seed = params.buffer_fraction, memory_seed(context, stage.task)
+        share, seed = params.buffer_fraction, memory_seed(self.context, stage.task)
         return remember_fraction(memory, data.train, share, seed, task=stage.task)

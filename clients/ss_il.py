@@ -24,7 +24,6 @@ from fcl_flower.algorithms.exemplars import (
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Payload, Update
 from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import mask_logits
@@ -66,7 +65,7 @@ class SsIl(LocalTraining[SsIlParams]):
         replays = taught_again is not None and len(y) >= smallest
         if replays:
             inputs = training_inputs(model, x, context, stage.round, STORED)
-        seed = derive(context.seed, "ss-il", context.client, stage.round)
+        seed = context.derive("ss-il", stage.round)
         orders = random_orders(len(y), seed)
 
         def loss(batch: Batch) -> Tensor:
@@ -93,7 +92,7 @@ class SsIl(LocalTraining[SsIlParams]):
             return total / len(every) + params.strength * torch.stack(terms).sum()
 
         state, update = self.fit_locally(turn, loss=loss)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         groups = {**teacher.record(stage), "memory": memory, TASKS: {"first": first}}
         return {**state, **groups}, update
 

@@ -13,7 +13,6 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import ClientLearner, P
 from fcl_flower.algorithms.exemplars import random_orders
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Payload, Update
 from fcl_flower.data.examples import in_batches
 from fcl_flower.models.heads import CLOSED
@@ -70,7 +69,7 @@ def old_samples(
     closed = torch.zeros(learner.model.classes, dtype=torch.bool).to(context.device)
     closed[labels] = True
     closed[y] = False
-    seed = derive(context.seed, "samples", context.client, turn.stage.round)
+    seed = context.derive("samples", turn.stage.round)
     return OldSamples(
         inputs(learner.model, to_torch(samples["x"], context.device)),
         to_torch(samples["logits"], context.device),

@@ -34,7 +34,6 @@ from fcl_flower.algorithms.head_rows import (
 )
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     Array,
     Arrays,
@@ -204,7 +203,7 @@ class CodaPrompt(SendsFinishedTasks[CodaPromptParams]):
 
     def _new_task(self, state: Payload, number: int) -> Payload:
         """Begin a task with components that are orthonormal to all earlier ones."""
-        rng = np.random.default_rng(derive(self.context.seed, "coda-prompt", number))
+        rng = np.random.default_rng(self.context.derive("coda-prompt", number))
         pools = dict[str, Array]()
         for name in sorted(state[NOW]):
             shape = state[NOW][name].shape

@@ -12,7 +12,6 @@ from fcl_flower.core.update_checks import same_tensors
 
 ALGORITHM = Algorithm(
     name="fedavg",
-    server="strategies.fedavg:FedAvg",
     client="fcl_flower.algorithms.local_training:LocalTraining",
     summary="the example-weighted mean of the clients' models",
     paper="McMahan et al., AISTATS 2017",

@@ -17,7 +17,6 @@ from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, Updates
 from fcl_flower.algorithms.params import RoomParams, small_memory
 from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
 from strategies.analytic.sums import symmetric
@@ -128,7 +127,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         grams = state.get(f"{_SUMS}/{stage.task}", {})
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
-        seed = derive(self.context.seed, "kept-classes")
+        seed = self.context.derive("kept-classes")
         samples, per_class = self.params.memory_samples, self.params.memory_per_class
         quota = quotas(_counts(state), samples, seed, per_class)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)

@@ -30,7 +30,6 @@ from fcl_flower.algorithms.finished_tasks import (
 from fcl_flower.algorithms.head_rows import BIAS, WEIGHT
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import head_places, same_tensors
 from strategies.analytic.sums import symmetric
@@ -289,7 +288,7 @@ class Lorm(SendsFinishedTasks[LormParams]):
 
     def _new_task(self, factors: Arrays, number: int, none: Array) -> Payload:
         """Begin a task: A is random, the same for all clients, and B is 0."""
-        rng = np.random.default_rng(derive(self.context.seed, "lorm", number))
+        rng = np.random.default_rng(self.context.derive("lorm", number))
         adapters, grams = dict[str, Array](), dict[str, Array]()
         for name in sorted(factors):
             shape, width = factors[name].shape, 0.0

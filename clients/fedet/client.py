@@ -55,7 +55,7 @@ class FedEt(ClientLearner[FedEtParams]):
         state, received, stage, data = turn
         kept, params = {**state, **received}, self.params
         known, router = self._known(kept), self._router(kept)
-        seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
+        seed = self.context.derive("fedet", stage.round)
         memory, share = kept.get("memory", {}), params.buffer_fraction
         memory = remember_fraction(memory, data.train, share, seed, task=stage.task)
         old = replay_samples(memory, self.context.device, without=stage.task)

@@ -35,7 +35,6 @@ from clients.fedweit.maths import (
 )
 from fcl_flower.algorithms.augmentation import augmenter
 from fcl_flower.algorithms.base import ClientLearner, ClientQueries, P, Turn
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     AnyArray,
     Array,
@@ -434,7 +433,7 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
             self.params.clusters,
             self.params.clustering,
             self.params.members,
-            derive(self.context.seed, "summary", self.context.client, turn.stage.task),
+            self.context.derive("summary", turn.stage.task),
         )
         if not len(points):
             return {}

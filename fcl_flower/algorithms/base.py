@@ -39,6 +39,7 @@ from fcl_flower.config.parsing import Params as Params
 from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, config_error
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     Arrays,
     ClientTask,
@@ -129,7 +130,7 @@ class ServerContext:
     them in its state.
 
     Attributes:
-        seed: the run's seed (see `core.schedule.derive`).
+        seed: the run's seed.
         model: sizes of the network.
         classes: the plan of the classes; empty unless the declaration asks for it by
             `needs_classes`.
@@ -141,6 +142,10 @@ class ServerContext:
     model: ModelShape = field(default_factory=ModelShape)
     classes: ClassPlan = field(default_factory=ClassPlan)
     trainer: Callable[[], Any] = _no_trainer
+
+    def derive(self, purpose: str, *key: int) -> int:
+        """Derive the seed of one purpose (`core.schedule.derive`)."""
+        return derive(self.seed, purpose, *key)
 
 
 class ServerStrategy(ABC, Generic[P]):
@@ -437,6 +442,10 @@ class ClientContext:
     privacy: PrivacySection = field(default_factory=PrivacySection)
     hidden_tasks: bool = False
     augment: "Transform | None" = None
+
+    def derive(self, purpose: str, *key: int) -> int:
+        """Derive this client's seed of one purpose (`core.schedule.derive`)."""
+        return derive(self.seed, purpose, self.client, *key)
 
 
 class Turn(NamedTuple):

@@ -43,7 +43,7 @@ class Algorithm:
 
     Attributes:
         name: the value of `--strategy`.
-        server: a `ServerStrategy`.
+        server: a `ServerStrategy`; that of FedAvg unless the method has its own.
         client: a `ClientLearner`.
         params_type: the hyper-parameters of both sides.
         summary: one line for ``fcl list``, without a full stop.
@@ -76,7 +76,7 @@ class Algorithm:
     """
 
     name: str
-    server: str | type[ServerStrategy[Any]]
+    server: str | type[ServerStrategy[Any]] = "strategies.fedavg:FedAvg"
     client: str | type[ClientLearner[Any]]
     params_type: type[Params] = Params
     summary: str = ""
@@ -174,7 +174,6 @@ class Algorithm:
 
 class_incremental = partial(
     Algorithm,
-    server="strategies.fedavg:FedAvg",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("transformer",),
     privacy_units=("client",),

@@ -14,7 +14,6 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 from strategies.concept_matching import ConceptMatchingParams, maths
@@ -94,7 +93,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
             points,
             origin[near],
             self.params,
-            derive(self.context.seed, "k-means", stage.round),
+            self.context.derive("k-means", stage.round),
         )
         policy, metric = self.aggregation, self.params.distance
         if self.params.aggregation == "median":
@@ -170,7 +169,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         return [f"base/{k}" for k in range(self.params.concepts)]
 
     def _shuffled(self, model: Arrays, concept: int) -> Arrays:
-        rng = np.random.default_rng(derive(self.context.seed, "concept", concept))
+        rng = np.random.default_rng(self.context.derive("concept", concept))
         return {
             name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
             if tensor.dtype.kind == "f"
@@ -182,7 +181,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: maths.Labels
     ) -> maths.Matrix:
         if len(models) > self.params.exact_clients:
-            seed = derive(self.context.seed, "sketch")
+            seed = self.context.derive("sketch")
             sketches = maths.sketched([*models, *starts], self.params.sketch, seed)
             models, starts = sketches[: len(models)], sketches[len(models) :]
         if self.params.steps == "length":

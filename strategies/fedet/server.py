@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import head_places, same_tensors
 from strategies.fedet import FedEtParams, maths
@@ -49,7 +48,6 @@ class FedEt(ServerStrategy[FedEtParams]):
 
     @override
     def prepare(self) -> None:
-        """Build the trainer."""
         self.trainer: FedEtTrainer = self.context.trainer()
 
     @override
@@ -115,7 +113,7 @@ class FedEt(ServerStrategy[FedEtParams]):
             ] = True
             new[group] = sent[0]
             if len(uploads) >= self.params.least_uploads:
-                seed = derive(self.context.seed, "auxiliary", stage.round, j)
+                seed = self.context.derive("auxiliary", stage.round, j)
                 kept = known[j] & ~learned
                 old = state[group]
                 new[group] = self._consolidated(
@@ -161,7 +159,7 @@ class FedEt(ServerStrategy[FedEtParams]):
     def _router(self) -> Arrays:
         trainer, count = self.trainer, self.params.groups
         features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
-        seed = derive(self.context.seed, "domains")
+        seed = self.context.derive("domains")
         groups = maths.domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
             return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits, same_tensors
 from strategies.glfc import GlfcParams
@@ -47,7 +46,6 @@ class Glfc(ServerStrategy[GlfcParams]):
 
     @override
     def prepare(self) -> None:
-        """Build the trainer."""
         self.trainer: ProxyTrainer = self.context.trainer()
 
     @override
@@ -126,7 +124,7 @@ class Glfc(ServerStrategy[GlfcParams]):
 
     def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
         y = self.trainer.labels_of(gradients)
-        seed = derive(self.context.seed, "images", client, number)
+        seed = self.context.derive("images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
         usable = np.isfinite(x).reshape(len(x), -1).all(1)
         return {"x": x[usable], "y": y[usable], "client": np.full(usable.sum(), client)}

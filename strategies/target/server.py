@@ -37,7 +37,6 @@ class Target(FedAvg):
 
     @override
     def prepare(self) -> None:
-        """Build the trainer."""
         self.trainer: SampleTrainer = self.context.trainer()
 
     @override
