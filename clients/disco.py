@@ -15,12 +15,21 @@ from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.models.language import LanguageModel
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, to_numpy, to_torch
-from strategies import disco
+from strategies.disco import (
+    FRESH,
+    IDENTITY,
+    SUBSPACE,
+    DiscoParams,
+    cosines,
+    identities,
+    nearest,
+    numbers,
+)
 from strategies.fed_lora import adapted
 from strategies.lorm import DOWN, UP
 
 
-class Disco(LocalTraining[disco.DiscoParams]):
+class Disco(LocalTraining[DiscoParams]):
     """A learner that trains one subspace, and predicts with all of them."""
 
     update_is_model = False  # an update is one subspace
@@ -37,27 +46,27 @@ class Disco(LocalTraining[disco.DiscoParams]):
         received = turn.received
         token = self._body.embed(turn.data.train.x).mean(0)
         identity: Arrays = {"token": to_numpy(token).astype(np.float32)}
-        number = disco.nearest(to_numpy(token), disco.identities(received), self.params)
-        factors = received.get(f"{disco.SUBSPACE}/{number}", received[disco.FRESH])
+        number = nearest(to_numpy(token), identities(received), self.params)
+        factors = received.get(f"{SUBSPACE}/{number}", received[FRESH])
         state, update = self.fit_locally(turn._replace(received={"base": factors}))
-        return state, update.with_groups({disco.IDENTITY: identity})
+        return state, update.with_groups({IDENTITY: identity})
 
     @override
     def predict(
         self, state: Payload, received: Payload, task: int, x: Tensor
     ) -> Tensor:
         self.model.eval()
-        if not disco.numbers(received):  # before the first aggregation
+        if not numbers(received):  # before the first aggregation
             raise config_error(
                 "round", 0, "a finished round, as no subspace is learned"
             )
         device = str(x.device)
-        tokens = disco.identities(received)
-        similar = disco.cosines(to_numpy(self._body.embed(x)), tokens)
+        tokens = identities(received)
+        similar = cosines(to_numpy(self._body.embed(x)), tokens)
         weights = torch.from_numpy(similar / self.params.temperature).softmax(1)
-        rank = len(np.asarray(received[f"{disco.SUBSPACE}/0"][self._layers[0] + DOWN]))
+        rank = len(np.asarray(received[f"{SUBSPACE}/0"][self._layers[0] + DOWN]))
         gates = weights.float().repeat_interleave(rank, 1).to(device)
-        none = {n: np.zeros_like(a) for n, a in received[f"{disco.SUBSPACE}/0"].items()}
+        none = {n: np.zeros_like(a) for n, a in received[f"{SUBSPACE}/0"].items()}
         load(self.model, none)  # the subspaces act beside it
         with self._body.beside(self._side_by_side(received, device), gates):
             logits: Tensor = self.model(frozen_features(self.model, x), task)
@@ -72,7 +81,7 @@ class Disco(LocalTraining[disco.DiscoParams]):
         self, received: Payload, device: str
     ) -> list[tuple[Tensor, Tensor]]:
         """Put the A of all subspaces below each other, and the B side by side."""
-        groups = [received[f"{disco.SUBSPACE}/{k}"] for k in disco.numbers(received)]
+        groups = [received[f"{SUBSPACE}/{k}"] for k in numbers(received)]
         return [
             (
                 torch.cat([to_torch(g[layer + DOWN], device) for g in groups]),

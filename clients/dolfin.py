@@ -24,11 +24,20 @@ from fcl_flower.models.adapters import LoraTransformer, gram
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
-from strategies import dolfin, lorm
 from strategies.analytic.sums import upper_half
+from strategies.dolfin import (
+    ADAPTERS,
+    CLASSES,
+    GRAMS,
+    DolfinParams,
+    factors_of,
+    pair_of,
+    unfit,
+)
+from strategies.lorm import DOWN, HEADS, KNOWN, TOKENS, UP, adapted_layers
 
 
-class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
+class Dolfin(ClientLearner[DolfinParams], ClientQueries):
     """A learner that trains B and the task's rows of the head.
 
     State: the factors of the finished tasks, as they were received.
@@ -39,10 +48,10 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
 
     @override
     def prepare(self) -> None:
-        self._layers = lorm.adapted_layers(self.model.shared_names())
+        self._layers = adapted_layers(self.model.shared_names())
         self._body = lora_of(self.model)
         if len(self._layers) != 2 * len(self._body.blocks[self._body.first :]):
-            raise dolfin.unfit()
+            raise unfit()
 
     @override
     def answer_query(self, turn: Turn) -> Payload:
@@ -52,22 +61,22 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
         own[labels] = 1
         with self._loaded({**state, **question}):
             grams = self._grams(frozen_features(self.model, data.train.x))
-        return {dolfin.GRAMS: grams, dolfin.CLASSES: {"classes": own}}
+        return {GRAMS: grams, CLASSES: {"classes": own}}
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
         state, received, _, data = turn
         classes = with_told(data.train.y, received[TASK]["classes"])
-        ups = [layer + lorm.UP for layer in self._layers]
+        ups = [layer + UP for layer in self._layers]
         trained = {*ups, WEIGHT, BIAS}
-        load(self.model, received[lorm.HEADS])
+        load(self.model, received[HEADS])
         with self._loaded({**state, **received}):
             done = fit_classes(self, turn, trained, classes)
         places = classes.cpu().numpy()
         rows = snapshot(self.model, (WEIGHT, BIAS))
         update: Payload = {
-            dolfin.ADAPTERS: snapshot(self.model, ups),
-            lorm.HEADS: rows_of(rows, places),
+            ADAPTERS: snapshot(self.model, ups),
+            HEADS: rows_of(rows, places),
         }
         finished = {g: a for g, a in received.items() if g.split("/")[-1].isdigit()}
         metrics = done.metrics()
@@ -81,19 +90,19 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
 
         The task is not used. A class that no client has learned has the logit `NEVER`.
         """
-        load(self.model, received[lorm.HEADS])
-        known = to_torch(received[lorm.KNOWN]["classes"], str(x.device)).bool()
+        load(self.model, received[HEADS])
+        known = to_torch(received[KNOWN]["classes"], str(x.device)).bool()
         with self._loaded({**state, **received}):
             logits = predict_logits(self.model, x, CHUNK)
         return logits.masked_fill(~known, NEVER)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        load(self.model, received[lorm.HEADS])
+        load(self.model, received[HEADS])
         with self._loaded({**state, **received}):
             network = self.model.network(task)
         cast(LoraTransformer, network.body).merge()
-        close_unknown(cast(nn.Linear, network.head), received[lorm.KNOWN]["classes"])
+        close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
         return network
 
     @contextmanager
@@ -101,9 +110,9 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
         """Let the body compute with all tasks' factors while the context is open."""
         now, fixed, device = dict[str, Array](), [], self.context.device
         for layer in self._layers:
-            factors = dolfin.factors_of(payload, layer)
+            factors = factors_of(payload, layer)
             down, up = factors.pop("now")
-            now |= {layer + lorm.DOWN: down, layer + lorm.UP: up}
+            now |= {layer + DOWN: down, layer + UP: up}
             old_downs = [down[:0], *(a for a, _ in factors.values())]
             old_ups = [up[:, :0], *(b for _, b in factors.values())]
             fixed.append(
@@ -122,8 +131,8 @@ class Dolfin(ClientLearner[dolfin.DolfinParams], ClientQueries):
             for at in range(0, len(x), CHUNK):
                 self._body(x[at : at + CHUNK])
         means = {
-            dolfin.pair_of(layer): upper_half(total.numpy() / max(seen.tokens, 1))
+            pair_of(layer): upper_half(total.numpy() / max(seen.tokens, 1))
             for layer, total in zip(self._layers[::2], seen.sums, strict=True)
         }
         halves = {pair: half.astype(np.float32) for pair, half in means.items()}
-        return {**halves, lorm.TOKENS: np.asarray(seen.tokens, np.int64)}
+        return {**halves, TOKENS: np.asarray(seen.tokens, np.int64)}

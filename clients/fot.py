@@ -25,7 +25,14 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import dense, to_numpy
-from strategies import fot
+from strategies.fot import (
+    OUTSIDE,
+    SKETCHES,
+    SUBSPACE,
+    FotParams,
+    layer_inputs,
+    sketch_columns,
+)
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _WORDS = 8
@@ -162,7 +169,7 @@ class Sketch:
 CHUNK = 64
 
 
-class Fot(LocalTraining[fot.FotParams]):
+class Fot(LocalTraining[FotParams]):
     """A learner that also sends sketches of layers' inputs in a task's last round."""
 
     @override
@@ -183,20 +190,20 @@ class Fot(LocalTraining[fot.FotParams]):
         """
         context, (_, received, stage, data) = self.context, turn
         rng = secret_generator(context.seed, "sketch", context.client, stage.round)
-        bases, tensors = received.get(fot.SUBSPACE, {}), self.model.state_dict()
+        bases, tensors = received.get(SUBSPACE, {}), self.model.state_dict()
         shared = {name: tensors[name] for name in self.model.shared_names()}
         sketches = {
             name: Sketch(
                 dense(bases.get(name, np.zeros((count, 0)))),
-                fot.sketch_columns(count, self.params.sketch_width),
+                sketch_columns(count, self.params.sketch_width),
             )
-            for name, count in fot.layer_inputs(shared).items()
+            for name, count in layer_inputs(shared).items()
         }
         for name, inputs in self._inputs(data.train, stage.task):
             sketches[name].add(inputs, rng)
         return {
-            fot.SKETCHES: {name: sketch.values for name, sketch in sketches.items()},
-            fot.OUTSIDE: {name: sketch.outside for name, sketch in sketches.items()},
+            SKETCHES: {name: sketch.values for name, sketch in sketches.items()},
+            OUTSIDE: {name: sketch.outside for name, sketch in sketches.items()},
         }
 
     def _inputs(self, examples: Examples, task: int) -> Iterator[tuple[str, Array]]:

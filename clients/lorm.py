@@ -21,8 +21,18 @@ from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
-from strategies import lorm
 from strategies.analytic.sums import upper_half
+from strategies.lorm import (
+    ADAPTERS,
+    HEAD,
+    HEADS,
+    KNOWN,
+    TOKENS,
+    LormParams,
+    adapted_layers,
+    merged_layer,
+    trained_factor,
+)
 
 NEVER = -1e4
 """The logit of a class that no client has learned; it is finite, so that losses are."""
@@ -56,7 +66,7 @@ def close_unknown(head: nn.Linear, known: AnyArray) -> None:
     head.bias[unknown] = NEVER
 
 
-class Lorm(ClientLearner[lorm.LormParams]):
+class Lorm(ClientLearner[LormParams]):
     """A learner that trains the factor whose turn it is, and the task's head rows.
 
     State: adapters and grams of the finished tasks, as they were received.
@@ -67,15 +77,15 @@ class Lorm(ClientLearner[lorm.LormParams]):
 
     @override
     def prepare(self) -> None:
-        self._layers = lorm.adapted_layers(self.model.shared_names())
+        self._layers = adapted_layers(self.model.shared_names())
         self._body = lora_of(self.model)
 
     @override
     def train(self, turn: Turn) -> tuple[Payload, Update]:
         state, received, _, data = turn
-        factor = lorm.trained_factor(received)
-        heads = received.get(lorm.HEADS, {})
-        load(self.model, {**received[lorm.ADAPTERS], **heads})
+        factor = trained_factor(received)
+        heads = received.get(HEADS, {})
+        load(self.model, {**received[ADAPTERS], **heads})
         classes: Tensor | None = None
         if heads:
             told = received[TASK]["classes"]
@@ -106,7 +116,7 @@ class Lorm(ClientLearner[lorm.LormParams]):
         everything, device = {**state, **received}, str(x.device)
         merged = []
         for layer, change in zip(self._layers, self._body.changes, strict=True):
-            down, up = lorm.merged_layer(everything, layer)
+            down, up = merged_layer(everything, layer)
             merged.append(
                 (
                     to_torch(down.astype(np.float32), device),
@@ -115,29 +125,29 @@ class Lorm(ClientLearner[lorm.LormParams]):
             )
             with torch.no_grad():
                 change.up.zero_()  # the merged change includes the current task's
-        heads = received.get(lorm.HEADS, {})
+        heads = received.get(HEADS, {})
         load(self.model, heads)
         with self._body.beside(merged):
             logits = predict_logits(self.model, x, CHUNK)
         if not heads:
             return logits
-        known = to_torch(received[lorm.KNOWN]["classes"], device).bool()
+        known = to_torch(received[KNOWN]["classes"], device).bool()
         return logits.masked_fill(~known, NEVER)
 
     @override
     def predictor(self, state: Payload, received: Payload, task: int) -> nn.Module:
-        heads = received.get(lorm.HEADS, {})
+        heads = received.get(HEADS, {})
         load(self.model, heads)
         network = self.model.network(task)
         body = cast(LoraTransformer, network.body)
         for layer, change in zip(self._layers, body.changes, strict=True):
-            down, up = lorm.merged_layer({**state, **received}, layer)
+            down, up = merged_layer({**state, **received}, layer)
             change.down, change.up = (
                 nn.Parameter(to_torch(part.astype(np.float32)), requires_grad=False)
                 for part in (down, up)
             )
         if heads:
-            known = received[lorm.KNOWN]["classes"]
+            known = received[KNOWN]["classes"]
             close_unknown(cast(nn.Linear, network.head), known)
         return network
 
@@ -154,10 +164,10 @@ class Lorm(ClientLearner[lorm.LormParams]):
             layer: (total.numpy() / max(seen.tokens, 1)).astype(np.float32)
             for layer, total in zip(self._layers, seen.sums, strict=True)
         }
-        grams[lorm.TOKENS] = np.asarray(seen.tokens, np.int64)
+        grams[TOKENS] = np.asarray(seen.tokens, np.int64)
         if head:
             features = torch.cat(parts).numpy()
             gram = features.T @ features / max(len(features), 1)
             gram[~np.eye(len(gram), dtype=bool)] *= HEAD_ALPHA
-            grams[lorm.HEAD] = upper_half(gram).astype(np.float32)
+            grams[HEAD] = upper_half(gram).astype(np.float32)
         return grams

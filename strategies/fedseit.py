@@ -15,7 +15,8 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.update_checks import same_tensors
 from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.fedweit.maths import SelectionRule
 
@@ -98,7 +99,8 @@ class FedSeit(FedWeit[FedSeitParams]):
                 raise WireError(
                     f"{group}: expected the number of branches, 1 to {most}"
                 )
-            _check_projections(group, update.payload[group], state["base"], int(count))
+            expected = {group: _projections(state["base"], int(count))}
+            same_tensors({group: update.payload[group]}, expected)
 
     @override
     def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
@@ -121,18 +123,10 @@ class FedSeit(FedWeit[FedSeitParams]):
         }
 
 
-def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> None:
-    """Refuse projections of other names, shapes or dtypes than those of K branches."""
+def _projections(base: Arrays, count: int) -> Arrays:
+    """Lay out the projections of K branches, without memory of their own."""
     features = sum(weight.shape[0] for weight in base.values())
     shapes = {"local": (features, 2 * features)}
     for name, weight in base.items():
         shapes[f"foreign/{name}"] = (weight.shape[0], count * weight.shape[0])
-    if sent.keys() != shapes.keys():
-        raise WireError(f"{group}: expected the tensors {sorted(shapes)}")
-    for name, spec in specs(sent).items():
-        if spec.sparse or spec.dtype != np.float32:
-            raise WireError(f"{group}/{name}: expected dense float32 values")
-        if spec.shape != shapes[name]:
-            raise WireError(
-                f"{group}/{name}: expected shape {shapes[name]}, got {spec.shape}"
-            )
+    return {n: np.broadcast_to(np.float32(0), shape) for n, shape in shapes.items()}

@@ -30,7 +30,7 @@ from fcl_flower.core.types import (
     client_tasks,
     specs,
 )
-from fcl_flower.core.update_checks import fits
+from fcl_flower.core.update_checks import same_tensors
 from strategies.analytic import AnalyticParams
 from strategies.analytic.match_classes import Same, match_classes
 from strategies.analytic.server import check
@@ -189,10 +189,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
             "head.weight": np.broadcast_to(np.float32(0), (classes, features)),
             "head.bias": np.broadcast_to(np.float32(0), classes),
         }
-        missing = expected.keys() - arrays.keys()
-        if missing:
-            raise WireError(f"{group}: tensors {sorted(missing)} are missing")
-        fits(group, arrays, expected, sparse=False)
+        same_tensors({group: arrays}, {group: expected})
 
     def _matched(self, state: Payload) -> Payload:
         tasks = client_tasks(state, "sums")

@@ -129,12 +129,18 @@ NARROW = np.zeros((2, 4), np.float32)
         ({"dense": projections(1)}, "expected base and adapters"),
         ({"dense/" + "9" * 5000: projections(1)}, "expected the number"),
         ({"dense/4": projections(4)}, "number of branches, 1 to 3"),
-        ({"dense/3": projections(2)}, "dense/3/foreign.*expected shape"),
-        ({"dense/2": {}}, "dense/2: expected the tensors"),
-        (replaced("odd", NARROW), "dense/2: expected the tensors"),
-        (replaced(f"foreign/{ONE}", NARROW.T), r"expected shape \(2, 4\), got \(4, 2"),
-        (replaced(f"foreign/{ONE}", NARROW.astype(np.float64)), "dense float32"),
-        (replaced(f"foreign/{ONE}", SparseArray.of_nonzero(NARROW)), "dense float32"),
+        ({"dense/3": projections(2)}, "dense/3/foreign.*of shape"),
+        ({"dense/2": {}}, "dense/2: tensors .* are missing or unknown"),
+        (replaced("odd", NARROW), "dense/2: tensors .* are missing or unknown"),
+        (
+            replaced(f"foreign/{ONE}", NARROW.T),
+            r"of shape \(2, 4\), got float32 of shape \(4, 2",
+        ),
+        (replaced(f"foreign/{ONE}", NARROW.astype(np.float64)), "expected float32"),
+        (
+            replaced(f"foreign/{ONE}", SparseArray.of_nonzero(NARROW)),
+            "expected a dense",
+        ),
     ],
 )
 def test_projections_that_do_not_fit_are_refused(payload, sentence):
