@@ -10,10 +10,10 @@ this order:
 4. `ServerStrategy.combine` once: the next server state.
 5. `ServerStrategy.report` once: numbers for the report.
 
-For an evaluation it calls `ServerStrategy.send_to_predict` and
-`ClientLearner.predict`. A strategy that queries clients before they train is also
-`ServerQueries`, and its learner is `ClientQueries`. A strategy whose server needs sums
-alone is also `SumsUpdates`.
+For an evaluation it calls `ServerStrategy.send_to_predict` and `ClientLearner.predict`.
+A strategy that queries clients before they train is also `ServerQueries`, and its
+learner is `ClientQueries`. A strategy whose server needs sums alone is also
+`SumsUpdates`.
 
 State is passed as a value and returned as a value. So a process may end between any two
 calls.
