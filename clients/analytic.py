@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.feature_cache import FEATURES
 from fcl_flower.training.tensors import to_numpy, to_torch
@@ -36,21 +36,18 @@ class Analytic(ClientLearner[AnalyticParams]):
     samples, which count once.
     """
 
-    def __init__(
-        self, params: AnalyticParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Draw the random projection, the same for every client."""
-        super().__init__(params, model, context)
         self._projection: forms.Matrix | None = None
-        if params.lift == "relu":
-            rng = np.random.default_rng(derive(context.seed, "projection"))
-            shape = (model.features, params.width)
+        if self.params.lift == "relu":
+            rng = np.random.default_rng(derive(self.context.seed, "projection"))
+            shape = (self.model.features, self.params.width)
             self._projection = rng.standard_normal(shape)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
         count = len(data.train.y)
         number = _identity(data.train, data.valid)
         before = state.get("memory/sent", {})
@@ -66,9 +63,7 @@ class Analytic(ClientLearner[AnalyticParams]):
                 "sum shall be sent: it shows features of so few",
             )
         payload: dict[str, Arrays] = {"meta": {"data": np.asarray(number)}}
-        seed = derive(
-            self.context.seed, "subsets", self.context.client, int(number) >> 1
-        )
+        seed = self.context.derive("subsets", int(number) >> 1)
         rng = np.random.default_rng(seed)
         valid_number = _identity(data.valid)
         valid_numbers = np.asarray(before.get("valid", np.zeros_like(sent)))

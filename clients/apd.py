@@ -30,11 +30,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.fedweit.client import DecomposedLearner, known_tasks
-from clients.fedweit.maths import TaskModel, TaskTensors, Tensors, cluster_labels
-from fcl_flower.algorithms.base import ClientContext
+from clients.fedweit.maths import TaskModel, TaskTensors, cluster_labels
+from fcl_flower.algorithms.local_training import Penalty
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense
 from strategies.apd import ApdParams
 from strategies.fedweit import FedWeitParams
@@ -44,12 +43,10 @@ LOCAL, GROUPS = "local/", "meta/groups/"
 
 
 class ApdModel(TaskModel):
-    """A task's model whose loss adds weight decay and a distance of sigma."""
+    """A task's model whose loss adds weight decay, and a penalty if there is one."""
 
     weight_decay: float
-    mu: float
-    start: Tensors
-    """The sigma to which mu pulls back."""
+    penalty: Penalty = staticmethod(lambda: 0.0)
 
     def decay(self) -> Tensor | float:
         """Compute weight_decay / 2 (|tau|^2 + |v|^2), in the first task + |sigma|^2.
@@ -65,19 +62,9 @@ class ApdModel(TaskModel):
         squares = torch.stack([values.square().sum() for values in decayed])
         return self.weight_decay / 2 * squares.sum()
 
-    def pull(self) -> Tensor | float:
-        """Compute mu / 2 |sigma - sigma at the start|^2 (FedProx, equation 2)."""
-        if not self.mu:
-            return 0.0
-        base = self.tensors.base
-        moved = [
-            (base[name] - start).square().sum() for name, start in self.start.items()
-        ]
-        return self.mu / 2 * torch.stack(moved).sum()
-
     @override
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return super().loss(x, y) + self.decay() + self.pull()
+        return super().loss(x, y) + self.decay() + self.penalty()
 
 
 A = TypeVar("A", bound=ApdParams)
@@ -94,13 +81,11 @@ class Apd(DecomposedLearner[A]):
       consolidation.
     """
 
-    mu = 0.0
-
-    def __init__(
-        self, params: A, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Refuse a model without weights to decompose."""
-        decomposition = FedWeitParams(
+        params = self.params
+        self.settings = FedWeitParams(
             lambda1=params.lambda1,
             lambda2=params.lambda2,
             lambda_mask=0.0,
@@ -112,7 +97,6 @@ class Apd(DecomposedLearner[A]):
             initial_adapter=params.initial_adapter,
             mask_rate=params.mask_rate,
         )
-        super().__init__(params, model, context, decomposition)
         require_weights(self.initial(), "APD")
 
     @override
@@ -132,8 +116,7 @@ class Apd(DecomposedLearner[A]):
         if not every or len(new) < every:
             return finished
         count = self.params.groups * len(tasks) // every
-        context = self.context
-        seed = derive(context.seed, "consolidation", context.client, len(tasks))
+        seed = self.context.derive("consolidation", len(tasks))
         whole: dict[int, Arrays] = {}
         for t in tasks:
             local = local_of(finished, t)
@@ -158,8 +141,7 @@ class Apd(DecomposedLearner[A]):
     def build_task_model(self, state: Payload, task: int) -> ApdModel:
         tensors = self.task_tensors(state, task)
         work = ApdModel(self.model, self.settings, task, tensors)
-        work.weight_decay, work.mu = self.params.weight_decay, self.mu
-        work.start = self.to_tensors(state["base"])
+        work.weight_decay = self.params.weight_decay
         return work
 
 

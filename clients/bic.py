@@ -23,9 +23,8 @@ from typing_extensions import override
 from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss, outputs
@@ -44,10 +43,9 @@ class Bic(LocalTraining[BicParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples, held = self._held_out(data.train, replayed, stage.task)
@@ -74,7 +72,7 @@ class Bic(LocalTraining[BicParams]):
 
         state, update = self.fit_locally(turn, examples, loss=loss)
         bias = self._correction(held, teacher, stage.round)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         state = {**state, **teacher.record(stage), "memory": memory}
         return state, update.with_groups({"bias": bias})
 
@@ -90,7 +88,7 @@ class Bic(LocalTraining[BicParams]):
     ) -> tuple[Examples, Examples]:
         """Split the samples into those of the first stage and those of the second."""
         context = self.context
-        seed = derive(context.seed, "bic-held-out", context.client, task)
+        seed = context.derive("bic-held-out", task)
         rng, count = np.random.default_rng(seed), 0
         if len(labels := replayed.y):
             a_class = len(labels) / len(torch.unique(labels))
@@ -134,7 +132,7 @@ class Bic(LocalTraining[BicParams]):
                 epochs=params.bias_epochs,
                 learning_rate=params.bias_rate,
             ),
-            seed=derive(context.seed, "bic-bias", context.client, number),
+            seed=context.derive("bic-bias", number),
         )
         fit(job)
         scale[new], shift[new] = to_numpy(alpha), to_numpy(beta)

@@ -12,29 +12,25 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT, rows_classes, rows_of
 from fcl_flower.algorithms.local_training import fit_classes
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from fcl_flower.data.examples import TaskData
-from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, Update
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.models.prompts import PromptedTransformer
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
 from strategies.coda_prompt import (
-    BIAS,
     HEADS,
     NOW,
     PROMPTED,
     PROMPTS,
     ROWS_NOW,
     ROWS_OLD,
-    WEIGHT,
     CodaPromptParams,
     finished_prompts,
     learned_prompts,
-    rows_classes,
-    rows_of,
 )
 
 
@@ -52,18 +48,15 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: CodaPromptParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Keep the initial head, which stands for rows that no client has learned."""
-        super().__init__(params, model, context)
-        self._body = model.body_of(PromptedTransformer, PROMPTED)
-        self._first_head = snapshot(model, (WEIGHT, BIAS))
+        self._body = self.model.body_of(PromptedTransformer, PROMPTED)
+        self._first_head = snapshot(self.model, (WEIGHT, BIAS))
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, _, data = turn
         groups = {**state, **received}
         self._load_head(groups)
         load(self.model, received[NOW])
@@ -74,16 +67,7 @@ class CodaPrompt(ClientLearner[CodaPromptParams]):
         with self._older(groups, finished_prompts(received)):
             # The optimizer starts anew and has the current components alone, so
             # old ones cannot move by its weight decay.
-            result = fit_classes(
-                self.model,
-                trained,
-                classes,
-                data.train,
-                data.valid,
-                self.context,
-                stage,
-                self._penalty,
-            )
+            result = fit_classes(self, turn, trained, classes, self._penalty)
         sent: Payload = {
             PROMPTS: snapshot(self.model, received[NOW]),
             HEADS: rows_of(snapshot(self.model, (WEIGHT, BIAS)), own.cpu().numpy()),

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.loop import score
 from strategies.concept_matching import ConceptMatchingParams
 
@@ -78,9 +77,8 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
     update_is_model = False  # the update is one of several models
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         if self.params.choice == "inputs" and not data.train.x.is_floating_point():
             raise config_error(
                 "strategy.choice", "inputs", "loss or entropy, for texts"
@@ -88,7 +86,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
         losses = self.losses(state, received, data.train, stage.task)
         chosen = int(np.argmin(losses))
         start = {"base": received[f"base/{chosen}"]}
-        state, update = super().train(state, start, stage, data)
+        state, update = super().train(turn._replace(received=start))
         choices = {**state.get("chosen", {}), str(stage.task): np.asarray(chosen)}
         state, group = {**state, "chosen": choices}, f"inputs/{chosen}"
         if self.params.choice == "inputs":
@@ -145,7 +143,7 @@ class ConceptMatching(LocalTraining[ConceptMatchingParams]):
 
     def _representative(self, examples: Examples) -> Examples:
         """Draw d_n: ``subset`` examples at random, the same in every process."""
-        seed = derive(self.context.seed, "representative", self.context.client)
+        seed = self.context.derive("representative")
         return next(batches(examples, self.params.subset, seed), examples)
 
 

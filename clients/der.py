@@ -18,9 +18,7 @@ from fcl_flower.algorithms.exemplars import (
     without_task,
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Array, Payload, Update
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import outputs
 from fcl_flower.training.tensors import to_numpy, to_torch
@@ -40,10 +38,9 @@ class Der(LocalTraining[DerParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         stored = replay_samples(memory, context.device, without=stage.task)
         smallest = context.training.smallest_batch
@@ -52,7 +49,7 @@ class Der(LocalTraining[DerParams]):
             inputs = training_inputs(model, stored.x, context, stage.round, STORED)
             rows = without_task(memory, stage.task)
             targets = to_torch(rows["logits"], context.device)
-        seed = derive(context.seed, "replay", context.client, stage.round)
+        seed = context.derive("replay", stage.round)
         orders = random_orders(len(stored.y), seed)
         size = max(params.replay_batch, smallest)
 
@@ -72,10 +69,7 @@ class Der(LocalTraining[DerParams]):
         extras = dict[str, Array]()
         if stage.ends_task and len(data.train.y):
             extras["logits"] = to_numpy(outputs(model, data.train).logits)
-        memory = remember_task(
-            memory, data.train, params, model, context, stage, extras
-        )
-        return {**state, "memory": memory}, update
+        return {**state, "memory": remember_task(self, turn, memory, extras)}, update
 
 
 def logit_error(logits: Tensor, stored: Tensor) -> Tensor:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.models.language import LanguageModel
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, to_numpy, to_torch
@@ -39,24 +36,19 @@ class Disco(LocalTraining[DiscoParams]):
     balances = ()
     augments = False
 
-    def __init__(
-        self, params: DiscoParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the layers that have a change of low rank."""
-        super().__init__(params, model, context)
-        self._body = model.body_of(LanguageModel, "causal-lm")
-        self._layers = adapted(model.shared_names())
+    @override
+    def prepare(self) -> None:
+        self._body = self.model.body_of(LanguageModel, "causal-lm")
+        self._layers = adapted(self.model.shared_names())
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        token = self._body.embed(data.train.x).mean(0)
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        received = turn.received
+        token = self._body.embed(turn.data.train.x).mean(0)
         identity: Arrays = {"token": to_numpy(token).astype(np.float32)}
         number = nearest(to_numpy(token), identities(received), self.params)
         factors = received.get(f"{SUBSPACE}/{number}", received[FRESH])
-        turn = Turn(state, {"base": factors}, stage, data)
-        state, update = self.fit_locally(turn)
+        state, update = self.fit_locally(turn._replace(received={"base": factors}))
         return state, update.with_groups({IDENTITY: identity})
 
     @override

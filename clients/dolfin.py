@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from clients.lorm import CHUNK, NEVER, close_unknown, lora_of, with_told
-from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries
+from fcl_flower.algorithms.base import ClientLearner, ClientQueries, Turn
 from fcl_flower.algorithms.finished_tasks import TASK
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT, rows_of
 from fcl_flower.algorithms.local_training import fit_classes
-from fcl_flower.core.types import Array, Arrays, Payload, SparseArray, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Array, Arrays, Payload, Update
 from fcl_flower.models.adapters import LoraTransformer, gram
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_torch
@@ -35,16 +34,7 @@ from strategies.dolfin import (
     pair_of,
     unfit,
 )
-from strategies.lorm import (
-    BIAS,
-    DOWN,
-    HEADS,
-    KNOWN,
-    TOKENS,
-    UP,
-    WEIGHT,
-    adapted_layers,
-)
+from strategies.lorm import DOWN, HEADS, KNOWN, TOKENS, UP, adapted_layers
 
 
 class Dolfin(ClientLearner[DolfinParams], ClientQueries):
@@ -56,20 +46,16 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: DolfinParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the layers that have a change of low rank."""
-        super().__init__(params, model, context)
-        self._layers = adapted_layers(model.shared_names())
-        self._body = lora_of(model)
+    @override
+    def prepare(self) -> None:
+        self._layers = adapted_layers(self.model.shared_names())
+        self._body = lora_of(self.model)
         if len(self._layers) != 2 * len(self._body.blocks[self._body.first :]):
             raise unfit()
 
     @override
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
-    ) -> Payload:
+    def answer_query(self, turn: Turn) -> Payload:
+        state, question, _, data = turn
         labels = np.unique(data.train.y.cpu().numpy())
         own = np.zeros(self.model.classes, np.uint8)
         own[labels] = 1
@@ -78,28 +64,19 @@ class Dolfin(ClientLearner[DolfinParams], ClientQueries):
         return {GRAMS: grams, CLASSES: {"classes": own}}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, _, data = turn
         classes = with_told(data.train.y, received[TASK]["classes"])
         ups = [layer + UP for layer in self._layers]
         trained = {*ups, WEIGHT, BIAS}
         load(self.model, received[HEADS])
         with self._loaded({**state, **received}):
-            done = fit_classes(
-                self.model,
-                trained,
-                classes,
-                data.train,
-                data.valid,
-                self.context,
-                stage,
-            )
+            done = fit_classes(self, turn, trained, classes)
         places = classes.cpu().numpy()
         rows = snapshot(self.model, (WEIGHT, BIAS))
         update: Payload = {
             ADAPTERS: snapshot(self.model, ups),
-            HEADS: {n: SparseArray.of_channels(rows[n], places) for n in rows},
+            HEADS: rows_of(rows, places),
         }
         finished = {g: a for g, a in received.items() if g.split("/")[-1].isdigit()}
         metrics = done.metrics()

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, rows_of
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples, rows_of
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_numpy, to_torch
 from strategies.ewc import EwcParams
@@ -28,20 +27,27 @@ class Ewc(LocalTraining[EwcParams]):
     task ends.
     """
 
-    def __init__(
-        self, params: EwcParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        super().__init__(params, model, context)
-        require_shared(model, "EWC")
+    @override
+    def prepare(self) -> None:
+        require_shared(self.model, "EWC")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, params = Turn(state, received, stage, data), self.params
-        pull = ewc_penalty(self.model, state, params.strength)
-        state, update = self.fit_locally(turn, penalties=[pull])
-        return consolidated(self.model, turn, params, state, update), update
+    def train(self, turn: Turn, *others: Penalty) -> tuple[Payload, Update]:
+        """Train by the penalty and ``others``, and consolidate a finished task.
+
+        The Fisher information then becomes ``decay * F + F_task``.
+        """
+        params, (before, _, stage, data) = self.params, turn
+        pull = ewc_penalty(self.model, before, params.strength)
+        state, update = self.fit_locally(turn, penalties=[pull, *others])
+        if not stage.ends_task:
+            return state, update
+        count = params.fisher_examples
+        fisher = diagonal_fisher(self.model, data.train, stage.task, count)
+        for name, values in before.get("fisher", {}).items():
+            fisher[name] = params.decay * dense(values) + fisher[name]
+        state = {**state, "fisher": fisher, "anchor": update.payload["base"]}
+        return state, update
 
 
 def require_shared(model: MultiHeadModel, method: str) -> None:
@@ -67,23 +73,6 @@ def ewc_penalty(model: MultiHeadModel, state: Payload, strength: float) -> Penal
         return strength / 2 * sum((f * (w - a).square()).sum() for w, f, a in terms)
 
     return penalty
-
-
-def consolidated(
-    model: MultiHeadModel, turn: Turn, params: EwcParams, state: Payload, update: Update
-) -> Payload:
-    """Add a finished task to a state's Fisher information, and set the anchor.
-
-    The Fisher information becomes ``decay * F + F_task``. Before a task's end the state
-    stays as it is.
-    """
-    if not turn.stage.ends_task:
-        return state
-    count, task = params.fisher_examples, turn.stage.task
-    fisher = diagonal_fisher(model, turn.data.train, task, count)
-    for name, values in turn.state.get("fisher", {}).items():
-        fisher[name] = params.decay * dense(values) + fisher[name]
-    return {**state, "fisher": fisher, "anchor": update.payload["base"]}
 
 
 def diagonal_fisher(

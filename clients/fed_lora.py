@@ -10,12 +10,9 @@ from typing import cast
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.models.adapters import LoraTransformer
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import load, to_torch
 from strategies.fed_lora import ADAPTED, FIXED, FedLoraParams, adapted, residual_of
 
@@ -29,21 +26,16 @@ class FedLora(LocalTraining[FedLoraParams]):
 
     update_is_model = False  # an update lacks the fixed changes
 
-    def __init__(
-        self, params: FedLoraParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the layers that have a change of low rank."""
-        super().__init__(params, model, context)
-        self._body = model.body_of(LoraTransformer, ADAPTED)
-        self._layers = adapted(model.shared_names())
+    @override
+    def prepare(self) -> None:
+        self._body = self.model.body_of(LoraTransformer, ADAPTED)
+        self._layers = adapted(self.model.shared_names())
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, names = Turn(state, received, stage, data), self.model.shared_names()
-        trained = [name for name in names if name in received["base"]]
-        with self._beside(received):
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        names = self.model.shared_names()
+        trained = [name for name in names if name in turn.received["base"]]
+        with self._beside(turn.received):
             return self.fit_locally(turn, trained=trained)
 
     @override

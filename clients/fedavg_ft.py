@@ -9,10 +9,9 @@ from dataclasses import replace
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples, batches
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import Fit, fit
@@ -32,12 +31,10 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     needs_task = True
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        state, update = super().train(state, received, stage, data)
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, update = super().train(turn)
         if not self.context.hidden_tasks:
-            state = {**state, f"tuned/{stage.task}": update.payload["base"]}
+            state = {**state, f"tuned/{turn.stage.task}": update.payload["base"]}
         return state, update
 
     @override
@@ -46,7 +43,7 @@ class FedAvgFineTuned(LocalTraining[FedAvgFtParams]):
     ) -> Payload:
         model = self.model
         load(model, received["base"])
-        seed = derive(self.context.seed, "fine-tuning", self.context.client)
+        seed = self.context.derive("fine-tuning")
         x, y = next(batches(samples, self.params.subset, seed), samples)
         shared = set(model.shared_names())
         weights = self.context.training.class_weights(y, model.classes)

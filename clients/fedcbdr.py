@@ -9,23 +9,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fcl_flower.algorithms import exemplars
 from fcl_flower.algorithms.base import ClientQueries
-from fcl_flower.algorithms.exemplars import (
-    drawn_order,
-    joined,
-    leverage_scores,
-    memory_seed,
-    ranks_by_class,
-    replay_samples,
-    rows_at,
-    rows_of,
-    turns_by_class,
-    without_task,
-)
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import CLASSES, Teacher
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, load, to_numpy, to_torch
 from strategies.analytic.sums import symmetric, upper_half
@@ -46,21 +35,19 @@ class FedCbdr(LocalTraining[FedCbdrParams], ClientQueries):
     balances = ("batches",)  # the loss has weights of its own
 
     @override
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
-    ) -> Payload:
+    def answer_query(self, turn: Turn) -> Payload:
+        _, question, _, data = turn
         features = self._features(question, data.train)
         counts = np.bincount(to_numpy(data.train.y), minlength=self.model.classes)
         half = upper_half(features.T @ features)
         return {GRAMS: {"half": half, "counts": counts.astype(np.int64)}}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         params, device, count = self.params, self.context.device, len(data.train.y)
-        replayed = replay_samples(memory, device, without=stage.task)
+        replayed = exemplars.replay_samples(memory, device, without=stage.task)
         examples = concat([data.train, replayed])
         classes = Teacher.of_turn(turn, self.model, {})
         # The received model decides the draw, so the draw comes before training.
@@ -103,15 +90,16 @@ class FedCbdr(LocalTraining[FedCbdrParams], ClientQueries):
         both = memory
         if len(examples.y):
             features = self._features(turn.received, examples)
-            scores = leverage_scores(features, symmetric(selection["gram"]))
-            rng = np.random.default_rng(memory_seed(self.context, task))
-            ranks = ranks_by_class(
-                to_numpy(examples.y), lambda rows: drawn_order(scores[rows], rng)
+            scores = exemplars.leverage_scores(features, symmetric(selection["gram"]))
+            rng = np.random.default_rng(exemplars.memory_seed(self.context, task))
+            ranks = exemplars.ranks_by_class(
+                to_numpy(examples.y),
+                lambda rows: exemplars.drawn_order(scores[rows], rng),
             )
             everything = np.arange(len(ranks))
-            new = {**rows_of(examples, everything, task), "rank": ranks}
-            both = joined(without_task(memory, task), new)
+            new = {**exemplars.rows_of(examples, everything, task), "rank": ranks}
+            both = exemplars.joined(exemplars.without_task(memory, task), new)
         if not both:
             return memory
         quotas = selection["quotas"][dense(both["y"])]
-        return rows_at(both, turns_by_class(both) < quotas)
+        return exemplars.rows_at(both, exemplars.turns_by_class(both) < quotas)

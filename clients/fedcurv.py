@@ -10,10 +10,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from clients.ewc import diagonal_fisher, require_shared
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import dense, to_torch
 from strategies.fedcurv import FISHER, WEIGHTED, FedCurvParams
@@ -26,17 +24,13 @@ class FedCurv(LocalTraining[FedCurvParams]):
     the sums.
     """
 
-    def __init__(
-        self, params: FedCurvParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        super().__init__(params, model, context)
-        require_shared(model, "FedCurv")
+    @override
+    def prepare(self) -> None:
+        require_shared(self.model, "FedCurv")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn = Turn(state, received, stage, data)
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         pull = curvature_penalty(self.model, received, self.params.strength)
         state, update = self.fit_locally(turn, penalties=[pull])
         count, base = self.params.fisher_examples, update.payload["base"]

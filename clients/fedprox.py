@@ -7,8 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.tensors import to_torch
 from strategies.fedprox import FedProxParams
@@ -18,11 +17,9 @@ class FedProx(LocalTraining[FedProxParams]):
     """A learner that adds `proximal_term` to the loss."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        near = proximal_term(self.model, received["base"], self.params.mu)
-        return self.fit_locally(Turn(state, received, stage, data), penalties=[near])
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        near = proximal_term(self.model, turn.received["base"], self.params.mu)
+        return self.fit_locally(turn, penalties=[near])
 
 
 def proximal_term(model: MultiHeadModel, center: Arrays, mu: float) -> Penalty:

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from clients.fedweit.client import ADAPTERS, FedWeit, current_task, mean_attention
 from clients.fedweit.maths import TaskModel, TaskTensors, Tensors
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     Array,
@@ -278,23 +278,21 @@ class FedSeit(FedWeit[FedSeitParams]):
 
     augments = False  # the responses of foreign adapters are computed once
 
-    def __init__(
-        self, params: FedSeitParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Refuse a model that is not for text."""
-        super().__init__(params, model, context)
-        model.body_of(KimCnn, "kim-cnn for fedseit, which learns from text")
+        super().prepare()
+        self.model.body_of(KimCnn, "kim-cnn for fedseit, which learns from text")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, _ = turn
         task = stage.task
         if f"projections/{task}" in state:
             shared = received.get(f"dense/{len(_sources(state, task))}")
             if shared is not None:
                 state = {**state, f"projections/{task}": shared}
-        return super().train(state, received, stage, data)
+        return super().train(turn._replace(state=state))
 
     @override
     def start(self, state: Payload, received: Payload, task: int) -> Payload:

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.algorithms.local_training import LocalTraining
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
 from fcl_flower.core.errors import ConfigError
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples, batches
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.feature_cache import frozen_features
@@ -173,33 +172,25 @@ CHUNK = 64
 class Fot(LocalTraining[FotParams]):
     """A learner that also sends sketches of layers' inputs in a task's last round."""
 
-    def __init__(
-        self, params: FotParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the layers whose updates are projected."""
-        super().__init__(params, model, context)
-        self._layers = shared_layers(model)
+    @override
+    def prepare(self) -> None:
+        self._layers = shared_layers(self.model)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        state, update = super().train(state, received, stage, data)
-        if stage.ends_task:
-            sketches = self._sketches(received.get(SUBSPACE, {}), data.train, stage)
-            update = Update(
-                {**update.payload, **sketches}, update.num_examples, update.metrics
-            )
-        return state, update
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, update = super().train(turn)
+        if not turn.stage.ends_task:
+            return state, update
+        return state, update.with_groups(self._sketches(turn))
 
-    def _sketches(self, bases: Arrays, examples: Examples, stage: TaskStage) -> Payload:
+    def _sketches(self, turn: Turn) -> Payload:
         """Sketch the inputs of the layers.
 
         The random numbers stay secret, since with them one might solve for the inputs.
         """
-        seed, client = self.context.seed, self.context.client
-        rng = secret_generator(seed, "sketch", client, stage.round)
-        tensors = self.model.state_dict()
+        context, (_, received, stage, data) = self.context, turn
+        rng = secret_generator(context.seed, "sketch", context.client, stage.round)
+        bases, tensors = received.get(SUBSPACE, {}), self.model.state_dict()
         shared = {name: tensors[name] for name in self.model.shared_names()}
         sketches = {
             name: Sketch(
@@ -208,7 +199,7 @@ class Fot(LocalTraining[FotParams]):
             )
             for name, count in layer_inputs(shared).items()
         }
-        for name, inputs in self._inputs(examples, stage.task):
+        for name, inputs in self._inputs(data.train, stage.task):
             sketches[name].add(inputs, rng)
         return {
             SKETCHES: {name: sketch.values for name, sketch in sketches.items()},

@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
 from fcl_flower.algorithms.exemplars import memory_seed, remember, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import MODEL
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features, outputs
 from fcl_flower.training.tensors import arrays_of, dense, load, to_numpy, to_torch
@@ -47,11 +45,10 @@ class Glfc(LocalTraining[GlfcParams]):
 
     balances = ("batches",)  # the loss has weights of its own
 
-    def __init__(
-        self, params: GlfcParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Draw the encoding network, the same as the server's."""
-        super().__init__(params, model, context)
+        model, context = self.model, self.context
         network = EncodingNetwork(model.input_shape, model.classes, context.seed)
         self._encoder = network.to(context.device)
 
@@ -62,10 +59,9 @@ class Glfc(LocalTraining[GlfcParams]):
         return {"progress": begun}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, device = self.params, self.model, self.context.device
         load(model, received["base"])
         progress, begins = self._advance(turn)
@@ -132,7 +128,7 @@ class Glfc(LocalTraining[GlfcParams]):
             noise=self.params.noise,
             steps=self.params.perturbation_steps,
             rate=PERTURBATION_RATE,
-            seed=derive(context.seed, "perturbation", context.client, number),
+            seed=context.derive("perturbation", number),
         )
         return arrays_of(sample_gradients(self._encoder, shown, chosen.y))
 

@@ -17,8 +17,8 @@ from typing_extensions import override
 from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.distillation import Outputs, hidden_features
 from fcl_flower.training.tensors import load
@@ -36,17 +36,16 @@ class Icarl(LocalTraining[C]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("exemplars", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("exemplars", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples = concat([data.train, replayed])
         teacher = Teacher.of_turn(turn, model, received["base"])
         taught = teacher.outputs(model, examples) if params.distillation else None
         state, update = self.fit_icarl(turn, examples, teacher, taught)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         return {**state, **teacher.record(stage), "exemplars": memory}, update
 
     def fit_icarl(
@@ -78,10 +77,8 @@ class Icarl(LocalTraining[C]):
         if self.params.classifier == "head":
             by_head: Tensor = self.model.heads[0](hidden)
             return by_head
-        features = normalize(hidden)
-        logits = torch.full((len(x), self.model.classes), CLOSED, device=x.device)
-        for label, mean in self._means(state).items():
-            logits[:, label] = -torch.linalg.vector_norm(features - mean, dim=1)
+        nearest = NearestMean(self._means(state), self.model.classes)
+        logits: Tensor = nearest(hidden)
         return logits
 
     @override

@@ -13,22 +13,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
-from fcl_flower.algorithms.exemplars import (
-    contains,
-    joined,
-    memory_seed,
-    remember,
-    replay_samples,
-    rows_of,
-)
+from fcl_flower.algorithms import exemplars
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.core.errors import config_error
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, batches, concat
+from fcl_flower.core.types import Array, Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, batches, concat
 from fcl_flower.models.encoder import DisentangledTransformer
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.tensors import dense, load, to_numpy
 from strategies.idbr import IdbrParams
@@ -48,27 +39,23 @@ class Idbr(LocalTraining[IdbrParams]):
     samples of old tasks.
     """
 
-    def __init__(
-        self, params: IdbrParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the two spaces in the model's body."""
-        super().__init__(params, model, context)
+    @override
+    def prepare(self) -> None:
         expected = "disentangled-transformer, whose two spaces IDBR trains"
-        self._body = model.body_of(DisentangledTransformer, expected)
+        self._body = self.model.body_of(DisentangledTransformer, expected)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         if stage.task >= self._body.task.out_features:
             raise config_error(
                 "model.max_tasks",
                 self._body.task.out_features,
                 f"at least {stage.task + 1}, the tasks so far",
             )
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+        memory = state.get("memory", {})
         params, device, count = self.params, self.context.device, len(data.train.y)
-        replayed = replay_samples(memory, device, without=stage.task)
+        replayed = exemplars.replay_samples(memory, device, without=stage.task)
         examples = concat([data.train, replayed])
         teacher = Teacher.of_turn(turn, self.model, received["base"])
         stored = dense(memory["task"]).astype(np.int64) if memory else np.zeros(0)
@@ -109,7 +96,7 @@ class Idbr(LocalTraining[IdbrParams]):
     def _remembered(self, memory: Arrays, examples: Examples, task: int) -> Arrays:
         """Add samples of a task to the memory; a task counts once."""
         params, count = self.params, len(examples.y)
-        if not count or contains(memory, task):
+        if not count or exemplars.contains(memory, task):
             return memory
         fixed = params.budget == "fixed"
         room = round(params.buffer_fraction * count)
@@ -117,14 +104,14 @@ class Idbr(LocalTraining[IdbrParams]):
             room = params.room(len(torch.unique(examples.y)))
         if fixed and not room:
             return memory
-        seed = memory_seed(self.context, task)
+        seed = exemplars.memory_seed(self.context, task)
         features = to_numpy(self._spaces(examples, self._body.pooled))
         chosen = nearest_to_centres(features, max(1, room), seed)
         if not fixed:
-            return joined(memory, rows_of(examples, chosen, task))
+            return exemplars.joined(memory, exemplars.rows_of(examples, chosen, task))
         places = torch.from_numpy(chosen).to(examples.y.device)
         best = Examples(examples.x[places], examples.y[places])
-        return remember(memory, best, params, seed, task, features[chosen])
+        return exemplars.remember(memory, best, params, seed, task, features[chosen])
 
     def _spaces(
         self, examples: Examples, seen_by: Callable[[Tensor], Tensor]

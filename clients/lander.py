@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from clients.target import old_samples, synthetic_memory
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import to_torch
@@ -42,17 +41,13 @@ class Lander(LocalTraining[LanderParams]):
     temporary_state = (*LocalTraining.temporary_state, "memory")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, model = Turn(state, received, stage, data), self.model
-        params, context = self.params, self.context
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        params, model, context = self.params, self.model, self.context
         memory, device = synthetic_memory(turn), context.device
-        project = projection(model, received["base"])
+        project = projection(model, turn.received["base"])
         anchors = to_torch(memory[ANCHORS]["anchors"], device)
         size = context.training.batch_size
-        samples = memory.get(SAMPLES)
-        old = old_samples(samples, lambda n: min(n, size), model, context, turn)
+        old = old_samples(self, turn, lambda samples: min(samples, size))
         features_of_old = torch.empty(0)
         if SAMPLES in memory:
             features_of_old = to_torch(memory[SAMPLES]["features"], device)

@@ -4,9 +4,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fcl_flower.algorithms.base import Params
-from fcl_flower.algorithms.local_training import LocalTraining
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.algorithms.local_training import LocalTraining, Turn
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.training.tensors import snapshot
 
 
@@ -21,10 +20,8 @@ class Local(LocalTraining[Params]):
         return {"base": snapshot(self.model, self.model.shared_names())}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        state, update = super().train(state, state, stage, data)
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, update = super().train(turn._replace(received=turn.state))
         kept = {**state, "base": update.payload["base"]}
         return kept, Update({}, update.num_examples, update.metrics)
 

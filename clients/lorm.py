@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.finished_tasks import TASK
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.errors import ContractError
-from fcl_flower.core.types import AnyArray, Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import AnyArray, Arrays, Payload, Update
 from fcl_flower.models.adapters import LoraTransformer, squares
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import predict_logits
@@ -76,33 +75,25 @@ class Lorm(ClientLearner[LormParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: LormParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        """Find the layers that have a change of low rank."""
-        super().__init__(params, model, context)
-        self._layers = adapted_layers(model.shared_names())
-        self._body = lora_of(model)
+    @override
+    def prepare(self) -> None:
+        self._layers = adapted_layers(self.model.shared_names())
+        self._body = lora_of(self.model)
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, _, data = turn
         factor = trained_factor(received)
         heads = received.get(HEADS, {})
         load(self.model, {**received[ADAPTERS], **heads})
-        classes = self._contrasted(received, data.train.y) if heads else None
+        classes: Tensor | None = None
+        if heads:
+            told = received[TASK]["classes"]
+            alone = self.params.contrast == "own"
+            classes = with_told(data.train.y, np.zeros(0) if alone else told)
         trained = {layer + factor for layer in self._layers} | {*heads}
         # The optimizer starts anew, since moments of one factor do not help the other.
-        done = fit_classes(
-            self.model,
-            trained,
-            classes,
-            data.train,
-            data.valid,
-            self.context,
-            stage,
-        )
+        done = fit_classes(self, turn, trained, classes)
         update: dict[str, Arrays] = {
             "adapters": snapshot(self.model, [n + factor for n in self._layers]),
             "grams": self._grams(data.train.x, head=bool(heads)),
@@ -156,15 +147,9 @@ class Lorm(ClientLearner[LormParams]):
                 for part in (down, up)
             )
         if heads:
-            close_unknown(cast(nn.Linear, network.head), received[KNOWN]["classes"])
+            known = received[KNOWN]["classes"]
+            close_unknown(cast(nn.Linear, network.head), known)
         return network
-
-    def _contrasted(self, received: Payload, labels: Tensor) -> Tensor:
-        reported = received[TASK]["classes"]
-        none_reported = np.zeros_like(reported)
-        return with_told(
-            labels, reported if self.params.contrast == "task" else none_reported
-        )
 
     def _grams(self, inputs: Tensor, *, head: bool) -> Arrays:
         """Average the squares of the layers' inputs, and the head's Gram matrix."""

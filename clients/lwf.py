@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Payload, Update
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import distillation_loss
@@ -29,10 +28,9 @@ class Lwf(LocalTraining[LwfParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, params = Turn(state, received, stage, data), self.params
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        params = self.params
         teacher = Teacher.of_turn(turn, self.model, received["base"])
         old, new, _ = teacher.places(self.context.device)
         taught = teacher.outputs(self.model, data.train)

@@ -24,11 +24,10 @@ from fcl_flower.core.types import (
     Arrays,
     ClientTask,
     Payload,
-    TaskStage,
     Update,
     client_tasks,
 )
-from fcl_flower.data.examples import TaskData, concat
+from fcl_flower.data.examples import concat
 from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.tensors import load, snapshot, to_numpy, to_torch
 from strategies.analytic import sums as forms
@@ -71,10 +70,9 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return {"base": snapshot(self.model, self.model.shared_names())}
 
     @override
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
-    ) -> Payload:
+    def answer_query(self, turn: Turn) -> Payload:
         """Sum over a task's samples; send nothing if the samples are too few."""
+        state, _, _, data = turn
         if len(data.train.y) < self.params.min_samples:
             return {}
         samples = concat([data.train, data.valid])
@@ -87,9 +85,8 @@ class MatchedEnsemble(LocalTraining[MatchedEnsembleParams], ClientQueries):
         return {"sums": forms.exact(h, to_numpy(samples.y), data.classes)}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         task, own = stage.task, self._own(stage.task)
         groups = dict(received)
         missing = groups.pop("meta", {}).get("missing", ())

@@ -27,9 +27,8 @@ from fcl_flower.algorithms.exemplars import remember_task, replay_samples
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
 from fcl_flower.config.parsing import Params
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.models.heads import CLOSED, GrowingHead, MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.loop import Fit, fit
@@ -62,10 +61,9 @@ class PodNet(LocalTraining[PodNetParams]):
         )
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         replayed = replay_samples(memory, context.device, without=stage.task)
         examples = concat([data.train, replayed])
@@ -87,7 +85,7 @@ class PodNet(LocalTraining[PodNetParams]):
 
         with stage_outputs(model.body) as maps:
             state, update = self.fit_locally(turn, examples, loss=loss)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         if stage.ends_task and teacher.teaches:
             update = self._finetune(memory, update, stage.task)
         return {**state, **teacher.record(stage), "memory": memory}, update
@@ -132,7 +130,7 @@ class PodNet(LocalTraining[PodNetParams]):
                 epochs=params.finetune_epochs,
                 learning_rate=FINETUNE_RATE * context.training.learning_rate,
             ),
-            seed=derive(context.seed, "finetune", context.client, task),
+            seed=context.derive("finetune", task),
         )
         fit(job)
         learned = snapshot(self.model, self.model.shared_names())

@@ -19,8 +19,8 @@ from fcl_flower.algorithms.exemplars import (
     replay_samples,
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import load
 from strategies.replay import ReplayParams
@@ -36,10 +36,9 @@ class Replay(LocalTraining[ReplayParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
+        memory = state.get("memory", {})
         replayed = replay_samples(memory, self.context.device, without=stage.task)
         examples = concat([data.train, replayed])
         anchors = self._received_features(turn, examples)
@@ -61,10 +60,10 @@ class Replay(LocalTraining[ReplayParams]):
         return hidden_features(self.model, examples)
 
     def _remembered(self, memory: Arrays, turn: Turn) -> Arrays:
-        params, context, (_, _, stage, data) = self.params, self.context, turn
+        params, (_, _, stage, data) = self.params, turn
         if params.budget == "fixed":
-            return remember_task(memory, data.train, params, self.model, context, stage)
+            return remember_task(self, turn, memory)
         # A task counts once: its samples stay the same over rounds, even if its first
         # round was repeated, or the client missed it.
-        share, seed = params.buffer_fraction, memory_seed(context, stage.task)
+        share, seed = params.buffer_fraction, memory_seed(self.context, stage.task)
         return remember_fraction(memory, data.train, share, seed, task=stage.task)

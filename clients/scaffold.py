@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData, batches
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import batches
 from fcl_flower.training.balance import class_weights
 from fcl_flower.training.loop import StepSize
 from fcl_flower.training.tensors import arrays_of, load, to_torch
@@ -38,13 +38,10 @@ class Scaffold(LocalTraining[ScaffoldParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, params = Turn(state, received, stage, data), self.params
-        weights = self._weights()
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        params, weights, received = self.params, self._weights(), turn.received
         common = tensors_like(weights, received["control"])
-        own = tensors_like(weights, state.get("control", received["control"]))
+        own = tensors_like(weights, turn.state.get("control", received["control"]))
         start = tensors_like(weights, received["base"])
         corrections = {name: c - own[name] for name, c in common.items()}
         at_start = self._gradients(turn) if params.variate == "start" else {}

@@ -24,9 +24,8 @@ from fcl_flower.algorithms.exemplars import (
 )
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
 from fcl_flower.algorithms.teacher import Teacher
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.core.types import Array, Payload, Update
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import mask_logits
 from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import dense, to_torch
@@ -48,10 +47,9 @@ class SsIl(LocalTraining[SsIlParams]):
     """
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, memory = Turn(state, received, stage, data), state.get("memory", {})
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
+        memory = state.get("memory", {})
         params, model, context = self.params, self.model, self.context
         (x, y) = replay_samples(memory, context.device, without=stage.task)
         teacher = Teacher.of_turn(turn, model, received["base"])
@@ -67,7 +65,7 @@ class SsIl(LocalTraining[SsIlParams]):
         replays = taught_again is not None and len(y) >= smallest
         if replays:
             inputs = training_inputs(model, x, context, stage.round, STORED)
-        seed = derive(context.seed, "ss-il", context.client, stage.round)
+        seed = context.derive("ss-il", stage.round)
         orders = random_orders(len(y), seed)
 
         def loss(batch: Batch) -> Tensor:
@@ -94,7 +92,7 @@ class SsIl(LocalTraining[SsIlParams]):
             return total / len(every) + params.strength * torch.stack(terms).sum()
 
         state, update = self.fit_locally(turn, loss=loss)
-        memory = remember_task(memory, data.train, params, model, context, stage)
+        memory = remember_task(self, turn, memory)
         groups = {**teacher.record(stage), "memory": memory, TASKS: {"first": first}}
         return {**state, **groups}, update
 

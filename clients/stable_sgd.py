@@ -9,30 +9,22 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.local_training import LocalTraining, Turn
-from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
-from fcl_flower.training.loop import Training
+from fcl_flower.algorithms.local_training import LocalTraining, Penalty, Turn
+from fcl_flower.core.types import Payload, Update
 from strategies.stable_sgd import StableSgdParams
 
 
 class StableSgd(LocalTraining[StableSgdParams]):
-    """A learner whose rate falls from task to task (`decayed`)."""
-
-    @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        training = decayed(self.context.training, self.params, stage.task)
-        return self.fit_locally(Turn(state, received, stage, data), training=training)
-
-
-def decayed(training: Training, params: StableSgdParams, task: int) -> Training:
-    """Lower the rate to ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
+    """A learner whose rate is ``max(rate * gamma^t, minimum_rate)`` for task t, from 0.
 
     The authors' code counts tasks from 1, so that its first task has ``rate * gamma``.
     It creates a new optimizer in each epoch; here the momentum is kept between the
     rounds of a task.
     """
-    rate = training.learning_rate * params.gamma**task
-    return replace(training, learning_rate=max(rate, params.minimum_rate))
+
+    @override
+    def train(self, turn: Turn, *penalties: Penalty) -> tuple[Payload, Update]:
+        params, training = self.params, self.context.training
+        rate = training.learning_rate * params.gamma**turn.stage.task
+        slower = replace(training, learning_rate=max(rate, params.minimum_rate))
+        return self.fit_locally(turn, penalties=penalties, training=slower)

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softmax
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Arrays, Payload, Update
 from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.tensors import load, snapshot
 from strategies.stl import StlParams
@@ -42,16 +41,15 @@ class SingleTask(ClientLearner[StlParams]):
         return {"base": snapshot(self.model, self.model.shared_names())}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
         kept, task = dict(state), stage.task
         fresh = snapshot(self.model, self.model.head_names(task))
         for member in range(self.params.members):
             own = _trained(state, member)
             own["heads"] = {**fresh, **own.get("heads", {})}
             body = _body(state, task, member)
-            after, update = self._member(member).train(own, body, stage, data)
+            after, update = self._member(member).train(Turn(own, body, stage, data))
             groups = {name: after[name] for name in _TRAINED}
             groups[f"base/{task}"] = update.payload["base"]
             kept |= {name + _ending(member): arrays for name, arrays in groups.items()}

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientLearner, P
 from fcl_flower.algorithms.exemplars import random_orders
 from fcl_flower.algorithms.local_training import Batch, LocalTraining, Turn
-from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData, in_batches
-from fcl_flower.models.heads import CLOSED, MultiHeadModel
+from fcl_flower.core.types import Payload, Update
+from fcl_flower.data.examples import in_batches
+from fcl_flower.models.heads import CLOSED
 from fcl_flower.training.balance import mean_cross_entropy
 from fcl_flower.training.distillation import softened_kl
 from fcl_flower.training.tensors import dense, to_torch
@@ -54,33 +53,25 @@ def synthetic_memory(turn: Turn) -> Payload:
 
 
 def old_samples(
-    samples: Arrays | None,
-    beside: Callable[[int], int],
-    model: MultiHeadModel,
-    context: ClientContext,
-    turn: Turn,
+    learner: ClientLearner[P], turn: Turn, beside: Callable[[int], int]
 ) -> OldSamples | None:
     """Prepare the server's samples for a round; None where there is nothing to train.
 
-    Args:
-        samples: the group with the server's samples, if there is one.
-        beside: a function from the number of samples to that of the samples beside a
-            batch of examples.
-        model: the model that gets the samples.
-        context: the client's context.
-        turn: the inputs of the round.
+    ``beside`` is a function from the number of samples to that of the samples beside a
+    batch of examples.
     """
+    context, samples = learner.context, synthetic_memory(turn).get(SAMPLES)
     y, smallest = turn.data.train.y, context.training.smallest_batch
     count = 0 if samples is None else len(dense(samples["x"]))
     if samples is None or not len(y) or count < smallest:
         return None
     labels = to_torch(samples["labels"], context.device)
-    closed = torch.zeros(model.classes, dtype=torch.bool).to(context.device)
+    closed = torch.zeros(learner.model.classes, dtype=torch.bool).to(context.device)
     closed[labels] = True
     closed[y] = False
-    seed = derive(context.seed, "samples", context.client, turn.stage.round)
+    seed = context.derive("samples", turn.stage.round)
     return OldSamples(
-        inputs(model, to_torch(samples["x"], context.device)),
+        inputs(learner.model, to_torch(samples["x"], context.device)),
         to_torch(samples["logits"], context.device),
         labels,
         closed,
@@ -108,18 +99,15 @@ class Target(LocalTraining[TargetParams]):
     temporary_state = (*LocalTraining.temporary_state, "memory")
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        turn, model = Turn(state, received, stage, data), self.model
-        params, context = self.params, self.context
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        params, model, context = self.params, self.model, self.context
         memory, batch_size = synthetic_memory(turn), context.training.batch_size
 
         def beside(samples: int) -> int:
-            steps = -(-len(data.train.y) // batch_size)
+            steps = -(-len(turn.data.train.y) // batch_size)
             return -(-samples // steps)
 
-        old = old_samples(memory.get(SAMPLES), beside, model, context, turn)
+        old = old_samples(self, turn, beside)
 
         def loss(batch: Batch) -> Tensor:
             if old is None:

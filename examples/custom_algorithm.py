@@ -39,9 +39,7 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
         velocity = {name: np.zeros(w.shape, np.float64) for name, w in model.items()}
         return {"base": model, "velocity": velocity}
 
-    def configure_train(
-        self, state: Payload, stage: fcl.TaskStage, client: int
-    ) -> Payload:
+    def send(self, state: Payload, stage: fcl.TaskStage, client: int) -> Payload:
         """Return what a client receives."""
         return {"base": state["base"]}
 
@@ -49,7 +47,7 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
         """Refuse an update that does not have the tensors of the model."""
         same_tensors(update.payload, {"base": state["base"]})
 
-    def aggregate_train(
+    def combine(
         self,
         state: Payload,
         stage: fcl.TaskStage,
@@ -61,7 +59,7 @@ class ServerMomentum(fcl.ServerStrategy[FedAvgMParams]):
         beta * v: in this order no rounding parts beta = 0 from FedAvg.
         """
         fedavg = FedAvg(fcl.Params(), self.context)
-        mean = fedavg.aggregate_train({"base": state["base"]}, stage, updates)["base"]
+        mean = fedavg.combine({"base": state["base"]}, stage, updates)["base"]
         base, velocity = {}, {}
         for name, old in state["base"].items():
             m, w = np.asarray(mean[name], np.float64), np.asarray(old)

@@ -11,7 +11,7 @@ from fcl_flower.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from fcl_flower import algorithms, models
     from fcl_flower import data as datasets
-    from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy
+    from fcl_flower.algorithms.base import ClientLearner, Params, ServerStrategy, Turn
     from fcl_flower.algorithms.registry import Algorithm
     from fcl_flower.api import compare, simulate
     from fcl_flower.config.run_config import RunConfig
@@ -47,6 +47,7 @@ __all__ = [
     "SparseArray",
     "TaskData",
     "TaskStage",
+    "Turn",
     "Update",
     "WireError",
     "__version__",
@@ -70,7 +71,7 @@ __getattr__, __dir__ = lazy_names(
         "results.result": "Result Comparison",
         "config.run_config": "RunConfig",
         "algorithms.registry": "Algorithm",
-        "algorithms.base": "ServerStrategy ClientLearner Params",
+        "algorithms.base": "ServerStrategy ClientLearner Params Turn",
         "core.types": "SparseArray TaskStage Update",
         "data.examples": "TaskData",
         "core.errors": "FclError ConfigError ContractError WireError RoundError",

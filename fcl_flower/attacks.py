@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fcl_flower.algorithms.base import ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.config.run_config import Attack
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
@@ -164,7 +164,7 @@ class HostileTraining:
                 train=_flipped(data.train, data.classes),
                 valid=_flipped(data.valid, data.classes),
             )
-        after, update = self._learner.train(state, received, stage, data)
+        after, update = self._learner.train(Turn(state, received, stage, data))
         payload, known = update.payload, overlaid(state, received)
         starts, zeros = dict[str, Arrays](), dict[str, Arrays]()
         for group, arrays in payload.items():

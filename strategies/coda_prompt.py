@@ -9,35 +9,39 @@ they do not travel.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, Updates
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
+    SendsFinishedTasks,
     as_count,
     count_in,
-    not_held,
     unsent,
     with_held,
 )
+from fcl_flower.algorithms.head_rows import (
+    BIAS,
+    WEIGHT,
+    check_rows,
+    rows_classes,
+    rows_of,
+)
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     Array,
     Arrays,
     Payload,
-    SparseArray,
     TaskStage,
     Update,
 )
-from fcl_flower.core.update_checks import fits, same_tensors
+from fcl_flower.core.update_checks import same_tensors
 
 
 class CodaPromptParams(Params):
@@ -62,8 +66,6 @@ ALGORITHM = Algorithm(
 )
 
 
-WEIGHT: Final = "heads.0.weight"
-BIAS: Final = "heads.0.bias"
 PROMPTS: Final = "prompts"
 NOW: Final = "prompts/now"
 HEADS: Final = "heads"
@@ -91,19 +93,6 @@ def learned_prompts(payload: Payload) -> list[str]:
     return [*finished_prompts(payload), *now]
 
 
-def rows_of(heads: Arrays, classes: Array) -> dict[str, SparseArray]:
-    """Keep the rows of some classes of a head; ``classes`` are int64 and ascend."""
-    return {
-        name: SparseArray.of_channels(np.asarray(heads[name]), classes)
-        for name in (WEIGHT, BIAS)
-    }
-
-
-def rows_classes(rows: Arrays) -> Array:
-    """List the classes of rows, int64, ascending."""
-    return cast(SparseArray, rows[BIAS]).indices
-
-
 def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array:
     """Draw orthonormal rows that are orthogonal to old rows.
 
@@ -129,7 +118,7 @@ def orthonormal_rows(old: Array, number: int, rng: np.random.Generator) -> Array
 # ---- the server side
 
 
-class CodaPrompt(ServerStrategy[CodaPromptParams]):
+class CodaPrompt(SendsFinishedTasks[CodaPromptParams]):
     """A strategy that keeps the components of each task, and one head.
 
     A client receives the components of finished tasks once, likewise the rows of their
@@ -147,7 +136,6 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
       ``finished``).
     """
 
-    groups = {}  # a task has to end for all before another begins
     robust_aggregation = True
 
     @override
@@ -167,7 +155,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         tasks, learned = unsent(state, client), np.asarray(state[LEARNED]["task"])
         sent = {f"{PROMPTS}/{task}": state[f"{PROMPTS}/{task}"] for task in tasks}
         old = np.flatnonzero(np.isin(learned, tasks))
@@ -177,38 +165,23 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
         return {NOW: state[NOW], ROWS_NOW: rows, TASK: state[TASK], **sent}
 
     @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        sent = self.configure_train(state, stage, client)
+    def send_to_predict(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = self.send(state, stage, client)
         fresh = NOW not in learned_prompts(state)
         return {g: arrays for g, arrays in sent.items() if g != NOW or not fresh}
 
     @override
-    def on_state_lost(self, state: Payload, client: int) -> Payload:
-        return not_held(state, client)
-
-    @override
     def check_update(self, state: Payload, update: Update) -> None:
-        payload, heads = update.payload, state[HEADS]
+        payload = update.payload
         if payload.keys() != {PROMPTS, HEADS}:
             raise WireError(f"groups {sorted(payload)}: expected heads and prompts")
         same_tensors({PROMPTS: payload[PROMPTS]}, {PROMPTS: state[NOW]})
-        sent = payload[HEADS]
-        if sent.keys() != heads.keys():
-            raise WireError(f"{HEADS}: expected {WEIGHT} and {BIAS}, got {[*sent]}")
-        fits(HEADS, sent, heads, sparse=True)
-        rows = cast(Mapping[str, SparseArray], sent)
-        expected = rows_of(heads, rows_classes(sent))[WEIGHT].indices
-        if not len(expected) or not np.array_equal(rows[WEIGHT].indices, expected):
-            raise WireError(
-                f"{HEADS}/{WEIGHT}: expected whole rows, those of the classes of {BIAS}"
-            )
+        check_rows(HEADS, payload[HEADS], state[HEADS])
+        if not len(rows_classes(payload[HEADS])):
+            raise WireError(f"{HEADS}: expected whole rows of at least one class")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         task, before = state[TASK], {PROMPTS: state[NOW], HEADS: state[HEADS]}
         mean = self.aggregation.combine_groups(updates, before)
         finished = count_in(task, "finished")
@@ -230,7 +203,7 @@ class CodaPrompt(ServerStrategy[CodaPromptParams]):
 
     def _new_task(self, state: Payload, number: int) -> Payload:
         """Begin a task with components that are orthonormal to all earlier ones."""
-        rng = np.random.default_rng(derive(self.context.seed, "coda-prompt", number))
+        rng = np.random.default_rng(self.context.derive("coda-prompt", number))
         pools = dict[str, Array]()
         for name in sorted(state[NOW]):
             shape = state[NOW][name].shape

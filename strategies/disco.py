@@ -14,14 +14,14 @@ does, without the words of its template of a chat, which all prompts have. In th
 released code the prompts of a batch share one w; here each prompt has its own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -129,7 +129,7 @@ class Disco(ServerStrategy[DiscoParams]):
         return {FRESH: model}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return state
 
     @override
@@ -141,9 +141,7 @@ class Disco(ServerStrategy[DiscoParams]):
             raise WireError(f"{IDENTITY}/token: got zeros, expected some other number")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         tokens = [*identities(state)]
         sharers: dict[int, dict[int, Update]] = {}
         for client, update in updates.items():

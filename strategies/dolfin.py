@@ -34,37 +34,40 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, Params, ServerQueries, ServerStrategy
+from fcl_flower.algorithms.base import (
+    Metrics,
+    Params,
+    Report,
+    ServerQueries,
+    Updates,
+)
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
+    SendsFinishedTasks,
     as_count,
     count_in,
-    not_held,
     unsent,
     with_held,
 )
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT, check_rows, rows_classes
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import ConfigError, WireError, config_error
 from fcl_flower.core.types import (
-    AnyArray,
     Array,
     Arrays,
     Payload,
-    SparseArray,
     TaskStage,
     Update,
 )
-from fcl_flower.core.update_checks import fits, same_tensors
+from fcl_flower.core.update_checks import same_tensors
 from strategies.analytic.sums import symmetric
 from strategies.lorm import (
-    BIAS,
     DOWN,
     HEADS,
     KNOWN,
     TOKENS,
     UP,
-    WEIGHT,
     adapted_layers,
     check_gram,
 )
@@ -197,7 +200,7 @@ def factors_of(payload: Payload, layer: str) -> dict[str, tuple[Array, Array]]:
 _MOST_TOKENS = 2**40
 
 
-class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
+class Dolfin(SendsFinishedTasks[DolfinParams], ServerQueries):
     """A strategy that averages B and head rows, and computes A and M of each task.
 
     It computes A before a task, and M at its end. The server asks for Gram matrices
@@ -215,8 +218,6 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
     - ``meta/known``, ``meta/held``, and ``meta/task`` (``classes`` and ``finished``),
       as in LoRM.
     """
-
-    groups = {}  # a task has to end for all at once
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -286,12 +287,8 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
         return {**new, GRAMS: grams} if stage.ends_task else new
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {**_model(state, client), HEADS: state[HEADS], KNOWN: state[KNOWN]}
-
-    @override
-    def on_state_lost(self, state: Payload, client: int) -> Payload:
-        return not_held(state, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -299,25 +296,14 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
         if payload.keys() != {ADAPTERS, HEADS}:
             raise WireError(f"groups {sorted(payload)}: expected {ADAPTERS}, {HEADS}")
         same_tensors({ADAPTERS: payload[ADAPTERS]}, {ADAPTERS: state[ADAPTERS]})
-        rows = payload[HEADS]
-        if rows.keys() != state[HEADS].keys():
-            raise WireError(f"{HEADS}: expected {sorted(state[HEADS])}")
-        fits(HEADS, rows, state[HEADS], sparse=True)
-        classes = _classes(update)
-        whole = SparseArray.of_channels(np.asarray(state[HEADS][WEIGHT]), classes)
-        if not np.array_equal(_sparse(rows[WEIGHT]).indices, whole.indices):
-            raise WireError(
-                f"{HEADS}/{WEIGHT}: expected the rows of the classes of {BIAS}"
-            )
+        check_rows(HEADS, payload[HEADS], state[HEADS])
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         before = {group: state[group] for group in (ADAPTERS, HEADS)}
         learned = np.zeros_like(np.asarray(state[KNOWN]["classes"]))
         for update in updates.values():
-            learned[_classes(update)] = 1
+            learned[rows_classes(update.payload[HEADS])] = 1
         new: dict[str, Arrays] = {
             **with_held(state, updates),
             **self.aggregation.combine_groups(updates, before),
@@ -327,9 +313,7 @@ class Dolfin(ServerStrategy[DolfinParams], ServerQueries):
         return _ended(new, self.params) if stage.ends_task else new
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         """Report the share of its directions that is taken, for each pair of layers."""
         return {
             f"subspace/{pair}": 1 - basis.shape[1] / basis.shape[0]
@@ -401,12 +385,3 @@ def _joined(sent: Sequence[Arrays]) -> dict[str, Array]:
         for pair in sent[0]
         if pair != TOKENS
     }
-
-
-def _classes(update: Update) -> Array:
-    return _sparse(update.payload[HEADS][BIAS]).indices
-
-
-def _sparse(tensor: AnyArray) -> SparseArray:
-    assert isinstance(tensor, SparseArray)  # as `check_update` has seen
-    return tensor

@@ -24,7 +24,6 @@ class EwcParams(Params):
 
 ALGORITHM = Algorithm(
     name="ewc",
-    server="strategies.fedavg:FedAvg",
     client="clients.ewc:Ewc",
     params_type=EwcParams,
     summary="FedAvg with Elastic Weight Consolidation on the clients",

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import config_error
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -179,14 +179,12 @@ class FedLora(FedAvg):
         return {"base": state["base"]}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return state
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
-        new = super().aggregate_train(state, stage, updates)
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
+        new = super().combine(state, stage, updates)
         match self.params.aggregation:
             case "alternating":
                 return _next_turn(new)

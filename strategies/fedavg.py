@@ -3,18 +3,15 @@
 McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 """
 
-from collections.abc import Mapping
-
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy, SumsUpdates
+from fcl_flower.algorithms.base import Params, ServerStrategy, SumsUpdates, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
 
 ALGORITHM = Algorithm(
     name="fedavg",
-    server="strategies.fedavg:FedAvg",
     client="fcl_flower.algorithms.local_training:LocalTraining",
     summary="the example-weighted mean of the clients' models",
     paper="McMahan et al., AISTATS 2017",
@@ -41,7 +38,7 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
         return state
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return self.summands(state)
 
     @override
@@ -49,12 +46,10 @@ class FedAvg(ServerStrategy[Params], SumsUpdates):
         same_tensors(update.payload, self.summands(state))
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         mean = self.aggregation.combine_groups(updates, self.summands(state))
         return {**state, **mean}
 
     @override
     def aggregate_sum(self, state: Payload, stage: TaskStage, total: Update) -> Payload:
-        return self.aggregate_train(state, stage, {0: total})  # a mean is its own mean
+        return self.combine(state, stage, {0: total})  # a mean is its own mean

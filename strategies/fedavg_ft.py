@@ -23,7 +23,6 @@ class FedAvgFtParams(Params):
 
 ALGORITHM = Algorithm(
     name="fedavg-ft",
-    server="strategies.fedavg:FedAvg",
     client="clients.fedavg_ft:FedAvgFineTuned",
     params_type=FedAvgFtParams,
     summary="FedAvg whose clients predict with the model as their own samples tune it",

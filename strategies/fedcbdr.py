@@ -13,11 +13,10 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerQueries, ServerStrategy
+from fcl_flower.algorithms.base import ServerQueries, ServerStrategy, Updates
 from fcl_flower.algorithms.params import RoomParams, small_memory
 from fcl_flower.algorithms.registry import class_incremental
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import finite, same_tensors
 from strategies.analytic.sums import symmetric
@@ -124,11 +123,11 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         return state
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         grams = state.get(f"{_SUMS}/{stage.task}", {})
         if not stage.ends_task or str(client) not in grams:
             return {BASE: state[BASE]}
-        seed = derive(self.context.seed, "kept-classes")
+        seed = self.context.derive("kept-classes")
         samples, per_class = self.params.memory_samples, self.params.memory_per_class
         quota = quotas(_counts(state), samples, seed, per_class)[client]
         total = np.sum([np.asarray(half) for half in grams.values()], axis=0)
@@ -139,9 +138,7 @@ class FedCbdr(ServerStrategy[FedCbdrParams], ServerQueries):
         same_tensors(update.payload, {BASE: state[BASE]})
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         kept = dict(state)
         if stage.ends_task:
             kept.pop(f"{_SUMS}/{stage.task}", None)

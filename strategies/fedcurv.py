@@ -5,13 +5,11 @@ sends its model w_j, u_j = diag(I_j), which is ``curvature/fisher``, and v_j = d
 w_j, which is ``curvature/weighted``.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -61,7 +59,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
         return {"base": model, FISHER: {}, WEIGHTED: {}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         sums = {
             group: _without(state[group], state.get(f"{group}/{client}", {}))
             for group in (FISHER, WEIGHTED)
@@ -86,9 +84,7 @@ class FedCurv(ServerStrategy[FedCurvParams]):
                 raise WireError(f"{FISHER}/{name}: expected values of at least 0")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         trained = {c: sent for c, sent in updates.items() if sent.num_examples}
         if not trained:
             return state

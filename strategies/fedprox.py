@@ -19,7 +19,6 @@ class FedProxParams(Params):
 
 ALGORITHM = Algorithm(
     name="fedprox",
-    server="strategies.fedavg:FedAvg",
     client="clients.fedprox:FedProx",
     params_type=FedProxParams,
     summary="FedAvg with a proximal term towards the global model",

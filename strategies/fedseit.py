@@ -6,16 +6,17 @@ happens on the client alone.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
+from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
+from fcl_flower.core.update_checks import same_tensors
 from strategies.fedweit import FedWeit, FedWeitParams
 from strategies.fedweit.maths import SelectionRule
 
@@ -72,8 +73,8 @@ class FedSeit(FedWeit[FedSeitParams]):
     groups = {**FedWeit.groups, "dense": "model"}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        payload = super().configure_train(state, stage, client)
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        payload = super().send(state, stage, client)
         if self.begins(state, stage, client):
             count = len(self.chosen(state, stage, client))
         else:  # more adapters may have come since the task began
@@ -98,12 +99,11 @@ class FedSeit(FedWeit[FedSeitParams]):
                 raise WireError(
                     f"{group}: expected the number of branches, 1 to {most}"
                 )
-            _check_projections(group, update.payload[group], state["base"], int(count))
+            expected = {group: _projections(state["base"], int(count))}
+            same_tensors({group: update.payload[group]}, expected)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         sent: dict[str, list[Arrays]] = {}
         branches = dict(state.get(BRANCHES, {}))
         for client, update in updates.items():
@@ -114,7 +114,7 @@ class FedSeit(FedWeit[FedSeitParams]):
                     task = (update.stage or stage).task
                     branches[f"{client}/{task}"] = np.asarray(count)
         return {
-            **super().aggregate_train(state, stage, updates),
+            **super().combine(state, stage, updates),
             **{
                 group: self.aggregation.combine(all_sent, start=state.get(group))
                 for group, all_sent in sent.items()
@@ -123,18 +123,10 @@ class FedSeit(FedWeit[FedSeitParams]):
         }
 
 
-def _check_projections(group: str, sent: Arrays, base: Arrays, count: int) -> None:
-    """Refuse projections of other names, shapes or dtypes than those of K branches."""
+def _projections(base: Arrays, count: int) -> Arrays:
+    """Lay out the projections of K branches, without memory of their own."""
     features = sum(weight.shape[0] for weight in base.values())
     shapes = {"local": (features, 2 * features)}
     for name, weight in base.items():
         shapes[f"foreign/{name}"] = (weight.shape[0], count * weight.shape[0])
-    if sent.keys() != shapes.keys():
-        raise WireError(f"{group}: expected the tensors {sorted(shapes)}")
-    for name, spec in specs(sent).items():
-        if spec.sparse or spec.dtype != np.float32:
-            raise WireError(f"{group}/{name}: expected dense float32 values")
-        if spec.shape != shapes[name]:
-            raise WireError(
-                f"{group}/{name}: expected shape {shapes[name]}, got {spec.shape}"
-            )
+    return {n: np.broadcast_to(np.float32(0), shape) for n, shape in shapes.items()}

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, Params, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, Params, Report, ServerStrategy, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
@@ -204,7 +204,7 @@ class Fot(ServerStrategy[FotParams]):
         return {**state, **_nothing_sent(tasks=0)}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         bases = {n: u for n, u in state[SUBSPACE].items() if u.shape[1]}
         sent = {SUBSPACE: bases} if stage.ends_task and bases else {}
         return {BASE: state[BASE], **sent}
@@ -228,9 +228,7 @@ class Fot(ServerStrategy[FotParams]):
                 )
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         base = state[BASE]
         mean = self.aggregation.combine_groups(updates, {BASE: base})[BASE]
         base = without_subspace(mean, base, state[SUBSPACE])
@@ -243,9 +241,7 @@ class Fot(ServerStrategy[FotParams]):
         return self._with_task(new) if stage.ends_task else new
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         """Report the share of its inputs' directions that is taken, for each layer."""
         return {
             f"subspace/{layer}": basis.shape[1] / basis.shape[0]

@@ -1,10 +1,8 @@
 """Sequential training without communication: the server only schedules the rounds."""
 
-from collections.abc import Mapping
-
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
@@ -29,7 +27,7 @@ class NoOpStrategy(ServerStrategy[Params]):
         return {}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {}
 
     @override
@@ -37,7 +35,5 @@ class NoOpStrategy(ServerStrategy[Params]):
         same_tensors(update.payload, {})
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         return state

@@ -11,25 +11,25 @@ equations as printed would leave weights to rounding errors, and make them huge.
 are equally good as far as float32 can tell; here W is the one nearest to the mean.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, Updates
 from fcl_flower.algorithms.finished_tasks import (
     HELD,
     TASK,
+    SendsFinishedTasks,
     as_count,
     count_in,
-    not_held,
     unsent,
     with_held,
 )
+from fcl_flower.algorithms.head_rows import BIAS, WEIGHT
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import head_places, same_tensors
 from strategies.analytic.sums import symmetric
@@ -122,8 +122,6 @@ def _inverse_of_sum(grams: Sequence[Array]) -> Array:
 
 UP: Final = ".up"
 DOWN: Final = ".down"
-WEIGHT: Final = "heads.0.weight"
-BIAS: Final = "heads.0.bias"
 ADAPTERS: Final = "adapters/now"
 GRAMS: Final = "grams/now"
 HEADS: Final = "heads"
@@ -184,7 +182,7 @@ _MOST_TOKENS = 2**16  # of a sample: far beyond what any encoder reads
 _ROUNDING = 2.0**-9  # of an entry to bfloat16, the coarsest that is sent
 
 
-class Lorm(ServerStrategy[LormParams]):
+class Lorm(SendsFinishedTasks[LormParams]):
     """A strategy that merges a low-rank change for each task, and one head.
 
     The head of a language model is frozen. It is not merged, and nothing of it travels.
@@ -204,8 +202,6 @@ class Lorm(ServerStrategy[LormParams]):
       (classes,), 1 for those learned in it; ``finished``.
     """
 
-    groups = {}
-
     @override
     def init(self, model: Arrays) -> Payload:
         layers = adapted_layers(model)
@@ -222,16 +218,12 @@ class Lorm(ServerStrategy[LormParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         missing = unsent(state, client)
         old = [f"{kind}/{n}" for kind in ("adapters", "grams") for n in missing]
         of_head = (HEADS, KNOWN) if state[HEADS] else ()
         sent = (ADAPTERS, GRAMS, *of_head, TASK, *old)
         return {group: state[group] for group in sent}
-
-    @override
-    def on_state_lost(self, state: Payload, client: int) -> Payload:
-        return not_held(state, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -270,9 +262,7 @@ class Lorm(ServerStrategy[LormParams]):
                 raise WireError(f"grams/{name}: expected squares, which are at least 0")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         received = list(updates.values())
         task = state[TASK]
         heads, learned = _merged_heads(state[HEADS], received)
@@ -298,7 +288,7 @@ class Lorm(ServerStrategy[LormParams]):
 
     def _new_task(self, factors: Arrays, number: int, none: Array) -> Payload:
         """Begin a task: A is random, the same for all clients, and B is 0."""
-        rng = np.random.default_rng(derive(self.context.seed, "lorm", number))
+        rng = np.random.default_rng(self.context.derive("lorm", number))
         adapters, grams = dict[str, Array](), dict[str, Array]()
         for name in sorted(factors):
             shape, width = factors[name].shape, 0.0

@@ -5,18 +5,12 @@ FedET (Liu et al., IJCAI 2023, table 4) calls it MTL, multi-task learning.
 
 from dataclasses import replace
 
-from strategies import fedavg
+from strategies import finetune
 
 ALGORITHM = replace(
-    fedavg.ALGORITHM,
+    finetune.ALGORITHM,
     name="mtl",
     summary="FedAvg on all tasks at once: the bound without forgetting",
     paper="-",
-    counterpart="",
-    defaults={
-        "data.datasets": "stdlib-docs",
-        "scenario.name": "class-incremental",
-        "scenario.joint": True,
-    },
-    models=("transformer",),
+    defaults={**finetune.ALGORITHM.defaults, "scenario.joint": True},
 )

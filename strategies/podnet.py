@@ -38,7 +38,6 @@ class PodNetParams(MemoryParams):
 
 ALGORITHM = Algorithm(
     name="podnet",
-    server="strategies.fedavg:FedAvg",
     client="clients.podnet:PodNet",
     params_type=PodNetParams,
     summary="FedAvg with distillation of pooled maps and several proxies a class",

@@ -5,14 +5,13 @@ and 17. Symbols: x is ``base``, c is ``control``, and client i sends its model y
 ``base`` and c_i+ - c_i in ``control/change``.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerStrategy
+from fcl_flower.algorithms.base import Params, ServerStrategy, Updates
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import AnyArray, Array, Arrays, Payload, TaskStage, Update
@@ -68,7 +67,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
         return {"base": model, "control": {}, SEEN: {"client": np.zeros(0, np.int64)}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {"base": state["base"], "control": state["control"]}
 
     @override
@@ -80,9 +79,7 @@ class Scaffold(ServerStrategy[ScaffoldParams]):
         fits(CHANGE, sent[CHANGE], _floats(state["base"]), sparse=False)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         trained = {c: sent for c, sent in updates.items() if sent.num_examples}
         if not trained:
             return state

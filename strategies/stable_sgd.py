@@ -22,7 +22,6 @@ class StableSgdParams(Params):
 
 ALGORITHM = Algorithm(
     name="stable-sgd",
-    server="strategies.fedavg:FedAvg",
     client="clients.stable_sgd:StableSgd",
     params_type=StableSgdParams,
     summary="FedAvg with SGD whose learning rate falls from task to task",

@@ -327,9 +327,9 @@ class Lazy(LocalTraining):
     def fit(self, *arguments, **named):
         raise AssertionError("not used")
 
-    def train(self, state, received, stage, data):
-        update = fcl.Update(received, len(data.train.y))
-        return state, update
+    def train(self, turn):
+        update = fcl.Update(turn.received, len(turn.data.train.y))
+        return turn.state, update
 
 
 @pytest.mark.run

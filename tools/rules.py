@@ -151,8 +151,9 @@ def crossing(project: Project) -> Iterator[str]:
     sides = [p for p in project.trees if p.is_relative_to(project.root / "strategies")]
     classes = [
         (path, node.name, {ast.unparse(b).partition("[")[0] for b in node.bases})
-        for path in sides
-        for node in project.trees[path].body
+        for path, tree in project.trees.items()
+        if not path.is_relative_to(project.root / "clients")
+        for node in tree.body
         if isinstance(node, ast.ClassDef)
     ]
     while found := {n for _, n, bases in classes if bases & servers} - servers:

@@ -7,6 +7,7 @@ distillation.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,13 +16,12 @@ from torch.func import functional_call
 from typing_extensions import override
 
 from clients.fedet.maths import augmented, label_loss, label_statistics
-from fcl_flower.algorithms.base import ClientContext, ClientLearner
+from fcl_flower.algorithms.base import ClientLearner, Turn
 from fcl_flower.algorithms.exemplars import remember_fraction, replay_samples
 from fcl_flower.algorithms.local_training import fit_classes
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData, concat
-from fcl_flower.models.heads import MultiHeadModel
+from fcl_flower.core.types import Arrays, Payload, Update
+from fcl_flower.data.examples import Examples, concat
 from fcl_flower.privacy.accounting import SPENT, gaussian_epsilon
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.distillation import DistillationSet, distill, predict_logits
@@ -45,27 +45,19 @@ class FedEt(ClientLearner[FedEtParams]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self, params: FedEtParams, model: MultiHeadModel, context: ClientContext
-    ) -> None:
+    @override
+    def prepare(self) -> None:
         """Keep the initial values of a group, the same for every task and client."""
-        super().__init__(params, model, context)
-        self._fresh = snapshot(model, model.shared_names())
+        self._fresh = snapshot(self.model, self.model.shared_names())
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         kept, params = {**state, **received}, self.params
         known, router = self._known(kept), self._router(kept)
-        seed = derive(self.context.seed, "fedet", self.context.client, stage.round)
-        memory = remember_fraction(
-            kept.get("memory", {}),
-            data.train,
-            params.buffer_fraction,
-            seed,
-            task=stage.task,
-        )
+        seed = self.context.derive("fedet", stage.round)
+        memory, share = kept.get("memory", {}), params.buffer_fraction
+        memory = remember_fraction(memory, data.train, share, seed, task=stage.task)
         old = replay_samples(memory, self.context.device, without=stage.task)
         samples = replay_samples(memory, self.context.device)
         scores = router.scores(data.train.x)
@@ -75,6 +67,7 @@ class FedEt(ClientLearner[FedEtParams]):
         knows[data.train.y, routed] = True
         again = router.scores(samples.x) if len(samples.y) else scores[:0]
         replayed_for = assign_group(again, knows[samples.y])
+        trained = {n for n, p in self.model.named_parameters() if p.requires_grad}
         payload: dict[str, Arrays] = {}
         metrics: dict[str, float] = {}
         lost = float(np.asarray(kept.get(SPENT, {}).get("labels", 0.0)))
@@ -86,9 +79,13 @@ class FedEt(ClientLearner[FedEtParams]):
             mine = _at(samples, (replayed_for == j) & knows[samples.y, j])
             start = kept[f"enhancers/{j}"] if known[j].any() else {}
             load(self.model, start if start and self._warm else self._fresh)
-            lesson = concat([part, _at(old, torch.isin(old.y, new))])
-            valid = _at(data.valid, torch.isin(data.valid.y, new))
-            scalars = self._learn(lesson, valid, new, stage)
+            lesson = replace(
+                data,
+                train=concat([part, _at(old, torch.isin(old.y, new))]),
+                valid=_at(data.valid, torch.isin(data.valid.y, new)),
+            )
+            learned = fit_classes(self, turn._replace(data=lesson), trained, new)
+            scalars = learned.metrics()
             if start and len(before):
                 used = self._distilled_on(mine, part, before, derive(seed, "u", j))
                 order = derive(seed, "group", j)
@@ -165,14 +162,6 @@ class FedEt(ClientLearner[FedEtParams]):
         counts = torch.bincount(scores.argmax(1), minlength=self.params.groups)
         least = min(self.params.least_share * len(scores), float(counts.max()))
         return (counts > 0) & (counts >= least)
-
-    def _learn(
-        self, examples: Examples, valid: Examples, new: Tensor, stage: TaskStage
-    ) -> dict[str, float]:
-        model = self.model
-        trained = {n for n, p in model.named_parameters() if p.requires_grad}
-        done = fit_classes(model, trained, new, examples, valid, self.context, stage)
-        return done.metrics()
 
     def _distilled_on(
         self, mine: Examples, part: Examples, old: Tensor, seed: int

@@ -34,8 +34,7 @@ from clients.fedweit.maths import (
     top_channels,
 )
 from fcl_flower.algorithms.augmentation import augmenter
-from fcl_flower.algorithms.base import ClientContext, ClientLearner, ClientQueries, P
-from fcl_flower.core.schedule import derive
+from fcl_flower.algorithms.base import ClientLearner, ClientQueries, P, Turn
 from fcl_flower.core.types import (
     AnyArray,
     Array,
@@ -45,8 +44,6 @@ from fcl_flower.core.types import (
     TaskStage,
     Update,
 )
-from fcl_flower.data.examples import TaskData
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.loop import Fit, fit, score
 from fcl_flower.training.tensors import arrays_of, dense, snapshot, to_numpy, to_torch
 from strategies.fedweit import FedWeitParams
@@ -144,16 +141,8 @@ class DecomposedLearner(ClientLearner[P]):
     balances = ("weights", "batches")
     augments = True
 
-    def __init__(
-        self,
-        params: P,
-        model: MultiHeadModel,
-        context: ClientContext,
-        settings: FedWeitParams,
-    ) -> None:
-        """Keep the settings of the decomposition in ``settings``."""
-        super().__init__(params, model, context)
-        self.settings = settings
+    settings: FedWeitParams
+    """The settings of the decomposition, which a method gives in `prepare`."""
 
     @abstractmethod
     def upload(self, state: Payload, stage: TaskStage) -> Payload:
@@ -169,18 +158,17 @@ class DecomposedLearner(ClientLearner[P]):
         return {"base": start, "anchor/base": start}
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, received, stage, data = turn
         task, unfinished = stage.task, current_task(state)
         if unfinished not in (None, task):  # the client was away at its end
             state = self.finish_task(state, unfinished)
         state = self.take_up(state, received.get("base", {}))
         if task not in known_tasks(state):
-            state, metrics, _ = self.begin(state, received, stage, data)
+            state, metrics, _ = self.begin(turn._replace(state=state))
         else:
             state = state if unfinished == task else self.resume(state, task)
-            state, metrics, _ = self.learn(state, stage, data)
+            state, metrics, _ = self.learn(turn._replace(state=state))
         metrics |= self.attention_weights(state)
         sent = self.upload(state, stage)
         if stage.ends_task:
@@ -217,14 +205,14 @@ class DecomposedLearner(ClientLearner[P]):
             adapters[name] = compose(undone, gates[name], adapter)
         return {**taken, f"adapters/{task}": arrays_of(adapters)}
 
-    def begin(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> Learned:
+    def begin(self, turn: Turn) -> Learned:
         """Train the first round of a task."""
-        return self.learn(self.start(state, received, stage.task), stage, data)
+        started = self.start(turn.state, turn.received, turn.stage.task)
+        return self.learn(turn._replace(state=started))
 
-    def learn(self, state: Payload, stage: TaskStage, data: TaskData) -> Learned:
+    def learn(self, turn: Turn) -> Learned:
         """Train a round, and measure the validation loss."""
+        state, _, stage, data = turn
         task = stage.task
         work, training = self.build_task_model(state, task), self.context.training
         work.class_weights = training.class_weights(data.train.y, self.model.classes)
@@ -433,22 +421,19 @@ W = TypeVar("W", bound=FedWeitParams)
 class FedWeit(DecomposedLearner[W], ClientQueries):
     """A learner that sends the base's top channels, and attends to others' adapters."""
 
-    def __init__(
-        self, params: W, model: MultiHeadModel, context: ClientContext
-    ) -> None:
-        super().__init__(params, model, context, params)
+    @override
+    def prepare(self) -> None:
+        self.settings = self.params
 
     @override
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: TaskData
-    ) -> Payload:
+    def answer_query(self, turn: Turn) -> Payload:
         """Summarise the new task; send nothing if the task has too few documents."""
         points = centres(
-            to_numpy(self.model.embed(data.train.x)),
+            to_numpy(self.model.embed(turn.data.train.x)),
             self.params.clusters,
             self.params.clustering,
             self.params.members,
-            derive(self.context.seed, "summary", self.context.client, stage.task),
+            self.context.derive("summary", turn.stage.task),
         )
         if not len(points):
             return {}
@@ -457,15 +442,14 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
         return {"summary": {"mean": points.mean(0)}}
 
     @override
-    def begin(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> Learned:
+    def begin(self, turn: Turn) -> Learned:
         """Train a task's first round; ``drop_harmful`` leaves out harmful adapters.
 
         If the adapters of all others validate worse than none, each sender's are tried
         alone. The senders whose adapters validate better than none are then tried
         together.
         """
+        received = turn.received
 
         def tried(clients: Collection[str]) -> Learned:
             offer = {
@@ -473,7 +457,7 @@ class FedWeit(DecomposedLearner[W], ClientQueries):
                 for group, arrays in received.items()
                 if not group.startswith(ADAPTERS) or group.split("/")[1] in clients
             }
-            return self.learn(self.start(state, offer, stage.task), stage, data)
+            return super(FedWeit, self).begin(turn._replace(received=offer))
 
         others = {g.split("/")[1] for g in received if g.startswith(ADAPTERS)}
         whole = tried(others)

@@ -26,6 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from typing_extensions import override
 
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.config.run_spec import NodeConfig
 from fcl_flower.core.types import TaskStage
@@ -96,7 +97,7 @@ def train(message: Message, context: Context) -> Message:
     received = message.content.array_records["arrays"]
     learner = run.learner(place.number)
     base = {name: array.numpy() for name, array in received.items()}
-    _, update = learner.train({}, {"base": base}, stage, data)
+    _, update = learner.train(Turn({}, {"base": base}, stage, data))
     arrays = {n: Array(np.asarray(v)) for n, v in update.payload["base"].items()}
     told = MetricRecord({**update.metrics, "num-examples": update.num_examples})
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": told})

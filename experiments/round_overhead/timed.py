@@ -12,11 +12,10 @@ from types import MappingProxyType
 
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, Params
+from fcl_flower.algorithms.base import Metrics, Params, Report, Turn, Updates
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.core.types import Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
 from strategies.fedavg import FedAvg
 
 
@@ -27,22 +26,18 @@ class TimedStrategy(FedAvg):
     _moments: Mapping[str, float] = MappingProxyType({})
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         self._asked = time.time()
-        return super().configure_train(state, stage, client)
+        return super().send(state, stage, client)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
-        # Now, since `configure_train` is called for evaluations, too.
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
+        # Now, since `send` is called for evaluations, too.
         self._moments = {"asked": self._asked, "answered": time.time()}
-        return super().aggregate_train(state, stage, updates)
+        return super().combine(state, stage, updates)
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         return self._moments
 
 
@@ -50,11 +45,9 @@ class TimedLearner(LocalTraining[Params]):
     """The client side."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
         began = time.time()
-        state, update = super().train(state, received, stage, data)
+        state, update = super().train(turn)
         moments = {"began": began, "ended": time.time()}
         return state, replace(update, metrics={**update.metrics, **moments})
 

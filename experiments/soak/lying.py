@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import Algorithm
-from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import TaskData
+from fcl_flower.core.types import Arrays, Payload, Update
 
 LIAR = 3
 
@@ -24,13 +23,11 @@ class LyingLearner(LocalTraining[Params]):
     """The client side."""
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
         time.sleep(float(os.environ.get("SOAK_PAUSE", "0")))
-        state, update = super().train(state, received, stage, data)
+        state, update = super().train(turn)
         if self.context.client == LIAR:
-            update = LIES[stage.round % len(LIES)](update)
+            update = LIES[turn.stage.round % len(LIES)](update)
         return state, update
 
 

@@ -4,16 +4,16 @@ An algorithm is a `ServerStrategy`, a `ClientLearner`, their hyper-parameters an
 declaration (`fcl_flower.algorithms.registry`). In each round the framework calls, in
 this order:
 
-1. `ServerStrategy.configure_train` for each client: what the client receives.
+1. `ServerStrategy.send` for each client: what the client receives.
 2. `ClientLearner.train` on each client: its next private state and its update.
 3. `ServerStrategy.check_update` for each update that comes back.
-4. `ServerStrategy.aggregate_train` once: the next server state.
-5. `ServerStrategy.diagnostics` once: numbers for the report.
+4. `ServerStrategy.combine` once: the next server state.
+5. `ServerStrategy.report` once: numbers for the report.
 
-For an evaluation it calls `ServerStrategy.configure_evaluate` and
-`ClientLearner.predict`. A strategy that queries clients before they train is also
-`ServerQueries`, and its learner is `ClientQueries`. A strategy whose server needs sums
-alone is also `SumsUpdates`.
+For an evaluation it calls `ServerStrategy.send_to_predict` and `ClientLearner.predict`.
+A strategy that queries clients before they train is also `ServerQueries`, and its
+learner is `ClientQueries`. A strategy whose server needs sums alone is also
+`SumsUpdates`.
 
 State is passed as a value and returned as a value. So a process may end between any two
 calls.
@@ -28,6 +28,7 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
+    NamedTuple,
     Never,
     TypeAlias,
     TypeVar,
@@ -38,6 +39,7 @@ from fcl_flower.config.parsing import Params as Params
 from fcl_flower.config.run_config import PrivacySection
 from fcl_flower.core.diagnostics import Diagnostic
 from fcl_flower.core.errors import ContractError, config_error
+from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import (
     Arrays,
     ClientTask,
@@ -60,6 +62,12 @@ P = TypeVar("P", bound=Params)
 
 Metrics: TypeAlias = Mapping[ClientTask, Mapping[str, float]]
 """The scalars of clients' updates, by client and the task that it trained on."""
+
+Updates: TypeAlias = Mapping[int, Update]
+"""The updates of a round by client, in ascending order of client; never empty."""
+
+Report: TypeAlias = Mapping[str, float | Diagnostic]
+"""Finite numbers, tables, matrices and points, by name."""
 
 
 # ---- the server side
@@ -122,7 +130,7 @@ class ServerContext:
     them in its state.
 
     Attributes:
-        seed: the run's seed (see `core.schedule.derive`).
+        seed: the run's seed.
         model: sizes of the network.
         classes: the plan of the classes; empty unless the declaration asks for it by
             `needs_classes`.
@@ -134,6 +142,10 @@ class ServerContext:
     model: ModelShape = field(default_factory=ModelShape)
     classes: ClassPlan = field(default_factory=ClassPlan)
     trainer: Callable[[], Any] = _no_trainer
+
+    def derive(self, purpose: str, *key: int) -> int:
+        """Derive the seed of one purpose (`core.schedule.derive`)."""
+        return derive(self.seed, purpose, *key)
 
 
 class ServerStrategy(ABC, Generic[P]):
@@ -147,7 +159,7 @@ class ServerStrategy(ABC, Generic[P]):
             sends nothing for an evaluation.
         needs_rounds: the strategy looks at all updates of a round together. Otherwise
             an asynchronous run moves each ``model`` part of the way by one update; all
-            else that `aggregate_train` computes from an update counts at once.
+            else that `combine` computes from an update counts at once.
         robust_aggregation: every average of the strategy, if any, goes through
             `aggregation`. So ``federation.aggregation`` may have any value.
 
@@ -167,6 +179,11 @@ class ServerStrategy(ABC, Generic[P]):
         self.params = params
         self.context = context
         self.aggregation = Aggregation()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Prepare what the strategy needs beside its attributes. Called once."""
+        return
 
     @classmethod
     def kinds(cls, role: Role) -> tuple[str, ...]:
@@ -190,7 +207,7 @@ class ServerStrategy(ABC, Generic[P]):
         """
 
     @abstractmethod
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Select what a client receives to train with.
 
         Called once for each client that takes part, before its training.
@@ -205,20 +222,18 @@ class ServerStrategy(ABC, Generic[P]):
             ``received``.
         """
 
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
+    def send_to_predict(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         """Select what a client receives to predict with after this stage.
 
         Called before an evaluation. By default the client receives what it would train
         with, as far as it `predicts` with that.
         """
-        return self.to_predict(self.configure_train(state, stage, client))
+        return self.to_predict(self.send(state, stage, client))
 
     def check_update(self, state: Payload, update: Update) -> None:
         """Refuse an update that must not be aggregated.
 
-        Called once for each update, before `aggregate_train`. The framework itself
+        Called once for each update, before `combine`. The framework itself
         refuses values that are not finite.
 
         Raises:
@@ -227,19 +242,17 @@ class ServerStrategy(ABC, Generic[P]):
         return
 
     @abstractmethod
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         """Compute the next server state from a round's updates.
 
         Called once for each round, and in an asynchronous run once for each update.
 
         Args:
-            state: the server state that `configure_train` read; must not be changed in
+            state: the server state that `send` read; must not be changed in
                 place.
             stage: the round's stage: its task, and whether the round starts or ends
                 that task.
-            updates: by client, in ascending order of client; never empty.
+            updates: the round's updates.
 
         Returns:
             the next state as a whole.
@@ -277,10 +290,8 @@ class ServerStrategy(ABC, Generic[P]):
             "contribution to a network cannot be taken out",
         )
 
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float | Diagnostic]:
-        """Report on a round, by name: finite numbers, tables, matrices and points.
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
+        """Report on a round.
 
         Called once after each round. A later round's diagnostic is added to the earlier
         ones of the same name.
@@ -316,7 +327,7 @@ class ServerQueries(ABC):
 
     At the beginning of a round the framework calls `configure_query` for each client.
     Each reply goes through `check_query_reply`, and then all through `aggregate_query`.
-    Only then is `configure_train` called.
+    Only then is `send` called.
     """
 
     @property
@@ -360,7 +371,7 @@ class SumsUpdates(ABC):
     """A strategy whose server needs only sums over the clients of a round.
 
     With secure aggregation the server sees no single update. Then the framework calls
-    `aggregate_sum` in the place of `aggregate_train`. Each client is weighted by its
+    `aggregate_sum` in the place of `combine`. Each client is weighted by its
     number of examples, so that the server gets the sum as a mean. A strategy that
     `adds_up` gets the unweighted sum.
     """
@@ -432,6 +443,27 @@ class ClientContext:
     hidden_tasks: bool = False
     augment: "Transform | None" = None
 
+    def derive(self, purpose: str, *key: int) -> int:
+        """Derive this client's seed of one purpose (`core.schedule.derive`)."""
+        return derive(self.seed, purpose, self.client, *key)
+
+
+class Turn(NamedTuple):
+    """A client's turn to train in a round; nothing in it may be changed in place.
+
+    Attributes:
+        state: the client's private state. Its group ``privacy`` holds what training has
+            cost in privacy so far (`privacy.accounting.SPENT`).
+        received: the groups that the server has sent.
+        stage: the round and the client's task.
+        data: the task's samples; ``data.test`` must not be used.
+    """
+
+    state: Payload
+    received: Payload
+    stage: TaskStage
+    data: "TaskData"
+
 
 class ClientLearner(ABC, Generic[P]):
     """The client side: torch inside, NumPy at both ends, without the server side.
@@ -462,6 +494,15 @@ class ClientLearner(ABC, Generic[P]):
         self.params = params
         self.model = model
         self.context = context
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Prepare what the learner needs beside its attributes. Called once.
+
+        Raises:
+            ConfigError: the method does not suit the model or the hyper-parameters.
+        """
+        return
 
     @classmethod
     def replace_heads(cls, model: "MultiHeadModel", params: Params) -> None:
@@ -486,24 +527,11 @@ class ClientLearner(ABC, Generic[P]):
         return {}
 
     @abstractmethod
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: "TaskData"
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
         """Train on the current task; return the next private state and the update.
 
-        Called once for each round in which the client takes part.
-
-        Args:
-            state: the client's private state; must not be changed in place. Its group
-                ``privacy`` holds what training has cost in privacy so far
-                (`privacy.accounting.SPENT`).
-            received: the groups from `ServerStrategy.configure_train`; must not be
-                changed in place.
-            stage: the round and the client's task.
-            data: the task's samples; ``data.test`` must not be used.
-
-        Returns:
-            the next private state, which replaces ``state`` as a whole, and the update.
+        Called once for each round in which the client takes part. The next state
+        replaces ``turn.state`` as a whole.
         """
 
     def select_model(
@@ -524,7 +552,7 @@ class ClientLearner(ABC, Generic[P]):
 
         Args:
             state: the client's private state.
-            received: the groups from `ServerStrategy.configure_evaluate`, or what
+            received: the groups from `ServerStrategy.send_to_predict`, or what
                 `select_model` returned for them; empty for a strategy that
                 `predicts_locally`.
             task: index of the task that ``x`` belongs to; 0 where it is hidden.
@@ -551,7 +579,5 @@ class ClientQueries(ABC):
     """A learner whose strategy is `ServerQueries`."""
 
     @abstractmethod
-    def answer_query(
-        self, state: Payload, question: Payload, stage: TaskStage, data: "TaskData"
-    ) -> Payload:
-        """Answer a query before a task; ``state`` stays as it is."""
+    def answer_query(self, turn: Turn) -> Payload:
+        """Answer the query ``turn.received`` before a task; the state stays."""

@@ -15,22 +15,23 @@ samples of each class. Nothing here depends on rounds: a task counts once.
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, ClientLearner, Turn
 from fcl_flower.algorithms.params import MemoryParams
 from fcl_flower.core.errors import ContractError
 from fcl_flower.core.schedule import derive
-from fcl_flower.core.types import Array, Arrays, TaskStage
+from fcl_flower.core.types import Array, Arrays
 from fcl_flower.data.examples import Examples
 from fcl_flower.data.instructions import NO_LABEL
-from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.training.distillation import hidden_features
 from fcl_flower.training.tensors import dense, to_numpy
+
+M = TypeVar("M", bound=MemoryParams)
 
 NOTHING: Final[Mapping[str, Array]] = MappingProxyType({})
 
@@ -70,32 +71,30 @@ def remember_fraction(
 
 
 def remember_task(
+    learner: ClientLearner[M],
+    turn: Turn,
     memory: Arrays,
-    examples: Examples,
-    params: MemoryParams,
-    model: MultiHeadModel,
-    context: ClientContext,
-    stage: TaskStage,
     extras: Mapping[str, Array] = NOTHING,
 ) -> Arrays:
     """Add samples of a task to a memory of a fixed size when the task ends.
 
     Until then old tasks have all the room. Methods with the same settings keep the same
-    samples, unless the policy looks at features. Features are those of the trained
-    ``model``. For ``extras`` see `remember`.
+    samples, unless the policy looks at features. Features are those of the learner's
+    trained model. For ``extras`` see `remember`.
     """
-    if not stage.ends_task or not len(examples.y):
+    params, (_, _, stage, data) = learner.params, turn
+    if not stage.ends_task or not len(data.train.y):
         return memory
     features = None
     if params.looks_at_features:
-        features = to_numpy(hidden_features(model, examples))
-    seed, task = memory_seed(context, stage.task), stage.task
-    return remember(memory, examples, params, seed, task, features, extras)
+        features = to_numpy(hidden_features(learner.model, data.train))
+    seed = memory_seed(learner.context, stage.task)
+    return remember(memory, data.train, params, seed, stage.task, features, extras)
 
 
 def memory_seed(context: ClientContext, task: int) -> int:
     """Derive the seed by which a client draws the samples that it keeps of a task."""
-    return derive(context.seed, "sample-memory", context.client, task)
+    return context.derive("sample-memory", task)
 
 
 def remember(
@@ -228,15 +227,13 @@ def _small(values: Array) -> Array:
 
 def _padded(one: Array, other: Array, value: int) -> tuple[Array, Array]:
     """Pad the last axes of two arrays to one width."""
-    width = max(one.shape[-1], other.shape[-1])
+    axes, width = one.ndim - 1, max(one.shape[-1], other.shape[-1])
     first, second = (
         np.pad(
             part.astype(np.int64) if value else part,
-            [(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])],
+            [(0, 0)] * axes + [(0, width - part.shape[-1])],
             constant_values=value,
         )
-        if part.shape[-1] < width
-        else part
         for part in (one, other)
     )
     return _small(first), _small(second)

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
+from fcl_flower.algorithms.base import P, ServerStrategy
 from fcl_flower.core.types import Array, Arrays, Payload
 
 TASK: Final = "meta/task"
@@ -43,7 +45,12 @@ def with_held(state: Payload, clients: Iterable[int]) -> Payload:
     return {**state, HELD: {**state[HELD], **held}}
 
 
-def not_held(state: Payload, client: int) -> Payload:
-    """Note that a client holds no finished task."""
-    held = {c: n for c, n in state[HELD].items() if c != str(client)}
-    return {**state, HELD: held}
+class SendsFinishedTasks(ServerStrategy[P]):
+    """A strategy that sends each client once what it keeps of a finished task."""
+
+    groups = {}  # a task has to end for all before another begins
+
+    @override
+    def on_state_lost(self, state: Payload, client: int) -> Payload:
+        held = {c: n for c, n in state[HELD].items() if c != str(client)}
+        return {**state, HELD: held}

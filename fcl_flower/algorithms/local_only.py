@@ -14,6 +14,7 @@ from fcl_flower.algorithms.base import (
     Params,
     ServerQueries,
     ServerStrategy,
+    Turn,
 )
 from fcl_flower.core.types import Payload, TaskStage, Update
 from fcl_flower.training.tensors import snapshot
@@ -48,15 +49,14 @@ class LocalOnlyLearner(ClientLearner[Params]):
         return _join(self._strategy.init(model), self._learner.init())
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: "TaskData"
-    ) -> tuple[Payload, Update]:
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        state, _, stage, data = turn
         server, own = _split(state)
         client = self.context.client
         server = self._asked(server, own, stage, data)
-        request = self._strategy.configure_train(server, stage, client)
-        own, update = self._learner.train(own, request, stage, data)
-        server = self._strategy.aggregate_train(server, stage, {client: update})
+        request = self._strategy.send(server, stage, client)
+        own, update = self._learner.train(Turn(own, request, stage, data))
+        server = self._strategy.combine(server, stage, {client: update})
         return _join(server, own), Update({}, update.num_examples, update.metrics)
 
     @override
@@ -91,7 +91,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
         if isinstance(strategy, ServerQueries) and isinstance(learner, ClientQueries):
             question = strategy.configure_query(server, stage, client)
             if question is not None:
-                answer = learner.answer_query(own, question, stage, data)
+                answer = learner.answer_query(Turn(own, question, stage, data))
                 return strategy.aggregate_query(server, stage, {client: answer})
         return server
 
@@ -99,7 +99,7 @@ class LocalOnlyLearner(ClientLearner[Params]):
         """Select what the server side would send for an evaluation."""
         # The evaluation follows a task's last round, so no task starts in it.
         stage = TaskStage(round=0, task=task, starts_task=False, ends_task=True)
-        return self._strategy.configure_evaluate(server, stage, self.context.client)
+        return self._strategy.send_to_predict(server, stage, self.context.client)
 
 
 def _join(server: Payload, own: Payload) -> Payload:

@@ -14,9 +14,10 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fcl_flower.algorithms.augmentation import TrainingInputs, training_inputs
-from fcl_flower.algorithms.base import ClientContext, ClientLearner, P
+from fcl_flower.algorithms.base import ClientLearner, P
+from fcl_flower.algorithms.base import Turn as Turn
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
-from fcl_flower.data.examples import Examples, TaskData
+from fcl_flower.data.examples import Examples
 from fcl_flower.models.heads import MultiHeadModel
 from fcl_flower.privacy.mechanism import secret_generator
 from fcl_flower.training.balance import mean_cross_entropy
@@ -24,7 +25,6 @@ from fcl_flower.training.feature_cache import frozen_features
 from fcl_flower.training.loop import (
     Fit,
     FitResult,
-    Objective,
     Score,
     StepSize,
     Training,
@@ -33,22 +33,6 @@ from fcl_flower.training.loop import (
 )
 from fcl_flower.training.private import fit_dp_sgd
 from fcl_flower.training.tensors import load, snapshot
-
-
-class Turn(NamedTuple):
-    """The inputs of a client's round of training; nothing in them changes in place.
-
-    Attributes:
-        state: the client's private state before the round.
-        received: the groups that the server has sent.
-        stage: the client's stage.
-        data: the client's samples of the task.
-    """
-
-    state: Payload
-    received: Payload
-    stage: TaskStage
-    data: TaskData
 
 
 class Batch(NamedTuple):
@@ -95,10 +79,8 @@ class LocalTraining(ClientLearner[P]):
     augments = True
 
     @override
-    def train(
-        self, state: Payload, received: Payload, stage: TaskStage, data: TaskData
-    ) -> tuple[Payload, Update]:
-        return self.fit_locally(Turn(state, received, stage, data))
+    def train(self, turn: Turn) -> tuple[Payload, Update]:
+        return self.fit_locally(turn)
 
     @override
     def predict(
@@ -138,7 +120,7 @@ class LocalTraining(ClientLearner[P]):
             And the update, with the group ``base``. The model has the update's tensors.
         """
         model, context, stage = self.model, self.context, turn.stage
-        examples = turn.data.train if examples is None else examples
+        x, y = turn.data.train if examples is None else examples
         training = training or context.training
         shared = model.shared_names() if trained is None else trained
         own_head, heads = model.head_names(stage.task), turn.state.get("heads", {})
@@ -146,76 +128,52 @@ class LocalTraining(ClientLearner[P]):
         load(model, heads)
         names = {*own_head, *shared}
         parameters = {n: p for n, p in model.named_parameters() if n in names}
-        inputs = training_inputs(model, examples.x, context, stage.round)
+        inputs = training_inputs(model, x, context, stage.round)
+        head = model.heads[model.head_index(stage.task)]
 
         def penalty() -> Tensor | float:
             return sum(term() for term in penalties)
 
+        def objective(rows: Tensor, labels: Tensor) -> Tensor:
+            model.train()
+            seen = inputs.at(rows)
+            features = model.body(seen)
+            batch = Batch(seen, features, head(features), labels, rows, weights)
+            return loss(batch) + penalty()
+
+        def validate() -> Score:
+            model.eval()
+            predict = partial(model, task=stage.task)
+            return score(predict, held, balanced=training.balanced)
+
         optimizer: Arrays = {}
         metrics: Mapping[str, float] = {}
         if context.privacy.unit == "example":
-            self._fit_privately(
-                parameters, penalty, inputs, examples.y, stage, training
-            )
+            self._fit_privately(parameters, penalty, inputs, y, stage, training)
         else:
-            head = model.heads[model.head_index(stage.task)]
-            before = {} if stage.starts_task else turn.state.get("optimizer", {})
-            rows = torch.arange(len(examples.y), device=examples.x.device)
+            weights = training.class_weights(y, model.classes)
+            held = _frozen(model, turn.data.valid)
             job = Fit(
                 parameters=parameters,
-                objective=self._objective(
-                    inputs, examples.y, training, head, loss, penalty
-                ),
-                examples=Examples(rows, examples.y),
+                objective=objective,
+                examples=Examples(torch.arange(len(y), device=x.device), y),
                 training=training,
                 labelled=True,
                 seed=context.seed,
                 after_step=after_step,
                 client=context.client,
                 round=stage.round,
-                validate=self._validation(turn, training),
-                optimizer_state=before,
+                validate=validate,
+                optimizer_state=(
+                    {} if stage.starts_task else turn.state.get("optimizer", {})
+                ),
             )
             result = fit(job)
             optimizer, metrics = result.optimizer_state, result.metrics()
         heads = {**heads, **snapshot(model, sorted(own_head))}
         optimizer = {} if stage.ends_task else optimizer
         state = {**turn.state, "heads": heads, "optimizer": optimizer}
-        base = snapshot(model, shared)
-        return state, Update({"base": base}, len(examples.y), metrics)
-
-    def _objective(
-        self,
-        inputs: TrainingInputs,
-        labels: Tensor,
-        training: Training,
-        head: nn.Module,
-        loss: Loss,
-        penalty: Penalty,
-    ) -> Objective:
-        """Build the function of a batch's rows and labels that training minimises."""
-        model, weights = self.model, training.class_weights(labels, self.model.classes)
-
-        def objective(rows: Tensor, labels: Tensor) -> Tensor:
-            model.train()
-            x = inputs.at(rows)
-            features = model.body(x)
-            batch = Batch(x, features, head(features), labels, rows, weights)
-            return loss(batch) + penalty()
-
-        return objective
-
-    def _validation(self, turn: Turn, training: Training) -> Callable[[], Score]:
-        """Build the function that scores the model on the task's validation samples."""
-        model, (x, y) = self.model, turn.data.valid
-        held = Examples(frozen_features(model, x), y)
-
-        def validate() -> Score:
-            model.eval()
-            predict = partial(model, task=turn.stage.task)
-            return score(predict, held, balanced=training.balanced)
-
-        return validate
+        return state, Update({"base": snapshot(model, shared)}, len(y), metrics)
 
     def _fit_privately(
         self,
@@ -249,22 +207,21 @@ class LocalTraining(ClientLearner[P]):
 
 
 def fit_classes(
-    model: MultiHeadModel,
+    learner: ClientLearner[P],
+    turn: Turn,
     trained: Collection[str],
     classes: Tensor | None,
-    examples: Examples,
-    valid: Examples,
-    context: ClientContext,
-    stage: TaskStage,
-    penalty: Callable[[], Tensor | float] = lambda: 0.0,
+    penalty: Penalty = lambda: 0.0,
 ) -> FitResult:
-    """Train parameters by the cross-entropy among some classes of a single head.
+    """Train a learner's model by the cross-entropy among some classes of a single head.
 
     Labels are among ``classes``, which ascend. Validation samples of other classes are
     left out. Without ``classes`` all count, and labels may be tokens. ``trained`` names
     the parameters. The optimizer starts anew. ``penalty`` is added to the loss of every
     batch.
     """
+    model, context, stage = learner.model, learner.context, turn.stage
+    training, (x, targets) = context.training, turn.data.train
 
     def logits(x: Tensor) -> Tensor:
         all_classes: Tensor = model(x, 0)
@@ -276,22 +233,20 @@ def fit_classes(
 
     def validate() -> Score:
         model.eval()
-        balanced = context.training.balanced
-        return score(logits, held, balanced=balanced)
+        return score(logits, held, balanced=training.balanced)
 
-    inputs = training_inputs(model, examples.x, context, stage.round)
-    held = Examples(frozen_features(model, valid.x), valid.y)
-    targets, weights = examples.y, None
+    inputs = training_inputs(model, x, context, stage.round)
+    held, weights = _frozen(model, turn.data.valid), None
     if classes is not None:
         seen = torch.isin(held.y, classes)
         held = Examples(held.x[seen], torch.searchsorted(classes, held.y[seen]))
         targets = torch.searchsorted(classes, targets)
-        weights = context.training.class_weights(targets, len(classes))
+        weights = training.class_weights(targets, len(classes))
     job = Fit(
         parameters={n: p for n, p in model.named_parameters() if n in trained},
         objective=objective,
         examples=Examples(inputs.x, targets),
-        training=context.training,
+        training=training,
         labelled=True,
         seed=context.seed,
         client=context.client,
@@ -299,3 +254,7 @@ def fit_classes(
         validate=validate,
     )
     return fit(job)
+
+
+def _frozen(model: MultiHeadModel, examples: Examples) -> Examples:
+    return Examples(frozen_features(model, examples.x), examples.y)

@@ -43,7 +43,7 @@ class Algorithm:
 
     Attributes:
         name: the value of `--strategy`.
-        server: a `ServerStrategy`.
+        server: a `ServerStrategy`; that of FedAvg unless the method has its own.
         client: a `ClientLearner`.
         params_type: the hyper-parameters of both sides.
         summary: one line for ``fcl list``, without a full stop.
@@ -76,7 +76,7 @@ class Algorithm:
     """
 
     name: str
-    server: str | type[ServerStrategy[Any]]
+    server: str | type[ServerStrategy[Any]] = "strategies.fedavg:FedAvg"
     client: str | type[ClientLearner[Any]]
     params_type: type[Params] = Params
     summary: str = ""
@@ -114,13 +114,7 @@ class Algorithm:
         Raises:
             ContractError: it is no `ServerStrategy`.
         """
-        side = load(self.server)
-        if not (isinstance(side, type) and issubclass(side, ServerStrategy)):
-            raise ContractError(
-                f"algorithm {self.name}: got server {self.server}, expected a "
-                "ServerStrategy"
-            )
-        return side
+        return self._load("server", self.server, ServerStrategy)
 
     def load_client(self) -> type[ClientLearner[Any]]:
         """Import and check the client side.
@@ -128,11 +122,13 @@ class Algorithm:
         Raises:
             ContractError: it is no `ClientLearner`.
         """
-        side = load(self.client)
-        if not (isinstance(side, type) and issubclass(side, ClientLearner)):
+        return self._load("client", self.client, ClientLearner)
+
+    def _load(self, what: str, path: object, kind: type[Any]) -> type[Any]:
+        side = load(path)
+        if not (isinstance(side, type) and issubclass(side, kind)):
             raise ContractError(
-                f"algorithm {self.name}: got client {self.client}, expected a "
-                "ClientLearner"
+                f"algorithm {self.name}: got {what} {path}, expected a {kind.__name__}"
             )
         return side
 
@@ -178,7 +174,6 @@ class Algorithm:
 
 class_incremental = partial(
     Algorithm,
-    server="strategies.fedavg:FedAvg",
     defaults={"data.datasets": "stdlib-docs", "scenario.name": "class-incremental"},
     models=("transformer",),
     privacy_units=("client",),

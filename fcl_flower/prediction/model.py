@@ -396,5 +396,5 @@ def _become_the_servers(model: Model, client: int) -> None:
         raise config_error("folder", "that of a server", expected)
     last = len(about.tasks) - 1
     stage = TaskStage(about.round, last, starts_task=False, ends_task=True)
-    model.received = strategy.configure_evaluate(model.state, stage, client)
+    model.received = strategy.send_to_predict(model.state, stage, client)
     model.state = model.learner.init()

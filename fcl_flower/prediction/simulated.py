@@ -88,7 +88,7 @@ def received(run: Built, folder: Path, client: int) -> Payload:
         return {}
     last = run.spec.tasks - 1
     stage = TaskStage(round=saved.round, task=last, starts_task=False, ends_task=True)
-    payload = strategy.configure_evaluate(saved.state, stage, client)
+    payload = strategy.send_to_predict(saved.state, stage, client)
     wire, seed = WireFormat.of(run.config.federation, strategy), run.config.run.seed
     publisher = ModelPublisher(wire, seed)
     publisher.restore(saved.round, saved.beside.get("copies", {}))

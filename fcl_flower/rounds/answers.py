@@ -9,7 +9,7 @@ from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from fcl_flower.algorithms.base import ClientQueries
+from fcl_flower.algorithms.base import ClientQueries, Turn
 from fcl_flower.config.run_config import refuse_attack
 from fcl_flower.config.run_spec import RunSpec
 from fcl_flower.core.errors import (
@@ -183,7 +183,7 @@ def survey(content: Content, place: Place) -> Content:
             f"{type(learner).__name__}: got a query, expected none, as it is no "
             "ClientQueries"
         )
-    reply = learner.answer_query(client.state(saved), question, stage, data)
+    reply = learner.answer_query(Turn(client.state(saved), question, stage, data))
     return messages.MessageEncoder(client.wire).payload(reply)
 
 

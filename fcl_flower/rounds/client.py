@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcl_flower.algorithms.base import ClientLearner, ServerStrategy
+from fcl_flower.algorithms.base import ClientLearner, ServerStrategy, Turn
 from fcl_flower.algorithms.local_only import SERVER
 from fcl_flower.config.run_spec import NodeConfig, RunSpec
 from fcl_flower.core import update_checks
@@ -276,7 +276,7 @@ class Client:
         Raises:
             DivergenceError: the new state holds NaN, or the update is not finite.
         """
-        after, update = self.learner.train(state, received, stage, data)
+        after, update = self.learner.train(Turn(state, received, stage, data))
         # A server's notes of a round are NaN where there was nothing to measure.
         notes = f"{SERVER}meta/"
         checked = {g: arrays for g, arrays in after.items() if not g.startswith(notes)}
@@ -465,7 +465,7 @@ class Client:
         tasks = stage.task + (not stage.starts_task)
         if self.predicts_locally or saved is None or not tasks:
             return
-        if strategy.configure_evaluate is not ServerStrategy.configure_evaluate:
+        if strategy.send_to_predict is not ServerStrategy.send_to_predict:
             return  # another model predicts
         needed = strategy.predicts or tuple(received)
         models = {kind: received[kind] for kind in needed if kind in received}

@@ -179,7 +179,7 @@ class Server:
         ``stage`` is in the server's count of rounds. ``client_stage`` is the stage in
         the client's own count, if that differs.
         """
-        payload = self._strategy.configure_train(self._state, stage, client)
+        payload = self._strategy.send(self._state, stage, client)
         self.traffic.nominal_down += self._nominal.of(payload)
         since = self.stages.last_round(client)
         assignment = Assignment(client_stage or stage, since, tasks > 0)
@@ -189,7 +189,7 @@ class Server:
         """Ask a client to test its model on so many tasks."""
         payload: Payload = {}
         if not self.predicts_locally:
-            payload = self._strategy.configure_evaluate(self._state, stage, client)
+            payload = self._strategy.send_to_predict(self._state, stage, client)
         # Its update may be aggregated before its round is closed.
         since = self._aggregated.get(client, self.stages.last_round(client))
         assignment = Assignment(stage, since)
@@ -282,7 +282,7 @@ class Server:
         """
         before, strategy = self._state, self._strategy
         counted = strategy.aggregation.count(updates)
-        after = strategy.aggregate_train(before, stage, counted)
+        after = strategy.combine(before, stage, counted)
         if weight != 1.0:
             after = interpolate(before, after, weight, strategy.kinds("model"))
         requests = {client: self._reader.expected(client) for client in updates}
@@ -388,4 +388,4 @@ class Server:
             ClientTask(client, stages[client].task): update.metrics
             for client, update in updates.items()
         }
-        return self._strategy.diagnostics(self._state, stage, metrics)
+        return self._strategy.report(self._state, stage, metrics)

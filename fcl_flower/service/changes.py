@@ -221,7 +221,7 @@ def forget(folder: Path, client: int, task: int | None = None) -> Forgotten:
 
     def described(state: Payload) -> Mapping[str, float]:
         stage = TaskStage(0, 0, starts_task=False, ends_task=False)
-        values = strategy.diagnostics(state, stage, {}).items()
+        values = strategy.report(state, stage, {}).items()
         return {name: value for name, value in values if isinstance(value, float)}
 
     return Forgotten(saved.round, described(saved.state), described(left))

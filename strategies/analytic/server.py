@@ -15,23 +15,16 @@ from typing_extensions import override
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import (
     Metrics,
-    ServerContext,
+    Report,
     ServerStrategy,
     SumsUpdates,
+    Updates,
 )
 from fcl_flower.core.errors import WireError, config_error
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits, same_tensors
-from strategies.analytic import AnalyticParams
+from strategies.analytic import AnalyticParams, sums
 from strategies.analytic.heads import HeadSums, solve
-from strategies.analytic.sums import (
-    Matrix,
-    Sums,
-    add_up,
-    between,
-    samples_in,
-    symmetric,
-)
 
 _SLACK = 1e-6
 """The length above 1 that a feature may have after its rounding to float32."""
@@ -95,12 +88,14 @@ def _gram_form(classes: int, features: int) -> Arrays:
     return {"cross": _shaped(classes, features + 1), "gram": _shaped(half)}
 
 
-def _shaped(*shape: int) -> Matrix:
+def _shaped(*shape: int) -> sums.Matrix:
     """Lay out a tensor without memory of its own."""
     return np.broadcast_to(np.zeros((), np.float64), shape)
 
 
-def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> None:
+def _check_gram(
+    name: str, upper: sums.Matrix, cross: sums.Matrix, rounding: float
+) -> None:
     """Refuse a Gram matrix that does not go with the sums of the classes.
 
     The scatter about the means of the classes has no negative eigenvalue. With one, the
@@ -108,10 +103,10 @@ def _check_gram(name: str, upper: Matrix, cross: Matrix, rounding: float) -> Non
     """
     if not np.isfinite(upper).all():
         raise WireError(f"{name}: holds NaN or infinite values")
-    full, total = symmetric(upper), cross[:, -1].sum()
+    full, total = sums.symmetric(upper), cross[:, -1].sum()
     if not np.trace(full) <= (1 + _SLACK) * total:
         raise WireError(f"{name}: expected features of length 1 at most")
-    within = full - between(cross)
+    within = full - sums.between(cross)
     within[np.diag_indices(len(within))] += rounding * total
     try:
         np.linalg.cholesky(within)
@@ -143,19 +138,19 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
 
     groups = {"sums": "sum"}
 
-    def __init__(self, params: AnalyticParams, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Compute the numbers of classes and features."""
-        super().__init__(params, context)
-        lifted = params.lift == "relu"
-        features = params.width if lifted else context.model.features
-        self._shape = (context.model.classes, features)
+        params, model = self.params, self.context.model
+        features = params.width if params.lift == "relu" else model.features
+        self._shape = (model.classes, features)
 
     @override
     def init(self, model: Arrays) -> Payload:
         return {}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         own = f"head/{client}/"
         start = "head" if self.context.model.single_head else own
         # The state is in double precision, which predictions do not need.
@@ -184,9 +179,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             check(group, payload[group], self.params, *self._shape)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         new: dict[str, Arrays] = {}
         for client, update in updates.items():
             task = (update.stage or stage).task
@@ -253,9 +246,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         return self._solved({g: arrays for g, arrays in state.items() if g not in gone})
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         solved = state.get(SOLVED, {})
         return {name: float(np.asarray(value)) for name, value in solved.items()}
 
@@ -278,9 +269,9 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
             by_head.setdefault(name, []).append(key)
             owners[name] = client
 
-        def added(group: str, own_keys: list[str]) -> Sums:
+        def added(group: str, own_keys: list[str]) -> sums.Sums:
             there = [key for key in own_keys if f"{group}/{key}" in state]
-            return add_up(
+            return sums.add_up(
                 [state[f"{group}/{key}"] for key in there],
                 *self._shape,
                 [shares[key] for key in there],
@@ -318,7 +309,7 @@ class Analytic(ServerStrategy[AnalyticParams], SumsUpdates):
         for client, task, key in keys:
             for group in _GROUPS:
                 if (name := f"{group}/{key}") in state:
-                    totals[client, task] += int(samples_in(state[name]))
+                    totals[client, task] += int(sums.samples_in(state[name]))
         limit = 0.0 if _ALL in keys[0] else self.aggregation.examples_limit
         shares = shares_counted([*totals.values()], limit)
         by_task = dict(zip(totals, shares, strict=True))

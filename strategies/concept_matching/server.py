@@ -5,32 +5,18 @@ groups ``base/0`` to ``base/K-1``, theta_n is the update's ``base`` of client n,
 the mean of cluster j. The server looks at nothing but weights and numbers of examples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Points
 from fcl_flower.core.errors import WireError, config_error
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import same_tensors
-from strategies.concept_matching import ConceptMatchingParams
-from strategies.concept_matching.maths import (
-    NOISE,
-    NONE,
-    Labels,
-    Matrix,
-    cluster,
-    distances,
-    embedding,
-    gram,
-    gram_of_directions,
-    match,
-    sketched,
-)
+from strategies.concept_matching import ConceptMatchingParams, maths
 
 RECORD = "meta/record"
 ROUND = "meta/round"
@@ -77,7 +63,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         return {group: state[group] for group in self._groups}
 
     @override
@@ -90,13 +76,11 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
                 raise WireError(f"base/{name}: holds values beyond {_LARGEST:.1e}")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         concepts = [state[group] for group in self._groups]
         models = [update.payload["base"] for update in updates.values()]
         examples = np.array([float(u.num_examples) for u in updates.values()])
-        steps = distances(models, concepts, self.params.distance)
+        steps = maths.distances(models, concepts, self.params.distance)
         origin, moved = steps.argmin(axis=1), steps.min(axis=1)
         # Beside one model that is far off all others would look alike. Where most have
         # converged the median is tiny, but a concept that still learns is no noise.
@@ -104,32 +88,33 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         usual = max(float(np.median(moved)), longest) or np.inf
         near = np.flatnonzero(moved <= self.params.outlier * usual)
         points = self._points([models[i] for i in near], concepts, origin[near])
-        labels = np.full(len(models), NOISE)
-        labels[near], silhouette = cluster(
+        labels = np.full(len(models), maths.NOISE)
+        labels[near], silhouette = maths.cluster(
             points,
             origin[near],
             self.params,
-            derive(self.context.seed, "k-means", stage.round),
+            self.context.derive("k-means", stage.round),
         )
         policy, metric = self.aggregation, self.params.distance
         if self.params.aggregation == "median":
             policy = replace(policy, rule="median")
         clusters = (np.flatnonzero(labels == n) for n in range(labels.max() + 1))
         merged = [policy.combine([models[i] for i in c], examples[c]) for c in clusters]
-        taken, record = match(
-            distances(merged, concepts, metric),
-            lambda number: distances(merged, [merged[number]], metric)[:, 0],
+        taken, record = maths.match(
+            maths.distances(merged, concepts, metric),
+            lambda number: maths.distances(merged, [merged[number]], metric)[:, 0],
             np.asarray(state[RECORD]["distance"]),
             self.params.matching,
             self.params.slack,
         )
-        longest = max(longest, record[taken[taken != NONE]].max(initial=0))
-        reached = np.append(taken, NONE)[labels]  # noise, -1, reads the last entry
+        longest = max(longest, record[taken[taken != maths.NONE]].max(initial=0))
+        # Noise, -1, reads the last entry.
+        reached = np.append(taken, maths.NONE)[labels]
         plane = np.zeros((len(models), 2))
         plane[near, : points.shape[1]] = points[:, :2]
         return {
             **state,
-            **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != NONE},
+            **{f"base/{k}": merged[j] for j, k in enumerate(taken) if k != maths.NONE},
             RECORD: {"distance": record, "longest": np.asarray(longest)},
             ROUND: {
                 "client": np.array(list(updates), np.int64),
@@ -142,9 +127,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float | Diagnostic]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         """Report the last round's clusters, and how well the matching worked.
 
         The table ``map`` is of the clients. The numbers are of the round: ``clusters``,
@@ -167,9 +150,9 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
                 "points have similar weights.",
                 frames=[frame],
             )
-        grouped = last["cluster"] != NOISE
+        grouped = last["cluster"] != maths.NOISE
         clusters = len(np.unique(last["cluster"][grouped]))
-        updated = len(np.unique(last["reached"][last["reached"] != NONE]))
+        updated = len(np.unique(last["reached"][last["reached"] != maths.NONE]))
         counts = clusters, updated, clusters - updated
         report |= zip(
             ("clusters", "updated", "refused"), map(float, counts), strict=True
@@ -186,7 +169,7 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         return [f"base/{k}" for k in range(self.params.concepts)]
 
     def _shuffled(self, model: Arrays, concept: int) -> Arrays:
-        rng = np.random.default_rng(derive(self.context.seed, "concept", concept))
+        rng = np.random.default_rng(self.context.derive("concept", concept))
         return {
             name: rng.permutation(np.asarray(tensor).reshape(-1)).reshape(tensor.shape)
             if tensor.dtype.kind == "f"
@@ -195,12 +178,12 @@ class ConceptMatching(ServerStrategy[ConceptMatchingParams]):
         }
 
     def _points(
-        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: Labels
-    ) -> Matrix:
+        self, models: Sequence[Arrays], starts: Sequence[Arrays], origin: maths.Labels
+    ) -> maths.Matrix:
         if len(models) > self.params.exact_clients:
-            seed = derive(self.context.seed, "sketch")
-            sketches = sketched([*models, *starts], self.params.sketch, seed)
+            seed = self.context.derive("sketch")
+            sketches = maths.sketched([*models, *starts], self.params.sketch, seed)
             models, starts = sketches[: len(models)], sketches[len(models) :]
         if self.params.steps == "length":
-            return embedding(gram(models))
-        return embedding(gram_of_directions(models, starts, origin))
+            return maths.embedding(maths.gram(models))
+        return maths.embedding(maths.gram_of_directions(models, starts, origin))

@@ -11,21 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
 from fcl_flower.core.update_checks import head_places, same_tensors
-from strategies.fedet import FedEtParams
-from strategies.fedet.maths import (
-    auxiliary,
-    discriminant,
-    distillation_targets,
-    domains,
-    entropy_weights,
-    nearest_mean,
-    wanted_distribution,
-)
+from strategies.fedet import FedEtParams, maths
 
 if TYPE_CHECKING:
     from strategies.fedet.trainer import FedEtTrainer
@@ -56,10 +46,9 @@ class FedEt(ServerStrategy[FedEtParams]):
     needs_rounds = True
     robust_aggregation = True
 
-    def __init__(self, params: FedEtParams, context: ServerContext) -> None:
-        """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: FedEtTrainer = context.trainer()
+    @override
+    def prepare(self) -> None:
+        self.trainer: FedEtTrainer = self.context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -74,7 +63,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         }
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         held = state[HELD].get(str(client))
         since = 0 if held is None else int(np.asarray(held))
         changed = np.asarray(state[CHANGED]["round"])
@@ -107,9 +96,7 @@ class FedEt(ServerStrategy[FedEtParams]):
             self._check_statistics(f"meta/{j}", payload[f"meta/{j}"], classes)
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         known = np.asarray(state[KNOWN]["classes"]).astype(bool)
         changed = np.asarray(state[CHANGED]["round"]).copy()
         new: dict[str, Arrays] = {}
@@ -126,7 +113,7 @@ class FedEt(ServerStrategy[FedEtParams]):
             ] = True
             new[group] = sent[0]
             if len(uploads) >= self.params.least_uploads:
-                seed = derive(self.context.seed, "auxiliary", stage.round, j)
+                seed = self.context.derive("auxiliary", stage.round, j)
                 kept = known[j] & ~learned
                 old = state[group]
                 new[group] = self._consolidated(
@@ -172,11 +159,12 @@ class FedEt(ServerStrategy[FedEtParams]):
     def _router(self) -> Arrays:
         trainer, count = self.trainer, self.params.groups
         features = trainer.features() if len(trainer.labels) else np.zeros((0, 1))
-        seed = derive(self.context.seed, "domains")
-        groups = domains(features, trainer.classes, count, seed)
+        seed = self.context.derive("domains")
+        groups = maths.domains(features, trainer.classes, count, seed)
         if self.params.router == "network":
             return trainer.train_router(groups[trainer.classes], ROUTER_EPOCHS)
-        linear = discriminant if self.params.router == "discriminant" else nearest_mean
+        by_mean = self.params.router == "prototype"
+        linear = maths.nearest_mean if by_mean else maths.discriminant
         return {**linear(features, trainer.classes), "groups": groups}
 
     def _consolidated(
@@ -190,7 +178,7 @@ class FedEt(ServerStrategy[FedEtParams]):
     ) -> Arrays:
         """Merge uploads of a group, with its classes ``kept`` and ``learned``."""
         entropies = [upload.get("entropy") for upload in statistics]
-        weights = entropy_weights(
+        weights = maths.entropy_weights(
             [None if h is None else float(np.asarray(h)) for h in entropies]
         )
         averaged = self.aggregation.combine(sent, weights, old)
@@ -202,8 +190,8 @@ class FedEt(ServerStrategy[FedEtParams]):
             for upload in statistics
             if "distribution" in upload
         ]
-        wanted = wanted_distribution(shares, kept, learned)
-        chosen = auxiliary(trainer.labels, wanted, params.auxiliary, seed)
+        wanted = maths.wanted_distribution(shares, kept, learned)
+        chosen = maths.auxiliary(trainer.labels, wanted, params.auxiliary, seed)
         f_old = trainer.logits(old, chosen)
         answers = [{"f": trainer.logits(tensors, chosen)} for tensors in sent]
         # The sum of equation 6 is in double precision.
@@ -212,7 +200,7 @@ class FedEt(ServerStrategy[FedEtParams]):
         return trainer.distill(
             averaged,
             chosen,
-            distillation_targets(f_old, f_new, kept, learned),
+            maths.distillation_targets(f_old, f_new, kept, learned),
             np.flatnonzero(kept | learned),
             params.server_epochs,
             params.label_weight,

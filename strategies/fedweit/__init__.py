@@ -15,10 +15,11 @@ from typing_extensions import override
 from fcl_flower.algorithms.base import (
     Metrics,
     Params,
+    Report,
     Role,
-    ServerContext,
     ServerQueries,
     ServerStrategy,
+    Updates,
 )
 from fcl_flower.algorithms.registry import Algorithm
 from fcl_flower.config.parsing import Counts
@@ -201,10 +202,10 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     robust_aggregation = True
     groups: ClassVar[Mapping[str, Role]] = {"base": "model", "adapters": "private"}
 
-    def __init__(self, params: P, context: ServerContext) -> None:
+    @override
+    def prepare(self) -> None:
         """Read K of ``sit:K``; 0 for the other policies."""
-        super().__init__(params, context)
-        name, _, count = params.knowledge.partition(":")
+        name, _, count = self.params.knowledge.partition(":")
         self._sit = int(count) if name == "sit" else 0
         self._broadcast = Broadcast({})
 
@@ -274,9 +275,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
         return {**state, **scores, BEGUN: {**state.get(BEGUN, {}), **begun}}
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float | Diagnostic]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         begun = sorted(
             ClientTask.of(name)
             for name, number in state.get(BEGUN, {}).items()
@@ -345,7 +344,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
     # ---- a round
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         since = int(np.asarray(state[SEEN].get(str(client), 0)))
         payload = {"base": self.broadcast(state).changed_since(since)}
         if self.begins(state, stage, client):
@@ -369,9 +368,7 @@ class FedWeit(ServerStrategy[P], ServerQueries):
             raise WireError(f"adapters: tensors {sorted(missing)} are missing")
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         old, sent = state["base"], [u.payload.get("base", {}) for u in updates.values()]
         if self.params.aggregation == "masked-mean":
             base = self.aggregation.combine(sent, start=old)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Metrics, ServerContext, ServerStrategy
+from fcl_flower.algorithms.base import Metrics, Report, ServerStrategy, Updates
 from fcl_flower.core.errors import WireError
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update, specs
 from fcl_flower.core.update_checks import fits, same_tensors
 from strategies.glfc import GlfcParams
@@ -45,10 +44,9 @@ class Glfc(ServerStrategy[GlfcParams]):
     needs_rounds = True
     robust_aggregation = True
 
-    def __init__(self, params: GlfcParams, context: ServerContext) -> None:
-        """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: ProxyTrainer = context.trainer()
+    @override
+    def prepare(self) -> None:
+        self.trainer: ProxyTrainer = self.context.trainer()
 
     @override
     def init(self, model: Arrays) -> Payload:
@@ -58,7 +56,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         return {BASE: model, PROXY: {**proxy, "known": none, "before": none}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         sent = {BASE: state[BASE]}
         if self.params.transition == "known" and not stage.starts_task:
             return sent
@@ -79,9 +77,7 @@ class Glfc(ServerStrategy[GlfcParams]):
             self._check_gradients(gradients, len(np.asarray(state[PROXY]["known"])))
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         model = self.aggregation.combine_groups(updates, {BASE: state[BASE]})
         state = {**state, **model}
         images = [
@@ -99,9 +95,7 @@ class Glfc(ServerStrategy[GlfcParams]):
         return self._with_the_best(state) if IMAGES in state else state
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         if IMAGES not in state:
             return {}
         return {
@@ -130,7 +124,7 @@ class Glfc(ServerStrategy[GlfcParams]):
 
     def _images(self, client: int, number: int, gradients: Arrays) -> dict[str, Array]:
         y = self.trainer.labels_of(gradients)
-        seed = derive(self.context.seed, "images", client, number)
+        seed = self.context.derive("images", client, number)
         x = self.trainer.reconstruct(gradients, y, self.params.search_steps, seed)
         usable = np.isfinite(x).reshape(len(x), -1).all(1)
         return {"x": x[usable], "y": y[usable], "client": np.full(usable.sum(), client)}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from strategies.lander import LanderParams
 from strategies.target.server import Target
@@ -35,7 +34,7 @@ class Lander(Target):
         names, features = self.context.classes.names, self.context.model.features
         anchors = self.trainer.anchors(names, self.params.encoder)
         bound = 1 / np.sqrt(features)  # as torch initialises a linear layer
-        rng = np.random.default_rng(derive(self.context.seed, "projection"))
+        rng = np.random.default_rng(self.context.derive("projection"))
         shapes = {"weight": (anchors.shape[1], features), "bias": anchors.shape[1]}
         layer = {
             f"projection.{name}": rng.uniform(-bound, bound, shape).astype(np.float32)
@@ -44,8 +43,8 @@ class Lander(Target):
         return {"base": {**model, **layer}, ANCHORS: {"anchors": anchors}}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
-        sent = super().configure_train(state, stage, client)
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        sent = super().send(state, stage, client)
         return {**sent, ANCHORS: state[ANCHORS]} if stage.starts_task else sent
 
     @override

@@ -13,8 +13,10 @@ from typing_extensions import override
 from fcl_flower.aggregation.policy import shares_counted
 from fcl_flower.algorithms.base import (
     Metrics,
+    Report,
     ServerQueries,
     ServerStrategy,
+    Updates,
 )
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import (
@@ -28,7 +30,7 @@ from fcl_flower.core.types import (
     client_tasks,
     specs,
 )
-from fcl_flower.core.update_checks import fits
+from fcl_flower.core.update_checks import same_tensors
 from strategies.analytic import AnalyticParams
 from strategies.analytic.match_classes import Same, match_classes
 from strategies.analytic.server import check
@@ -105,7 +107,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         return self._matched({**state, **new}) if new else state
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         sent: dict[str, Arrays] = {}
         wanted: set[ClientTask] = set()
         missing = []
@@ -145,9 +147,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
             self._check_network(state, group, payload[group])
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         new = dict(state)
         for client, update in updates.items():
             now = (update.stage or stage).task
@@ -171,9 +171,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
         return {g: arrays for g, arrays in state.items() if g != f"held/{client}"}
 
     @override
-    def diagnostics(
-        self, state: Payload, stage: TaskStage, metrics: Metrics
-    ) -> Mapping[str, float]:
+    def report(self, state: Payload, stage: TaskStage, metrics: Metrics) -> Report:
         pairs = sum(
             len(np.asarray(pairs))
             for group, matches in state.items()
@@ -191,10 +189,7 @@ class MatchedEnsemble(ServerStrategy[MatchedEnsembleParams], ServerQueries):
             "head.weight": np.broadcast_to(np.float32(0), (classes, features)),
             "head.bias": np.broadcast_to(np.float32(0), classes),
         }
-        missing = expected.keys() - arrays.keys()
-        if missing:
-            raise WireError(f"{group}: tensors {sorted(missing)} are missing")
-        fits(group, arrays, expected, sparse=False)
+        same_tensors({group: arrays}, {group: expected})
 
     def _matched(self, state: Payload) -> Payload:
         tasks = client_tasks(state, "sums")

@@ -6,14 +6,13 @@ the earlier samples. A client gets them once, in its first round of a later task
 old model's logits travel with them, so that no client has to keep that model.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
-from fcl_flower.algorithms.base import Params, ServerContext
-from fcl_flower.core.types import Array, Arrays, Payload, TaskStage, Update
+from fcl_flower.algorithms.base import Updates
+from fcl_flower.core.types import Array, Arrays, Payload, TaskStage
 from strategies.fedavg import FedAvg
 from strategies.target import SynthesisParams
 
@@ -36,17 +35,16 @@ class Target(FedAvg):
     needs_rounds = True  # samples are made from the model after whole rounds
     params: SynthesisParams
 
-    def __init__(self, params: Params, context: ServerContext) -> None:
-        """Build the trainer."""
-        super().__init__(params, context)
-        self.trainer: SampleTrainer = context.trainer()
+    @override
+    def prepare(self) -> None:
+        self.trainer: SampleTrainer = self.context.trainer()
 
     @override
     def summands(self, state: Payload) -> Payload:
         return {"base": state["base"]}
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         made_in = np.asarray(state[MADE]["round"]) if MADE in state else np.inf
         sent = self.summands(state)
         # An evaluation after a task is in the round in which its samples are made.
@@ -55,11 +53,9 @@ class Target(FedAvg):
         return sent
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         until = self.context.classes.until
-        state = super().aggregate_train(state, stage, updates)
+        state = super().combine(state, stage, updates)
         if not stage.ends_task or stage.task + 1 == len(until):
             return state
         labels = np.array(until[stage.task], np.int64)

@@ -10,7 +10,7 @@ from clients.fedprox import FedProx, proximal_term
 from clients.local import Local
 from clients.replay import Replay
 from clients.stl import SingleTask
-from fcl_flower.algorithms.base import ClientContext, Params, ServerContext
+from fcl_flower.algorithms.base import ClientContext, Params, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -59,7 +59,7 @@ def test_aggregate_weights_clients_by_examples():
         1: Update({"base": {"w": np.float32([4, 7])}}, num_examples=2),
     }
 
-    new = strategy.aggregate_train(state, FIRST, updates)
+    new = strategy.combine(state, FIRST, updates)
 
     # (1 * 1 + 2 * 4) / 3 and (1 * 1 + 2 * 7) / 3
     np.testing.assert_allclose(new["base"]["w"], [3, 5], rtol=1e-6)
@@ -71,7 +71,7 @@ def test_aggregate_keeps_the_model_when_no_client_saw_an_example():
     strategy = FedAvg(Params(), ServerContext(0))
     state = strategy.init({"w": np.ones(2, np.float32)})
     updates = {0: Update({"base": {"w": np.float32([5, 5])}}, num_examples=0)}
-    assert strategy.aggregate_train(state, FIRST, updates)["base"]["w"].tolist() == [
+    assert strategy.combine(state, FIRST, updates)["base"]["w"].tolist() == [
         1,
         1,
     ]
@@ -83,7 +83,7 @@ def test_local_training_starts_at_the_received_model_and_equals_plain_adam():
     received = shared(model())
     received["base"] = {k: v + 1 for k, v in received["base"].items()}
 
-    state, update = learner.train({}, received, FIRST, data())
+    state, update = learner.train(Turn({}, received, FIRST, data()))
 
     load(oracle, received["base"])
     optimizer = torch.optim.Adam(
@@ -117,9 +117,9 @@ def test_two_rounds_of_a_task_are_one_run_of_adam_with_its_moments(name):
     learner = PLAIN[name](model(), place(epochs=3, lr_patience=0))
     oracle = model()
 
-    state, update = learner.train(learner.init(), shared(model()), FIRST, data())
+    state, update = learner.train(Turn(learner.init(), shared(model()), FIRST, data()))
     received = update.payload or {}
-    state, update = learner.train(state, received, LAST, data())
+    state, update = learner.train(Turn(state, received, LAST, data()))
 
     optimizer = torch.optim.Adam(
         [*oracle.body.parameters(), *oracle.heads[0].parameters()], lr=0.01
@@ -193,9 +193,9 @@ def test_ewc_adds_up_fisher_information_when_a_task_ends():
         "fisher": {k: np.full_like(v, 2.0) for k, v in shared(model())["base"].items()}
     }
     old["anchor"] = shared(model())["base"]
-    during, _ = learner.train(old, shared(model()), FIRST, data())
+    during, _ = learner.train(Turn(old, shared(model()), FIRST, data()))
     assert during["fisher"] is old["fisher"]
-    after, update = learner.train(during, shared(model()), LAST, data())
+    after, update = learner.train(Turn(during, shared(model()), LAST, data()))
     alone = diagonal_fisher(learner.model, data().train, 0, 200)
     for name, values in after["fisher"].items():
         np.testing.assert_allclose(values, 0.5 * 2.0 + alone[name], rtol=1e-5)
@@ -206,9 +206,9 @@ def test_ewc_adds_up_fisher_information_when_a_task_ends():
 
 def test_local_goes_on_from_its_own_model_and_sends_nothing():
     learner = Local(Params(), model(), place())
-    state, update = learner.train(learner.init(), {}, FIRST, data())
+    state, update = learner.train(Turn(learner.init(), {}, FIRST, data()))
     assert update.payload == {}
-    again, _ = learner.train(state, {}, LAST, data())
+    again, _ = learner.train(Turn(state, {}, LAST, data()))
     assert not np.array_equal(
         state["base"]["body.0.weight"], again["base"]["body.0.weight"]
     )
@@ -221,12 +221,12 @@ def test_local_goes_on_from_its_own_model_and_sends_nothing():
 
 def test_single_task_learning_starts_afresh_and_keeps_each_model():
     learner = SingleTask(StlParams(), model(), place(epochs=4))
-    state, _ = learner.train(learner.init(), {}, FIRST, data())
+    state, _ = learner.train(Turn(learner.init(), {}, FIRST, data()))
     before = learner.predict(state, {}, 0, data().test.x)
     second = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
-    state, _ = learner.train(state, {}, second, data(seed=5))
+    state, _ = learner.train(Turn(state, {}, second, data(seed=5)))
     assert torch.equal(learner.predict(state, {}, 0, data().test.x), before)
     fresh = SingleTask(StlParams(), model(), place(epochs=4))
-    alone, _ = fresh.train(fresh.init(), {}, second, data(seed=5))
+    alone, _ = fresh.train(Turn(fresh.init(), {}, second, data(seed=5)))
     for name in alone["base/1"]:
         np.testing.assert_array_equal(alone["base/1"][name], state["base/1"][name])

@@ -25,7 +25,7 @@ from fakes import exact
 from watched_fit import Watched
 
 from clients.bic import Bic, fold_bias, hold_out
-from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -65,9 +65,9 @@ def held_out(watched, new, memory):
 def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     one = learner(12, place(learning_rate=1e-12), temperature=2.5)
     watched = Watched(one)
-    state, _ = one.train({}, plain(), FIRST, data(0))
-    state, _ = one.train(state, plain(), SECOND, data(1))
-    state, _ = one.train(state, plain(), THIRD, data(1))
+    state, _ = one.train(Turn({}, plain(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, plain(), SECOND, data(1)))
+    state, _ = one.train(Turn(state, plain(), THIRD, data(1)))
     if growing:
         one.model.restrict_head(range(5))
     else:
@@ -77,7 +77,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     if growing:  # the last class does not exist yet
         task = TaskData(Examples(task.train.x, task.train.y * 0 + 4), *rest(task))
     received = {**old, "bias": correction(0.5, -0.75, [2, 3])}
-    one.train(state, received, FOURTH, task)
+    one.train(Turn(state, received, FOURTH, task))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     rows = torch.tensor([3, 0, 11, 7])
@@ -100,9 +100,9 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
 def test_labels_count_where_a_task_has_no_new_class():
     one = learner(12, place(learning_rate=1e-12))
     watched = Watched(one)
-    state, _ = one.train({}, plain(), FIRST, data(0))
+    state, _ = one.train(Turn({}, plain(), FIRST, data(0)))
     task = TaskData(Examples(data(1).train.x, data(0).train.y), NONE, NONE, classes=6)
-    one.train(state, plain(), FOURTH, task)
+    one.train(Turn(state, plain(), FOURTH, task))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     rows, x, y = torch.arange(4), task.train.x[:4], task.train.y[:4]
@@ -127,23 +127,23 @@ def rest(task):
 def test_the_old_model_speaks_as_it_is_corrected():
     one = learner(12)
     watched = Watched(one)
-    state, _ = one.train({}, plain(), FIRST, data(0))
+    state, _ = one.train(Turn({}, plain(), FIRST, data(0)))
     old = moved(start())
     received = {**old, "bias": correction(0.5, -0.75, [2, 3])}
-    during, _ = one.train(state, received, SECOND, data(1))
+    during, _ = one.train(Turn(state, received, SECOND, data(1)))
     assert len(held_out(watched, data(1).train, state["memory"]).y) == 4
     z = corrected(old["base"], watched.examples.x)
     np.testing.assert_allclose(watched["taught"].logits.numpy(), z, atol=1e-5)
     # and in later rounds of the task, whatever is received then
-    one.train(during, plain(moved(start(), 0.3)), THIRD, data(1))
+    one.train(Turn(during, plain(moved(start(), 0.3)), THIRD, data(1)))
     np.testing.assert_allclose(watched["taught"].logits.numpy(), z, atol=1e-5)
 
 
 def test_the_first_task_is_plain_training_among_the_classes_so_far():
     one, other = learner(), LocalTraining(Params(), model(), place())
     other.model.restrict_head([0, 1])
-    state, found = one.train({}, plain(), FIRST, data(0))
-    _, expected = other.train({}, start(), FIRST, data(0))
+    state, found = one.train(Turn({}, plain(), FIRST, data(0)))
+    _, expected = other.train(Turn({}, start(), FIRST, data(0)))
     assert same(found.payload, expected.payload)
     assert found.payload["bias"]["scale"].tolist() == [1] * 6
     assert found.payload["bias"]["shift"].tolist() == [0] * 6
@@ -173,14 +173,14 @@ def test_some_of_each_class_are_held_out_and_one_stays():
 def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
     one = learner(20, held_out=fraction)
     watched = Watched(one)
-    state, update = one.train({}, plain(), FIRST, data(0, 40))
+    state, update = one.train(Turn({}, plain(), FIRST, data(0, 40)))
     assert update.num_examples == 40
-    during, update = one.train(state, plain(), SECOND, data(1, 40))
+    during, update = one.train(Turn(state, plain(), SECOND, data(1, 40)))
     held = held_out(watched, data(1, 40).train, state["memory"])
     assert np.bincount(held.y).tolist() == [count] * 4
     assert update.num_examples == 60 - 4 * count
     # The same in each round of the task.
-    one.train(during, plain(moved(start())), THIRD, data(1, 40))
+    one.train(Turn(during, plain(moved(start())), THIRD, data(1, 40)))
     again = held_out(watched, data(1, 40).train, state["memory"])
     assert torch.equal(again.x, held.x)
 
@@ -191,8 +191,8 @@ def test_as_many_of_a_new_class_are_held_out_as_of_an_old_one(fraction, count):
 def test_the_correction_minimises_the_entropy_of_what_was_held_out():
     one = learner(20, held_out=0.5, bias_epochs=1500)
     watched = Watched(one)
-    state, _ = one.train({}, plain(), FIRST, data(0, 40))
-    _, update = one.train(state, plain(), THIRD, data(1, 40))
+    state, _ = one.train(Turn({}, plain(), FIRST, data(0, 40)))
+    _, update = one.train(Turn(state, plain(), THIRD, data(1, 40)))
     bias, base = update.payload["bias"], update.payload["base"]
     held = held_out(watched, data(1, 40).train, state["memory"])
     z, y = logits_of(base, held.x)[:, :4], held.y.numpy()
@@ -211,8 +211,8 @@ def test_the_correction_minimises_the_entropy_of_what_was_held_out():
 
 def test_without_a_second_stage_or_a_memory_nothing_is_corrected():
     for one in (learner(20, bias_epochs=0), learner(0)):
-        state, _ = one.train({}, plain(), FIRST, data(0))
-        _, update = one.train(state, plain(), THIRD, data(1))
+        state, _ = one.train(Turn({}, plain(), FIRST, data(0)))
+        _, update = one.train(Turn(state, plain(), THIRD, data(1)))
         assert update.payload["bias"]["scale"].tolist() == [1] * 6
         assert update.payload["bias"]["shift"].tolist() == [0] * 6
 
@@ -221,8 +221,8 @@ def test_the_network_is_not_moved_by_the_second_stage():
     updates = []
     for epochs in (0, 50):
         one = learner(20, bias_epochs=epochs)
-        state, _ = one.train({}, plain(), FIRST, data(0))
-        updates.append(one.train(state, plain(), THIRD, data(1))[1].payload)
+        state, _ = one.train(Turn({}, plain(), FIRST, data(0)))
+        updates.append(one.train(Turn(state, plain(), THIRD, data(1)))[1].payload)
     assert same(*updates)
     assert updates[1]["bias"]["scale"][2] != 1
 
@@ -251,7 +251,7 @@ def test_both_are_averaged_by_examples():
         0: Update({**start(), "bias": correction(0.5, 1.0, [2, 3])}, 10),
         1: Update({**moved(start()), "bias": correction(0.8, -1.0, [2])}, 30),
     }
-    new = one.aggregate_train(state, FIRST, sent)
+    new = one.combine(state, FIRST, sent)
     expected = np.array([1, 1, (0.5 + 3 * 0.8) / 4, (0.5 + 3) / 4, 1, 1])
     np.testing.assert_allclose(new["bias"]["scale"], expected, rtol=1e-6)
     np.testing.assert_allclose(new["bias"]["shift"][:4], [0, 0, -0.5, 0.25])
@@ -259,7 +259,7 @@ def test_both_are_averaged_by_examples():
         mean = (values + 3 * moved(start())["base"][name]) / 4
         np.testing.assert_allclose(new["base"][name], mean, rtol=1e-5)
     nothing = {0: Update(sent[0].payload, 0)}
-    assert exact(one.aggregate_train(state, FIRST, nothing)) == exact(state)
+    assert exact(one.combine(state, FIRST, nothing)) == exact(state)
 
 
 # ---- runs

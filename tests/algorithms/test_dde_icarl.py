@@ -25,6 +25,7 @@ from watched_fit import Watched
 
 from clients.dde_icarl import DdeIcarl, neighbours
 from clients.icarl import Icarl
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, TaskData
@@ -86,11 +87,11 @@ def test_labels_are_told_by_a_sample_and_its_neighbours(growing):
     watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     if growing:
         one.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
-    one.train(state, {"base": old_base}, SECOND, data(1))
+    one.train(Turn(state, {"base": old_base}, SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     rows = torch.tensor([3, 21, 11, 26])  # two of the task, two exemplars
@@ -118,9 +119,9 @@ def test_without_neighbours_and_removal_it_is_icarl():
         learner(neighbours=0, removal=0.0),
         Icarl(IcarlParams(**params), model(), place()),
     ):
-        state, update = one.train({}, start(), FIRST, data(0))
-        state, update = one.train(state, moved(start()), SECOND, data(1))
-        state, update = one.train(state, update.payload, THIRD, data(1))
+        state, update = one.train(Turn({}, start(), FIRST, data(0)))
+        state, update = one.train(Turn(state, moved(start()), SECOND, data(1)))
+        state, update = one.train(Turn(state, update.payload, THIRD, data(1)))
         with torch.no_grad():
             logits = one.predict(state, update.payload, 0, data(0).test.x)
         kept.append((update.payload["base"], logits))
@@ -135,21 +136,21 @@ def test_without_neighbours_and_removal_it_is_icarl():
 def test_the_sum_of_mean_features_fades_from_step_to_step():
     where = place(learning_rate=1e-7, epochs=3)  # less would be no training
     one = learner(where=where, momentum=0.75)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     assert not state["momentum"]["now"].any()  # in the first task there is none
     received = moved(start())
     x = np.concatenate([data(1).train.x, state["exemplars"]["x"]])
-    state, _ = one.train(state, received, SECOND, data(1))
+    state, _ = one.train(Turn(state, received, SECOND, data(1)))
     mean = features_of(received["base"], x).mean(0)
     expected = mean * (1 + 0.75 + 0.75**2)
     np.testing.assert_allclose(state["momentum"]["now"], expected, atol=1e-5)
     assert not state["momentum"]["before"].any()
 
-    second, _ = one.train(state, received, THIRD, data(1))
+    second, _ = one.train(Turn(state, received, THIRD, data(1)))
     expected = expected * 0.75**3 + mean * (1 + 0.75 + 0.75**2)
     np.testing.assert_allclose(second["momentum"]["now"], expected, atol=1e-5)
 
-    third, _ = one.train(second, received, FOURTH, data(2))
+    third, _ = one.train(Turn(second, received, FOURTH, data(2)))
     np.testing.assert_array_equal(
         third["momentum"]["before"], second["momentum"]["now"]
     )
@@ -177,7 +178,7 @@ def without_momentum(hidden, alpha):
 
 def after_a_task(**given):
     one = learner(removal=0.7, **given)
-    state, update = one.train({}, start(), FIRST, data(0))
+    state, update = one.train(Turn({}, start(), FIRST, data(0)))
     state = {**state, "momentum": {"before": BEFORE, "now": NOW}}
     return one, state, update.payload
 
@@ -213,20 +214,22 @@ def test_the_nearest_mean_is_that_of_what_is_left():
 
 def test_a_client_without_samples_keeps_its_momentum():
     one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
-    state, _ = one.train(state, start(), SECOND, data(1))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, start(), SECOND, data(1)))
     state = {**state, "momentum": {"before": BEFORE, "now": NOW}, "exemplars": {}}
     none = Examples(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
-    after, _ = one.train(state, start(), THIRD, TaskData(none, none, none, 6))
+    after, _ = one.train(Turn(state, start(), THIRD, TaskData(none, none, none, 6)))
     np.testing.assert_array_equal(after["momentum"]["now"], NOW)
 
 
 def test_a_task_whose_first_reply_was_lost_is_summed_once():
     one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     state = {**state, "momentum": {"before": BEFORE, "now": NOW}}
-    lost, _ = one.train(state, start(), SECOND, data(1))
-    retried, _ = one.train(lost, start(), replace(THIRD, starts_task=True), data(1))
+    lost, _ = one.train(Turn(state, start(), SECOND, data(1)))
+    retried, _ = one.train(
+        Turn(lost, start(), replace(THIRD, starts_task=True), data(1))
+    )
     for after in (lost, retried):
         np.testing.assert_array_equal(after["momentum"]["before"], NOW)
     now = [after["momentum"]["now"] for after in (lost, retried)]
@@ -238,9 +241,9 @@ def test_the_momentum_is_summed_without_distillation_too():
     sums = []
     for distillation in (True, False):
         one = learner(distillation=distillation, neighbours=0)
-        state, _ = one.train({}, start(), FIRST, data(0))
+        state, _ = one.train(Turn({}, start(), FIRST, data(0)))
         assert not state["momentum"]["now"].any()
-        state, _ = one.train(state, start(), SECOND, data(1))
+        state, _ = one.train(Turn(state, start(), SECOND, data(1)))
         sums.append(state["momentum"]["now"])
     assert sums[0].any()
     np.testing.assert_allclose(*sums, atol=1e-5)

@@ -19,7 +19,7 @@ from class_streams import (
 from watched_fit import Watched
 
 from clients.der import Der, logit_error
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import CLOSED
@@ -47,10 +47,10 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing):
     watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     if growing:
         one.model.restrict_head([0, 1, 2, 3])
-    one.train(state, moved(start()), SECOND, data(1))
+    one.train(Turn(state, moved(start()), SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     batch = data(1).train
@@ -86,9 +86,9 @@ def test_without_stored_samples_it_is_fedavg(samples, stage):
     one, plain = learner(samples), LocalTraining(Params(), model(), place())
     state = {}
     if stage is SECOND:
-        state, _ = one.train({}, start(), FIRST, data(0))
-    _, found = one.train(state, start(), stage, data(stage.task))
-    _, expected = plain.train({}, start(), stage, data(stage.task))
+        state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    _, found = one.train(Turn(state, start(), stage, data(stage.task)))
+    _, expected = plain.train(Turn({}, start(), stage, data(stage.task)))
     for name, values in expected.payload["base"].items():
         if stage is FIRST or not name.startswith("heads"):
             np.testing.assert_array_equal(found.payload["base"][name], values)
@@ -101,13 +101,16 @@ def drawn(client=0, stage=SECOND, times=3):
     one = learner(12, place(client=client), replay_batch=5)
     watched = Watched(one)
     with simulated():
-        state, _ = one.train({}, start(), FIRST, data(0, 40))
+        state, _ = one.train(Turn({}, start(), FIRST, data(0, 40)))
         one.train(
-            state,
-            start(),
-            stage,
-            TaskData(
-                *[Examples(*(tensor[:0] for tensor in data(1).train))] * 3, classes=6
+            Turn(
+                state,
+                start(),
+                stage,
+                TaskData(
+                    *[Examples(*(tensor[:0] for tensor in data(1).train))] * 3,
+                    classes=6,
+                ),
             ),
         )
     orders, size = watched["orders"], watched["size"]
@@ -129,10 +132,10 @@ def test_draws_follow_from_client_and_round_alone():
 
 def test_a_step_has_no_more_samples_than_it_may(monkeypatch):
     one = learner(12, replay_batch=5, where=place(batch_size=10))
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     sizes = []
     one.model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    one.train(state, start(), SECOND, data(1))
+    one.train(Turn(state, start(), SECOND, data(1)))
     # Two steps of two terms, and the validation of 20 samples.
     assert sizes == [5, 5, 5, 5, 20]
 
@@ -142,9 +145,9 @@ def test_a_step_has_no_more_samples_than_it_may(monkeypatch):
 
 def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
     one = learner()
-    state, update = one.train({}, start(), FIRST, data(0))
-    during, _ = one.train(state, start(), SECOND, data(1))
-    after, update = one.train(during, start(), THIRD, data(1))
+    state, update = one.train(Turn({}, start(), FIRST, data(0)))
+    during, _ = one.train(Turn(state, start(), SECOND, data(1)))
+    after, update = one.train(Turn(during, start(), THIRD, data(1)))
 
     assert during["memory"] is state["memory"]
     memory = after["memory"]
@@ -163,7 +166,7 @@ def test_a_task_is_stored_when_it_ends_with_the_logits_of_then():
 
 def test_samples_chosen_by_their_features_have_their_own_logits():
     one = learner(4, memory_policy="herding")
-    state, update = one.train({}, start(), FIRST, data(0))
+    state, update = one.train(Turn({}, start(), FIRST, data(0)))
     memory = state["memory"]
     expected = logits_of(update.payload["base"], memory["x"])
     np.testing.assert_allclose(memory["logits"], expected, atol=1e-5)

@@ -39,7 +39,7 @@ def learned(updates, **params):
     state = server.init(factors(9.0))
     for one in updates.values():
         server.check_update(state, one)
-    return server, server.aggregate_train(state, STAGE, updates)
+    return server, server.combine(state, STAGE, updates)
 
 
 def test_like_clients_share_a_subspace_and_unlike_ones_do_not():
@@ -55,7 +55,7 @@ def test_like_clients_share_a_subspace_and_unlike_ones_do_not():
     assert np.allclose(identities(state), [[1, 0.025, 0], [0, 0, 2]])
     assert state["identity/0"]["count"] == 40
     # A later update of the second kind moves its subspace alone.
-    after = server.aggregate_train(state, STAGE, {1: update(8.0, [0, 0.1, 1], 7)})
+    after = server.combine(state, STAGE, {1: update(8.0, [0, 0.1, 1], 7)})
     assert np.allclose(after["subspace/1"][f"{LAYER}.down"], 8.0)
     assert after["subspace/0"] == state["subspace/0"]
     assert np.allclose(identities(after)[1], [0, 0.05, 1.5])

@@ -16,7 +16,7 @@ from text_sets import write_topics
 from watched import Seen, note_learner
 
 import strategies
-from fcl_flower.algorithms.base import ClientQueries, Params, ServerQueries
+from fcl_flower.algorithms.base import ClientQueries, Params, ServerQueries, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import (
@@ -69,14 +69,14 @@ def test_without_validation_samples_all_is_trained_on_and_nothing_decided(
 def test_a_learner_that_looks_at_test_data_is_found(look, call):
     none = Examples(torch.empty(0, 1), torch.empty(0).long())
 
-    def looked(state, received, stage, data):
-        return look(data.test)
+    def looked(turn):
+        return look(turn.data.test)
 
     learner = SimpleNamespace(train=looked, answer_query=looked, select_model=None)
     seen = Seen(Path())
     note_learner(seen, learner, seal=True)
     with pytest.raises(AssertionError, match="test data"):
-        getattr(learner, call)({}, {}, None, TaskData(none, none, none, 1))
+        getattr(learner, call)(Turn({}, {}, None, TaskData(none, none, none, 1)))
     assert seen.looks
 
 

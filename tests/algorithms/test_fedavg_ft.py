@@ -7,7 +7,7 @@ from fakes import exact, run_in_process, summary_of, tiny
 from torch.nn.functional import cross_entropy
 
 from clients.fedavg_ft import FedAvgFineTuned
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext, Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -60,16 +60,16 @@ def test_the_update_is_that_of_fedavg(single):
         learner(kind, single=single) for kind in (FedAvgFineTuned, LocalTraining)
     )
     start = base_of(ours)
-    _, sent = ours.train({}, start, FIRST, task(1))
-    _, expected = plain.train({}, start, FIRST, task(1))
+    _, sent = ours.train(Turn({}, start, FIRST, task(1)))
+    _, expected = plain.train(Turn({}, start, FIRST, task(1)))
     assert exact(sent.payload) == exact(expected.payload)
 
 
 def test_a_task_is_answered_by_the_network_that_its_training_ended_with():
     one = learner()
-    state, first = one.train({}, base_of(one), FIRST, task(1))
+    state, first = one.train(Turn({}, base_of(one), FIRST, task(1)))
     mean = {k: v + 0.1 for k, v in first.payload["base"].items()}
-    state, second = one.train(state, {"base": mean}, SECOND, task(7))
+    state, second = one.train(Turn(state, {"base": mean}, SECOND, task(7)))
     x = examples(6, seed=9).x
     zeros = {"base": {k: np.zeros_like(v) for k, v in mean.items()}}
 
@@ -91,7 +91,7 @@ def test_a_task_without_training_is_answered_by_what_is_received():
 
 def test_where_concepts_are_hidden_nothing_tuned_is_kept():
     one = learner(single=True, hidden=True)
-    state, _ = one.train({}, base_of(one), FIRST, task(1))
+    state, _ = one.train(Turn({}, base_of(one), FIRST, task(1)))
     assert not [group for group in state if group.startswith("tuned")]
 
 

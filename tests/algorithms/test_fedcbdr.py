@@ -25,7 +25,7 @@ from queries import hostile_and_absent
 from watched_fit import Watched
 
 from clients.fedcbdr import FedCbdr
-from fcl_flower.algorithms.base import ModelShape, Params, ServerContext
+from fcl_flower.algorithms.base import ModelShape, Params, ServerContext, Turn
 from fcl_flower.algorithms.exemplars import leverage_scores
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
@@ -48,10 +48,10 @@ def selection(gram, quotas):
 def coordinated(one, stage, task, quotas, received=None, state=None, count=20):
     """Train in a task's last round, as a server with this client alone would ask."""
     received = received or start()
-    answer = one.answer_query({}, received, stage, data(task, count))["grams"]
+    answer = one.answer_query(Turn({}, received, stage, data(task, count)))["grams"]
     told = {"gram": answer["half"], "quotas": np.array(quotas, np.int64)}
     sent = {**received, "selection": told}
-    return one.train(state or {}, sent, stage, data(task, count))
+    return one.train(Turn(state or {}, sent, stage, data(task, count)))
 
 
 def test_leverage_needs_no_features_of_others_but_their_products():
@@ -80,7 +80,7 @@ def test_leverage_needs_no_features_of_others_but_their_products():
 
 def test_the_answer_is_of_the_features_of_the_model_that_is_asked_about():
     asked = moved(start())
-    found = learner().answer_query({}, asked, FIRST, data(1))["grams"]
+    found = learner().answer_query(Turn({}, asked, FIRST, data(1)))["grams"]
     features = features_of(asked["base"], data(1).train.x.numpy())
     products = features.T @ features
     expected = [products[i, j] for i in range(4) for j in range(i, 4)]
@@ -102,7 +102,7 @@ def test_samples_are_stored_in_the_last_round_by_the_quotas():
     assert sorted(state["memory"]) == ["rank", "task", "x", "y"]
     assert update.payload.keys() == {"base"}
     assert update.num_examples == 20
-    during, update = one.train(state, start(), SECOND, data(1))
+    during, update = one.train(Turn(state, start(), SECOND, data(1)))
     assert during["memory"] is state["memory"]
     assert update.num_examples == 25
 
@@ -131,10 +131,10 @@ def test_a_class_of_two_tasks_has_one_quota():
 
 def test_without_the_servers_word_nothing_of_a_task_is_stored():
     one = learner()
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     assert state["memory"] == {}
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
-    again, _ = one.train(state, start(), THIRD, data(1))
+    again, _ = one.train(Turn(state, start(), THIRD, data(1)))
     assert again["memory"] is state["memory"]
 
 
@@ -154,7 +154,7 @@ def test_a_sample_is_stored_with_the_probability_of_its_leverage():
 
     hits = 0
     for client in range(150):
-        state, _ = learner(client).train({}, sent, FIRST, task)
+        state, _ = learner(client).train(Turn({}, sent, FIRST, task))
         hits += state["memory"]["x"][0].tolist() == x[0].tolist()
 
     assert 0.75 < share < 0.98
@@ -179,7 +179,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(growing, rows):
     state, _ = coordinated(one, FIRST, 0, [3, 2, 0, 0, 0, 0])
     if growing:
         one.model.restrict_head([0, 1, 2, 3])
-    one.train(state, start(), SECOND, data(1))
+    one.train(Turn(state, start(), SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     memory = state["memory"]
@@ -265,7 +265,7 @@ def test_a_server_divides_what_its_parameters_say():
         "memory/counts/0": {"0": np.array([8, 0]), "1": np.array([8, 1])},
     }
     stage = TaskStage(1, 0, starts_task=True, ends_task=True)
-    sent = [strategy.configure_train(state, stage, c)["selection"] for c in (0, 1)]
+    sent = [strategy.send(state, stage, c)["selection"] for c in (0, 1)]
     assert [one["quotas"].tolist() for one in sent] == [[2, 0], [2, 1]]
 
 
@@ -305,15 +305,15 @@ def test_the_model_is_fedavgs_and_only_it_is_evaluated():
     updates = {0: Update(base(1), 1), 1: Update(base(4), 2)}
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
     for stage in (DURING, LAST):
-        found = made.aggregate_train(state, stage, updates)
-        expected = plain.aggregate_train(base(), stage, updates)
+        found = made.combine(state, stage, updates)
+        expected = plain.combine(base(), stage, updates)
         np.testing.assert_array_equal(found["base"]["w"], expected["base"]["w"])
         nobody = {0: Update(base(1), 0)}
-        kept = made.aggregate_train(state, stage, nobody)
+        kept = made.combine(state, stage, nobody)
         np.testing.assert_array_equal(kept["base"]["w"], [0, 0])
         if stage is LAST:
             for after in (found, kept):
-                assert made.configure_train(after, LAST, 0).keys() == {"base"}
+                assert made.send(after, LAST, 0).keys() == {"base"}
 
 
 def test_clients_are_asked_before_their_last_round_of_a_task():
@@ -321,7 +321,7 @@ def test_clients_are_asked_before_their_last_round_of_a_task():
     state = made.init(base()["base"])
     assert made.configure_query(state, DURING, 0) is None
     assert made.configure_query(state, LAST, 0) == state
-    assert made.configure_train(state, LAST, 0) == state
+    assert made.send(state, LAST, 0) == state
 
 
 def test_who_has_answered_gets_the_sum_and_its_quotas():
@@ -333,14 +333,14 @@ def test_who_has_answered_gets_the_sum_and_its_quotas():
     }
     state = made.aggregate_query(state, LAST, answers)
 
-    sent = {client: made.configure_train(state, LAST, client) for client in (0, 1, 2)}
+    sent = {client: made.send(state, LAST, client) for client in (0, 1, 2)}
 
     assert sent[1].keys() == {"base"}
     for client, expected in ((0, [3, 1, 0, 0]), (2, [0, 2, 0, 0])):
         told = sent[client]["selection"]
         assert told["gram"].tolist() == [5, 1, 5]
         assert told["quotas"].tolist() == expected
-    assert made.configure_train(state, DURING, 0).keys() == {"base"}
+    assert made.send(state, DURING, 0).keys() == {"base"}
 
 
 def test_a_client_that_is_asked_again_counts_once():
@@ -348,7 +348,7 @@ def test_a_client_that_is_asked_again_counts_once():
     state = made.init(base()["base"])
     for _ in range(2):
         state = made.aggregate_query(state, LAST, {0: answer()})
-        told = made.configure_train(state, LAST, 0)["selection"]
+        told = made.send(state, LAST, 0)["selection"]
     assert told["gram"].tolist() == [1, 0, 1]
     assert told["quotas"].tolist() == [1, 2, 0, 0]
 
@@ -356,21 +356,21 @@ def test_a_client_that_is_asked_again_counts_once():
 def test_who_ended_earlier_in_the_task_counts_too():
     made = strategy()
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
-    state = made.aggregate_train(state, DURING, {0: Update(base(), 1)})
+    state = made.combine(state, DURING, {0: Update(base(), 1)})
     state = made.aggregate_query(state, LAST, {1: answer()})
-    told = made.configure_train(state, LAST, 1)["selection"]
+    told = made.send(state, LAST, 1)["selection"]
     assert told["gram"].tolist() == [2, 0, 2]
 
 
 def test_products_are_of_one_task_and_quotas_of_all():
     made = strategy(6)
     state = made.aggregate_query(made.init(base()["base"]), LAST, {0: answer()})
-    state = made.aggregate_train(state, LAST, {0: Update(base(), 1)})
+    state = made.combine(state, LAST, {0: Update(base(), 1)})
 
     new = answer(((2, 0), (0, 2)), (0, 0, 8, 8))
     state = made.aggregate_query(state, NEXT, {0: new})
 
-    told = made.configure_train(state, NEXT, 0)["selection"]
+    told = made.send(state, NEXT, 0)["selection"]
     assert told["gram"].tolist() == [2, 0, 2]
     assert told["quotas"].tolist() == [2, 2, 1, 1]  # of equal limits the last, if any
 
@@ -381,10 +381,10 @@ def test_who_lost_its_memory_leaves_its_room_to_others():
         made.init(base()["base"]), LAST, {0: answer(), 1: answer()}
     )
     state = made.on_state_lost(state, 1)
-    told = made.configure_train(state, LAST, 0)["selection"]
+    told = made.send(state, LAST, 0)["selection"]
     assert told["gram"].tolist() == [1, 0, 1]
     assert told["quotas"].tolist() == [2, 2, 0, 0]
-    assert made.configure_train(state, LAST, 1).keys() == {"base"}
+    assert made.send(state, LAST, 1).keys() == {"base"}
     assert state["base"]["w"].tolist() == [0, 0]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from watched_fit import Watched
 
 from clients.fedcurv import FedCurv as Learner
-from fcl_flower.algorithms.base import ServerContext
+from fcl_flower.algorithms.base import ServerContext, Turn
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
 from fcl_flower.data.examples import Examples
@@ -62,10 +62,10 @@ def test_the_sums_are_the_penalties_of_all_others():
     sent = {0: update_of(mine), **{c: update_of(one) for c, one in known.items()}}
     for update in sent.values():
         server.check_update(state, update)
-    state = server.aggregate_train(state, NOW, sent)
+    state = server.combine(state, NOW, sent)
 
-    received = server.configure_train(state, NOW, 0)
-    _, update = learner().train({}, received, NOW, data())
+    received = server.send(state, NOW, 0)
+    _, update = learner().train(Turn({}, received, NOW, data()))
 
     network = model()
     network.load_state_dict(
@@ -84,7 +84,7 @@ def test_the_sums_are_the_penalties_of_all_others():
         )
     # The penalty has moved the model: without it it ends elsewhere.
     plain = {**received, FISHER: {}, WEIGHTED: {}}
-    _, free = learner().train({}, plain, NOW, data())
+    _, free = learner().train(Turn({}, plain, NOW, data()))
     moved = update.payload["base"]["body.0.bias"] - free.payload["base"]["body.0.bias"]
     assert np.abs(moved).max() > 0.05
 
@@ -92,7 +92,7 @@ def test_the_sums_are_the_penalties_of_all_others():
 def test_a_client_sends_the_curvature_of_its_data_where_it_ends():
     one = learner(fisher_examples=5)
     state, update = one.train(
-        {}, {**shared(model()), FISHER: {}, WEIGHTED: {}}, NOW, data()
+        Turn({}, {**shared(model()), FISHER: {}, WEIGHTED: {}}, NOW, data())
     )
 
     network = model()
@@ -122,14 +122,12 @@ def test_a_client_sends_the_curvature_of_its_data_where_it_ends():
 def test_the_loss_that_is_told_is_without_penalty_for_the_received_model():
     server, known = FedCurv(FedCurvParams(), ServerContext(0)), others()
     state = server.init(shared(model())["base"])
-    state = server.aggregate_train(
-        state, NOW, {c: update_of(one) for c, one in known.items()}
-    )
-    received = {**server.configure_train(state, NOW, 0), **shared(model())}
-    _, first = learner(epochs=1).train({}, received, NOW, data())
+    state = server.combine(state, NOW, {c: update_of(one) for c, one in known.items()})
+    received = {**server.send(state, NOW, 0), **shared(model())}
+    _, first = learner(epochs=1).train(Turn({}, received, NOW, data()))
     one = learner(epochs=1, learning_rate=1e-12)
     watched = Watched(one)
-    one.train({}, received, NOW, data())
+    one.train(Turn({}, received, NOW, data()))
     with torch.no_grad():
         one.model.body[0].weight.add_(0.3)
 
@@ -157,8 +155,8 @@ def sent(w, fisher, weighted, examples=1):
 
 
 def received_by(server, state, client):
-    assert server.configure_evaluate(state, NOW, client) == {"base": state["base"]}
-    request = server.configure_train(state, NOW, client)
+    assert server.send_to_predict(state, NOW, client) == {"base": state["base"]}
+    request = server.send(state, NOW, client)
     assert request.keys() == {"base", FISHER, WEIGHTED}
     assert request["base"] is state["base"]
     return [
@@ -170,7 +168,7 @@ def received_by(server, state, client):
 def test_the_server_by_hand():
     server, start = server_and_state()
     assert received_by(server, start, 0) == [{}, {}]
-    state = server.aggregate_train(
+    state = server.combine(
         start,
         NOW,
         {
@@ -185,7 +183,7 @@ def test_the_server_by_hand():
     assert received_by(server, state, 0) == [{"w": [10, 20]}, {"w": [30, 40]}]
     assert received_by(server, state, 1) == [{"w": [1, 2]}, {"w": [3, 4]}]
     # Client 1 is absent and stays in the sums; what client 0 sent before does not.
-    state = server.aggregate_train(state, NOW, {0: sent([0, 0], [5, 6], [7, 8])})
+    state = server.combine(state, NOW, {0: sent([0, 0], [5, 6], [7, 8])})
     assert received_by(server, state, 2) == [{"w": [15, 26]}, {"w": [37, 48]}]
     assert received_by(server, state, 1) == [{"w": [5, 6]}, {"w": [7, 8]}]
     assert state[FISHER]["w"].dtype == np.float32
@@ -195,14 +193,14 @@ def test_the_server_by_hand():
 def test_a_round_without_examples_changes_nothing():
     server, start = server_and_state()
     update = sent([9, 9], [9, 9], [9, 9], 0)
-    assert server.aggregate_train(start, NOW, {0: update}) is start
+    assert server.combine(start, NOW, {0: update}) is start
 
 
 def test_many_small_curvatures_are_not_lost_beside_a_large_one():
     server, state = server_and_state()
     updates = {c: sent([0, 0], [2.0**-24, 0], [0, 0]) for c in range(1, 9)}
     updates[0] = sent([0, 0], [1, 0], [0, 0])
-    state = server.aggregate_train(state, NOW, updates)
+    state = server.combine(state, NOW, updates)
     # In single precision 1 + 2^-24 is 1, however often.
     assert received_by(server, state, 0)[0] == {"w": [2.0**-21, 0]}
 
@@ -230,7 +228,7 @@ def test_a_client_without_examples_sends_zeros():
     none = data()
     none = replace(none, train=Examples(none.train.x[:0], none.train.y[:0]))
     received = {**shared(model()), FISHER: {}, WEIGHTED: {}}
-    _, update = learner().train({}, received, NOW, none)
+    _, update = learner().train(Turn({}, received, NOW, none))
     assert not any(values.any() for values in update.payload[FISHER].values())
 
 

@@ -9,7 +9,7 @@ from lone_learner import data, gradients, model, place, shared, stage
 from clients.ewc import Ewc
 from clients.fedprox import FedProx
 from clients.fedprox_ewc import FedProxEwc
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
@@ -37,7 +37,7 @@ def test_both_penalties_move_each_step():
     where = place(epochs=2, learning_rate=RATE)
     learner = FedProxEwc(FedProxEwcParams(mu=MU, strength=STRENGTH), model(), where)
 
-    _, update = learner.train(state, received, stage(2, task=1), data(1))
+    _, update = learner.train(Turn(state, received, stage(2, task=1), data(1)))
 
     network = model()
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_both_penalties_move_each_step():
 
 def first_update(learner):
     received = shared(model())
-    return learner.train(kept(received), received, stage(2, task=1), data(1))
+    return learner.train(Turn(kept(received), received, stage(2, task=1), data(1)))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from clients.glfc import (
     prototypes,
     relation_distilled,
 )
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import CLOSED, MultiHeadModel
@@ -71,7 +71,7 @@ def taught(shift=0.3):
 
 
 def after_first(made):
-    state, _ = made.train(made.init(), start(), FIRST, data(0))
+    state, _ = made.train(Turn(made.init(), start(), FIRST, data(0)))
     return state
 
 
@@ -93,7 +93,7 @@ def remembered(state, task=0):
 
 def test_the_first_task_is_learned_by_plain_binary_entropies():
     made, oracle = learner({"epochs": 3}), model()
-    _, update = made.train(made.init(), start(), FIRST, data(0))
+    _, update = made.train(Turn(made.init(), start(), FIRST, data(0)))
     optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
     examples = data(0).train
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_a_later_task_is_learned_with_both_losses_and_the_memory():
     kept = remembered(state)
     assert sorted(kept.y.tolist()) == [0] * 3 + [1] * 3
 
-    _, update = made.train(state, taught(), SECOND, data(1))
+    _, update = made.train(Turn(state, taught(), SECOND, data(1)))
 
     load(old, start(0.3)["base"])
     new = data(1).train
@@ -136,15 +136,15 @@ def test_a_later_task_is_learned_with_both_losses_and_the_memory():
 
 def test_the_old_model_stays_the_same_over_a_task():
     made = learner()
-    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
-    again, update = made.train(state, start(), THIRD, data(1))
+    state, _ = made.train(Turn(after_first(made), taught(), SECOND, data(1)))
+    again, update = made.train(Turn(state, start(), THIRD, data(1)))
     for name, values in taught()["old"].items():
         np.testing.assert_array_equal(again["memory/teacher"][name], values)
     assert again["progress"]["old"].tolist() == [1, 1, 0, 0]
     assert update.payload.keys() == {"base"}
     # And it teaches in that round too.
     plain = learner(distillation=0.0)
-    _, other = plain.train(state, start(), THIRD, data(1))
+    _, other = plain.train(Turn(state, start(), THIRD, data(1)))
     name = "heads.0.weight"
     assert not np.array_equal(update.payload["base"][name], other.payload["base"][name])
 
@@ -152,7 +152,7 @@ def test_the_old_model_stays_the_same_over_a_task():
 def test_without_an_old_model_only_the_compensated_loss_counts_in_full():
     one, other = learner(), learner(compensation=9.0, distillation=9.0)
     found = [
-        made.train(after_first(made), start(), SECOND, data(1))[1]
+        made.train(Turn(after_first(made), start(), SECOND, data(1)))[1]
         for made in (one, other)
     ]
     for name, values in found[0].payload["base"].items():
@@ -163,7 +163,7 @@ def test_without_memory_and_old_model_samples_weigh_the_same():
     made, plain = learner(memory_samples=0), model()
     state = after_first(made)
     assert len(state["memory"]["y"]) == 0
-    _, update = made.train(state, start(), SECOND, data(1))
+    _, update = made.train(Turn(state, start(), SECOND, data(1)))
     examples = data(1).train
     optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
     binary(plain(examples.x, 0), torch.eye(4)[examples.y]).mean().backward()
@@ -177,8 +177,8 @@ def test_without_memory_and_old_model_samples_weigh_the_same():
 
 def test_exemplars_are_chosen_anew_with_each_rounds_features():
     made = learner({"learning_rate": 0.3, "epochs": 5})
-    state, _ = made.train(after_first(made), taught(), SECOND, data(1))
-    again, _ = made.train(state, start(-0.4), THIRD, data(1))
+    state, _ = made.train(Turn(after_first(made), taught(), SECOND, data(1)))
+    again, _ = made.train(Turn(state, start(-0.4), THIRD, data(1)))
     for after in (state, again):
         assert after["memory"]["task"].tolist().count(1) > 0
         assert len(after["memory"]["y"]) == 6
@@ -189,7 +189,7 @@ def test_exemplars_are_chosen_anew_with_each_rounds_features():
 
 
 def trained(made, state, stage, task, received=None):
-    return made.train(state, received or start(), stage, data(task))
+    return made.train(Turn(state, received or start(), stage, data(task)))
 
 
 def test_a_client_that_is_not_told_notices_a_task_by_its_entropy():
@@ -228,7 +228,7 @@ def test_a_client_without_samples_waits(transition):
     made = learner(transition=transition)
     none = Examples(torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64))
     empty = TaskData(none, none, none, 4)
-    state, update = made.train(made.init(), start(), FIRST, empty)
+    state, update = made.train(Turn(made.init(), start(), FIRST, empty))
     assert update.num_examples == 0
     assert update.payload.keys() == {"base"}
     assert np.isfinite(float(state["progress"]["entropy"]))
@@ -239,7 +239,7 @@ def test_a_client_without_samples_waits(transition):
 
 def test_what_is_shown_are_gradients_of_a_sample_of_each_class():
     made = learner(perturbation_steps=0)
-    _, update = made.train(made.init(), start(), FIRST, data(0))
+    _, update = made.train(Turn(made.init(), start(), FIRST, data(0)))
     examples = data(0).train
     features = hidden_features(made.model, examples)
     unit = features / features.norm(dim=1, keepdim=True)

@@ -61,12 +61,12 @@ def played(server, *rounds):
     """Return the state after rounds: each a task and updates by client."""
     state = server.init(model())
     for number, (task, updates) in enumerate(rounds, 1):
-        state = server.aggregate_train(state, stage(number, task), updates)
+        state = server.combine(state, stage(number, task), updates)
     return state
 
 
 def sent_old(server, state, task, starts=True):
-    sent = server.configure_train(state, stage(9, task, starts), client=0)
+    sent = server.send(state, stage(9, task, starts), client=0)
     if "old" not in sent:
         assert sent.keys() == {"base"}
         return None
@@ -80,7 +80,7 @@ def test_models_are_averaged_by_their_examples():
     )
     assert state["base"]["w"].tolist() == [3.25, 3.25]
     assert state["base"]["w"].dtype == np.float32
-    assert server.diagnostics(state, stage(1, 0), {}) == {}
+    assert server.report(state, stage(1, 0), {}) == {}
 
 
 def test_the_best_model_of_a_task_is_the_old_model_of_the_next():
@@ -95,9 +95,7 @@ def test_the_best_model_of_a_task_is_the_old_model_of_the_next():
     assert sent_old(server, state, task=0) is None, "there is nothing before a task"
     assert sent_old(server, state, task=1) == (pytest.approx(0.9), [0, 1, 0, 0])
 
-    state = server.aggregate_train(
-        state, stage(4, 1), {0: update(0.2, [[0, 2], [3, 0]])}
-    )
+    state = server.combine(state, stage(4, 1), {0: update(0.2, [[0, 2], [3, 0]])})
     # A new task begins anew: its best is not the best of all.
     assert state["best"]["w"][0] == np.float32(0.2)
     assert sent_old(server, state, task=1) == (pytest.approx(0.9), [0, 1, 0, 0])
@@ -131,7 +129,7 @@ def test_images_that_come_later_join_those_of_other_clients():
     assert state["images"]["y"].tolist() == [2, 3]
     assert state["best"]["w"][0] == np.float32(0.3)
     assert [asked[1] for asked in server.trainer.asked[-2:]] == [[2, 3], [2, 3]]
-    found = server.diagnostics(state, stage(2, 0), {})
+    found = server.report(state, stage(2, 0), {})
     assert found == {"proxy/accuracy": pytest.approx(0.3), "proxy/images": 2}
 
 

@@ -21,6 +21,7 @@ from class_streams import (
 from watched_fit import Watched
 
 from clients.icarl import Icarl
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.training.tensors import load
 from strategies.icarl import IcarlParams
@@ -41,11 +42,11 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growi
     watched = Watched(one)
     if growing:
         one.model.restrict_head([0, 1])
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     if growing:
         one.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
-    one.train(state, {"base": old_base}, SECOND, data(1))
+    one.train(Turn(state, {"base": old_base}, SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     rows = torch.tensor([3, 21, 11, 26])  # two of the task, two exemplars
@@ -66,7 +67,7 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(distillation, growi
 
 def test_the_first_task_is_trained_by_a_sigmoid_for_each_of_its_classes():
     one = learner()
-    _, update = one.train({}, start(), FIRST, data(0))
+    _, update = one.train(Turn({}, start(), FIRST, data(0)))
     oracle, task = model(), data(0).train
     optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
     z = oracle(task.x, 0)[:, :2]
@@ -82,10 +83,10 @@ def test_the_first_task_is_trained_by_a_sigmoid_for_each_of_its_classes():
 def test_a_class_that_comes_again_is_told_by_its_labels():
     one = learner()
     watched = Watched(one)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     task = data(1)
     mixed = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
-    one.train(state, start(), SECOND, TaskData(mixed, task.valid, task.test, 6))
+    one.train(Turn(state, start(), SECOND, TaskData(mixed, task.valid, task.test, 6)))
     assert watched["distilled"].tolist() == [0]
     assert watched["known"].tolist() == [0, 1, 2]
 
@@ -108,7 +109,7 @@ def herded(features, count):
 
 def test_exemplars_are_herded_by_the_features_that_the_client_has_learned():
     one = learner(6)
-    state, update = one.train({}, start(), FIRST, data(0))
+    state, update = one.train(Turn({}, start(), FIRST, data(0)))
     x, y = (part.numpy() for part in data(0).train)
     features = features_of(update.payload["base"], x)
     expected = []
@@ -125,8 +126,8 @@ def test_exemplars_are_herded_by_the_features_that_the_client_has_learned():
 
 def test_the_nearest_mean_of_exemplars_is_that_of_the_received_model():
     one = learner(7)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    state, _ = one.train(state, start(), FOURTH, data(2))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, start(), FOURTH, data(2)))
     received = moved(start(), 0.03)
     x = data(1).test.x
 
@@ -146,7 +147,7 @@ def test_a_prediction_drops_nothing_out():
     logits = []
     for dropout in (0.0, 0.5):
         one = Icarl(IcarlParams(), model(dropout), place())
-        state, _ = learner().train({}, start(), FIRST, data(0))
+        state, _ = learner().train(Turn({}, start(), FIRST, data(0)))
         one.model.train()
         logits.append(one.predict(state, start(), 0, data(0).test.x))
     torch.testing.assert_close(*logits)
@@ -160,7 +161,7 @@ def test_without_exemplars_nothing_is_known():
 
 def test_the_head_may_predict_in_the_place_of_the_means():
     one = learner(classifier="head")
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     x = data(0).test.x
     logits = one.predict(state, start(), 0, x).detach().numpy()
     np.testing.assert_allclose(logits, logits_of(start()["base"], x), atol=1e-5)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from clients.idbr import Idbr, draw_cuts, nearest_to_centres, swap_halves
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
@@ -83,7 +83,7 @@ def start(encoder, shift=0.0):
 
 
 def after_first(made, encoder):
-    return made.train(made.init(), start(encoder), FIRST, data(0))[0]
+    return made.train(Turn(made.init(), start(encoder), FIRST, data(0)))[0]
 
 
 def entropy(logits, labels):
@@ -138,7 +138,7 @@ def same(found, expected):
 @pytest.mark.usefixtures("always_two")
 def test_the_first_task_has_labels_and_the_order_of_halves(encoder):
     made, oracle = learner(encoder, order=0.6), model(encoder)
-    _, update = made.train(made.init(), start(encoder), FIRST, data(0))
+    _, update = made.train(Turn(made.init(), start(encoder), FIRST, data(0)))
     x, y = data(0).train
     loss = by_hand(oracle, x, y, None, None, None, made.params, last=0)
     same(update.payload["base"], stepped(oracle, loss))
@@ -155,8 +155,8 @@ def test_a_later_task_has_the_task_and_the_distance_too(encoder):
     assert "rank" not in memory
     # The second round of a task, so that the model is no longer the old one.
     now, old = start(encoder, 0.05), start(encoder, -0.03)["base"]
-    state, _ = made.train(state, {"base": old}, SECOND, data(1))
-    _, update = made.train({**state, "optimizer": {}}, now, THIRD, data(1))
+    state, _ = made.train(Turn(state, {"base": old}, SECOND, data(1)))
+    _, update = made.train(Turn({**state, "optimizer": {}}, now, THIRD, data(1)))
 
     oracle, was = model(encoder), model(encoder)
     load(oracle, now["base"])
@@ -174,9 +174,9 @@ def test_a_later_task_has_the_task_and_the_distance_too(encoder):
 @pytest.mark.usefixtures("always_two")
 def test_a_client_may_meet_later_tasks_first(encoder):
     made, oracle, was = learner(encoder), model(encoder), model(encoder)
-    state, _ = made.train(made.init(), start(encoder), COMES_LATER, data(1))
+    state, _ = made.train(Turn(made.init(), start(encoder), COMES_LATER, data(1)))
     memory, received = state["memory"], start(encoder, 0.1)
-    _, update = made.train(state, received, FIRST, data(0))
+    _, update = made.train(Turn(state, received, FIRST, data(0)))
 
     load(oracle, received["base"])
     load(was, received["base"])
@@ -194,9 +194,9 @@ def test_a_client_may_meet_later_tasks_first(encoder):
 
 def test_a_task_is_remembered_once_by_the_encoders_own_features(encoder):
     made, examples = learner(encoder), data(0, count=40)
-    state, update = made.train(made.init(), start(encoder), FIRST, examples)
+    state, update = made.train(Turn(made.init(), start(encoder), FIRST, examples))
     kept = state["memory"]
-    again, _ = made.train(state, start(encoder, 0.2), FIRST, examples)
+    again, _ = made.train(Turn(state, start(encoder, 0.2), FIRST, examples))
     assert again["memory"] is kept
     trained = model(encoder).eval()
     load(trained, update.payload["base"])
@@ -211,7 +211,7 @@ def test_a_fixed_memory_makes_room_for_new_tasks(encoder):
     made = learner(encoder, budget="fixed", memory_samples=4)
     state = after_first(made, encoder)
     assert state["memory"]["task"].tolist() == [0] * 4
-    state, update = made.train(state, start(encoder), SECOND, data(1))
+    state, update = made.train(Turn(state, start(encoder), SECOND, data(1)))
     assert update.num_examples == 16
     assert len(state["memory"]["y"]) == 4
     assert set(state["memory"]["task"].tolist()) == {0, 1}
@@ -223,7 +223,7 @@ def test_nothing_is_kept_where_nothing_may_be_or_is_there(encoder):
     made = learner(encoder)
     none = Examples(torch.empty(0, 0, dtype=torch.int64), torch.empty(0).long())
     empty = TaskData(none, none, none, 4)
-    state, update = made.train(made.init(), start(encoder), FIRST, empty)
+    state, update = made.train(Turn(made.init(), start(encoder), FIRST, empty))
     assert state["memory"] == {}
     assert update.num_examples == 0
 
@@ -236,7 +236,7 @@ def test_more_tasks_than_the_model_tells_apart_are_refused(encoder):
     state = made.init()
     received = {"base": snapshot(made.model, made.model.shared_names())}
     with pytest.raises(ConfigError, match=r"model\.max_tasks: got 1, expected at lea"):
-        made.train(state, received, SECOND, data(1))
+        made.train(Turn(state, received, SECOND, data(1)))
 
 
 def test_a_model_without_the_two_spaces_is_refused():

@@ -26,9 +26,9 @@ def watched(monkeypatch):
     """What every client trained on: (client, stage, data)."""
     calls, train = [], LocalTraining.train
 
-    def watch(self, state, received, stage, data):
-        calls.append((self.context.client, stage, data))
-        return train(self, state, received, stage, data)
+    def watch(self, turn):
+        calls.append((self.context.client, turn.stage, turn.data))
+        return train(self, turn)
 
     monkeypatch.setattr(LocalTraining, "train", watch)
     return calls

@@ -15,6 +15,7 @@ from fcl_flower.algorithms.base import (
     ClientContext,
     ModelShape,
     ServerContext,
+    Turn,
 )
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -120,7 +121,7 @@ def test_the_weights_follow_the_numbers_of_classes(classes, old, expected):
 
 
 def test_the_loss_of_the_first_task_by_hand():
-    _, update = learner().train({}, received(), FIRST, data())
+    _, update = learner().train(Turn({}, received(), FIRST, data()))
     entropy, near = new_and_near((2, 3, 4), list(range(6)), 0.015)
     assert near > 0.1
     assert update.metrics["loss"] == pytest.approx(entropy + 5 * near, rel=1e-5)
@@ -130,7 +131,7 @@ def test_the_loss_of_the_first_task_by_hand():
 def test_the_loss_of_a_later_task_by_hand(grown):
     made = samples()
     client = learner(grown, anchor_weight=2.0, temperature=3.0)
-    _, update = client.train({}, received(**{SAMPLES: made}), SECOND, data())
+    _, update = client.train(Turn({}, received(**{SAMPLES: made}), SECOND, data()))
 
     classes = 5 if grown else 6
     entropy, near = new_and_near((2, 3, 4), list(range(2, classes)), 0.015)
@@ -146,14 +147,14 @@ def test_the_loss_of_a_later_task_by_hand(grown):
 
 def test_the_projection_is_trained_and_sent_with_the_model():
     start = received()
-    state, update = learner().train({}, start, FIRST, data())
+    state, update = learner().train(Turn({}, start, FIRST, data()))
     assert update.payload.keys() == {"base"}
     sent, before = update.payload["base"], start["base"]
     assert sent.keys() == before.keys()
     for name in before:
         assert not np.array_equal(sent[name], before[name]), name
-    plain = learner().train({}, received(), FIRST, data())
-    free = learner(anchor_weight=0.0).train({}, received(), FIRST, data())
+    plain = learner().train(Turn({}, received(), FIRST, data()))
+    free = learner(anchor_weight=0.0).train(Turn({}, received(), FIRST, data()))
     assert exact(free[1].payload) != exact(plain[1].payload)
     name = "projection.weight"
     assert np.array_equal(free[1].payload["base"][name], before[name])
@@ -163,10 +164,10 @@ def test_the_projection_is_trained_and_sent_with_the_model():
 def test_anchors_and_samples_are_kept_for_later_rounds():
     first = received(**{SAMPLES: samples()})
     client = learner()
-    state, _ = client.train({}, first, SECOND, data())
+    state, _ = client.train(Turn({}, first, SECOND, data()))
     later = {"base": first["base"]}
-    again = learner().train({**state, "optimizer": {}}, later, THIRD, data())
-    whole = learner().train({}, first, THIRD, data())
+    again = learner().train(Turn({**state, "optimizer": {}}, later, THIRD, data()))
+    whole = learner().train(Turn({}, first, THIRD, data()))
     assert exact(again[1].payload) == exact(whole[1].payload)
     x = data().test.x
     expected, _ = by_hand(x.numpy())
@@ -216,13 +217,13 @@ def test_the_server_starts_with_anchors_and_a_projection_of_the_seed():
 
 def test_anchors_are_sent_when_a_task_starts_and_samples_are_made_near_them():
     strategy, state = server()
-    assert strategy.configure_train(state, FIRST, 0).keys() == {"base", ANCHORS}
-    state = strategy.aggregate_train(state, FIRST, {0: trained(state)})
+    assert strategy.send(state, FIRST, 0).keys() == {"base", ANCHORS}
+    state = strategy.combine(state, FIRST, {0: trained(state)})
     assert strategy.trainer.asked == [([1.0, 1.0], [0], 1)]
     assert exact({"": state[SAMPLES]})[""]["x"] == exact(state)[ANCHORS]["anchors"]
-    sent = strategy.configure_train(state, SECOND, 0)
+    sent = strategy.send(state, SECOND, 0)
     assert sent.keys() == {"base", ANCHORS, SAMPLES}
-    assert strategy.configure_train(state, THIRD, 0).keys() == {"base"}
+    assert strategy.send(state, THIRD, 0).keys() == {"base"}
 
 
 # ---- whole runs

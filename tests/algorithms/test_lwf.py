@@ -18,6 +18,7 @@ from class_streams import (
 from watched_fit import Watched
 
 from clients.lwf import Lwf
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.training.distillation import distillation_loss
 from fcl_flower.training.tensors import load
 from strategies.lwf import LwfParams
@@ -58,11 +59,11 @@ def test_the_loss_of_a_second_task_and_its_gradient_by_numpy(contrast, growing):
     watched = Watched(learner)
     if growing:
         learner.model.restrict_head([0, 1])
-    state, _ = learner.train({}, start(), FIRST, data(0))
+    state, _ = learner.train(Turn({}, start(), FIRST, data(0)))
     if growing:
         learner.model.restrict_head([0, 1, 2, 3])
     old_base = moved(start())["base"]
-    learner.train(state, {"base": old_base}, SECOND, data(1))
+    learner.train(Turn(state, {"base": old_base}, SECOND, data(1)))
     now = moved(start(), 0.07)["base"]
     load(learner.model, now)
     rows = torch.tensor([3, 0, 11])

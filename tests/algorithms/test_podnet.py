@@ -18,7 +18,7 @@ from clients.podnet import (
     stage_outputs,
     stages,
 )
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.algorithms.local_training import Batch
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -145,7 +145,7 @@ def both(task, memory):
 def test_the_first_task_is_learned_by_the_loss_of_the_classifier_alone():
     one = learner()
     received = start(one)
-    state, update = one.train({}, received, FIRST, data(0))
+    state, update = one.train(Turn({}, received, FIRST, data(0)))
     x, y = data(0).train
     expected = trained(received["base"], None, x, y, one.params)
     assert_same(update.payload["base"], expected)
@@ -157,11 +157,11 @@ def test_the_first_task_is_learned_by_the_loss_of_the_classifier_alone():
 
 def test_later_tasks_are_held_near_what_the_old_network_sees():
     one = learner(memory_samples=4)
-    state, _ = one.train({}, start(one), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(one), FIRST, data(0)))
     received = start(one, shift=0.1)
     one = learner(memory_samples=4)  # a process may have ended meanwhile
     watched = Watched(one)
-    state, first = one.train(state, received, SECOND, data(1))
+    state, first = one.train(Turn(state, received, SECOND, data(1)))
     x, y = both(1, state["memory"])
     old, factor = leaves(received["base"]), math.sqrt(4 / 2)
     given = {"factor": factor, "resting": (0, 1)}
@@ -180,11 +180,11 @@ def test_later_tasks_are_held_near_what_the_old_network_sees():
 def test_a_class_that_comes_again_is_learned_again():
     one = learner(epochs=1)
     watched = Watched(one)
-    state, _ = one.train({}, start(one), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(one), FIRST, data(0)))
     mixed = Examples(data(0).train.x, torch.arange(12) % 3)
     again = TaskData(mixed, data(0).valid, data(0).test, 4)
     received = start(one)
-    _, update = one.train(state, received, SECOND, again)
+    _, update = one.train(Turn(state, received, SECOND, again))
     change = update.payload["base"]["heads.0.proxies"]
     assert (change != received["base"]["heads.0.proxies"]).any((1, 2)).all()
     assert (
@@ -200,9 +200,9 @@ def test_the_proxies_are_tuned_on_the_kept_samples_after_a_task():
     ends = {}
     for epochs in (0, 3):
         one = learner(**{**given, "finetune_epochs": epochs})
-        state, _ = one.train({}, start(one), FIRST, data(0))
-        state, update = one.train(state, start(one), SECOND, data(1))
-        ends[epochs] = one.train({**state}, update.payload, LAST, data(1))
+        state, _ = one.train(Turn({}, start(one), FIRST, data(0)))
+        state, update = one.train(Turn(state, start(one), SECOND, data(1)))
+        ends[epochs] = one.train(Turn({**state}, update.payload, LAST, data(1)))
     before, after = (update.payload["base"] for _, update in ends.values())
     memory = ends[3][0]["memory"]
     assert sorted(memory["y"].tolist()) == [0, 1, 2, 3]
@@ -351,11 +351,11 @@ def test_settings_reach_the_network(tmp_path):
 
 def test_over_the_rounds_of_a_task_the_old_network_stays_the_same():
     one = learner(memory_samples=4)
-    state, _ = one.train({}, start(one), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(one), FIRST, data(0)))
     received = start(one, shift=0.1)
-    state, _ = one.train(state, received, SECOND, data(1))
+    state, _ = one.train(Turn(state, received, SECOND, data(1)))
     now = start(one, shift=0.3)
-    state, update = one.train({**state, "optimizer": {}}, now, THIRD, data(1))
+    state, update = one.train(Turn({**state, "optimizer": {}}, now, THIRD, data(1)))
     x, y = both(1, state["memory"])
     given = {"factor": math.sqrt(2), "resting": (0, 1)}
     old = leaves(received["base"])

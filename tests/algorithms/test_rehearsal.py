@@ -88,13 +88,13 @@ def replayed(one):
 def test_samples_are_kept_when_a_task_ends_and_old_classes_make_room(name):
     one = learner(name)
     sent = received(one)
-    state, _ = one.train({}, sent, FIRST, data(0))
+    state, _ = one.train(Turn({}, sent, FIRST, data(0)))
     assert len(memory(one, state)["y"]) == 8
     with replayed(one) as taken:
-        during, _ = one.train(state, sent, SECOND, data(1))
+        during, _ = one.train(Turn(state, sent, SECOND, data(1)))
     assert memory(one, during) is memory(one, state)
     assert len(taken[0].y) == 8
-    after, _ = one.train(during, sent, THIRD, data(1))
+    after, _ = one.train(Turn(during, sent, THIRD, data(1)))
     if name != "der":  # those of a reservoir are any
         labels = sorted(memory(one, after)["y"].tolist())
         assert labels == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -105,9 +105,9 @@ def test_samples_are_kept_when_a_task_ends_and_old_classes_make_room(name):
 def test_a_task_that_comes_back_is_not_joined_with_its_own_samples(name):
     one = learner(name)
     sent = received(one)
-    state, _ = one.train({}, sent, FIRST, data(0))
+    state, _ = one.train(Turn({}, sent, FIRST, data(0)))
     with replayed(one) as taken:
-        after, update = one.train(state, sent, AGAIN, data(0))
+        after, update = one.train(Turn(state, sent, AGAIN, data(0)))
     assert len(taken[0].y) == 0
     assert update.num_examples == 20
     np.testing.assert_array_equal(memory(one, after)["x"], memory(one, state)["x"])
@@ -119,9 +119,9 @@ def test_a_repeated_round_keeps_the_same_samples(name):
     for _ in range(2):
         one = learner(name)
         sent = received(one)
-        state, _ = one.train({}, sent, FIRST, data(0))
-        one.train(state, sent, THIRD, data(1))
-        state, _ = one.train(state, sent, THIRD, data(1))
+        state, _ = one.train(Turn({}, sent, FIRST, data(0)))
+        one.train(Turn(state, sent, THIRD, data(1)))
+        state, _ = one.train(Turn(state, sent, THIRD, data(1)))
         kept.append(memory(one, state)["x"].tolist())
     assert kept[0] == kept[1]
 
@@ -131,7 +131,7 @@ def test_clients_draw_their_samples_by_themselves(name):
     kept = []
     for client in (0, 1):
         one = learner(name, where=place(client))
-        state, _ = one.train({}, received(one), FIRST, data(0))
+        state, _ = one.train(Turn({}, received(one), FIRST, data(0)))
         kept.append(memory(one, state)["x"].tolist())
     assert kept[0] != kept[1]
 
@@ -140,12 +140,12 @@ def test_clients_draw_their_samples_by_themselves(name):
 def test_a_task_without_samples_is_no_reason_to_fail(name):
     one = learner(name)
     sent = received(one)
-    state, _ = one.train({}, sent, FIRST, data(0))
-    after, update = one.train(state, sent, THIRD, NOTHING)
+    state, _ = one.train(Turn({}, sent, FIRST, data(0)))
+    after, update = one.train(Turn(state, sent, THIRD, NOTHING))
     if name in ("ss-il", "der"):  # which train on no old sample by itself
         assert same(update.payload, sent)
     assert memory(one, after) is memory(one, state)
-    nothing, update = one.train({}, sent, FIRST, NOTHING)
+    nothing, update = one.train(Turn({}, sent, FIRST, NOTHING))
     assert memory(one, nothing) == {}
     assert same(update.payload, sent)
     assert update.num_examples == 0
@@ -177,17 +177,17 @@ def test_the_teacher_is_the_model_of_the_tasks_first_round(name):
     one = learner(name)
     first = received(one)
     assert not teacher_of(one, {}, FIRST, data(0)).teaches
-    state, _ = one.train({}, first, FIRST, data(0))
+    state, _ = one.train(Turn({}, first, FIRST, data(0)))
     assert state[MODEL] == {}
     assert state[CLASSES]["known"].tolist() == [0, 1]
-    during, _ = one.train(state, first, SECOND, data(1))
+    during, _ = one.train(Turn(state, first, SECOND, data(1)))
     assert same({"base": during[MODEL]}, first)
     assert during[CLASSES]["old"].tolist() == [0, 1]
     assert during[CLASSES]["known"].tolist() == [0, 1, 2, 3]
     other = moved(first)
     later = teacher_of(one, during, THIRD, data(1), other["base"])
     assert same({"base": later.base}, first)
-    after, _ = one.train(during, {**first, **other}, THIRD, data(1))
+    after, _ = one.train(Turn(during, {**first, **other}, THIRD, data(1)))
     # After a task no model is kept.
     assert after[MODEL] == {}
     assert after[CLASSES].keys() == during[CLASSES].keys()
@@ -203,18 +203,18 @@ def test_without_a_teacher_it_is_training_on_the_task_alone():
         plain = LocalTraining(Params(), model(), place(epochs=3))
         state = {}
         if stage is SECOND:
-            state, _ = one.train({}, start(), FIRST, data(0))
-        _, found = one.train(state, start(), stage, data(stage.task))
-        _, expected = plain.train({}, start(), stage, data(stage.task))
+            state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+        _, found = one.train(Turn(state, start(), stage, data(stage.task)))
+        _, expected = plain.train(Turn({}, start(), stage, data(stage.task)))
         assert same(found.payload, expected.payload)
 
 
 def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
     one = lwf()
-    state, _ = one.train({}, start(), FIRST, data(0))
-    during, _ = one.train(state, moved(start()), SECOND, data(1))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    during, _ = one.train(Turn(state, moved(start()), SECOND, data(1)))
     watched = Watched(one)
-    one.train(during, moved(start(), 0.3), FOURTH, data(2))
+    one.train(Turn(during, moved(start(), 0.3), FOURTH, data(2)))
     assert watched["old"].tolist() == [0, 1, 2, 3]
     x = data(2).train.x.double().numpy()
     expected = logits_of(moved(start(), 0.3)["base"], x)
@@ -224,9 +224,9 @@ def test_a_task_that_a_client_never_ended_leaves_no_teacher_to_the_next_one():
 def test_the_teacher_drops_nothing_out():
     one = lwf(dropout=0.5)
     watched = Watched(one)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     one.model.train()
-    one.train(state, moved(start()), SECOND, data(1))
+    one.train(Turn(state, moved(start()), SECOND, data(1)))
     x = data(1).train.x.double().numpy()
     expected = logits_of(moved(start())["base"], x)
     np.testing.assert_allclose(watched["taught"].logits, expected, atol=1e-5)
@@ -235,7 +235,7 @@ def test_the_teacher_drops_nothing_out():
 def test_a_client_that_lost_its_state_starts_with_the_model_that_it_gets():
     one = lwf()
     watched = Watched(one)
-    state, _ = one.train({}, start(), THIRD, data(1))
+    state, _ = one.train(Turn({}, start(), THIRD, data(1)))
     assert state[CLASSES]["known"].tolist() == [2, 3]
     assert watched["taught"] is None
 
@@ -257,38 +257,38 @@ def test_a_growing_head_tells_which_classes_others_have_met():
 
 def test_a_class_that_comes_again_is_learned_from_labels_and_from_the_teacher():
     one = lwf()
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     task = data(1)
     both = Examples(task.train.x, task.train.y - 1)  # classes 1 and 2
     watched = Watched(one)
-    one.train(state, start(), SECOND, TaskData(both, task.valid, task.test, 6))
+    one.train(Turn(state, start(), SECOND, TaskData(both, task.valid, task.test, 6)))
     assert watched["old"].tolist() == [0, 1]
     assert watched["new"].tolist() == [1, 2]
 
 
 def test_what_was_learned_of_a_task_is_not_old_when_a_reply_is_lost():
     one = lwf()
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     first, second = moved(start()), moved(start(), 0.3)
     watched = Watched(one)
-    lost, _ = one.train(state, first, SECOND, data(1))
+    lost, _ = one.train(Turn(state, first, SECOND, data(1)))
     # The server has no update of the task and takes the next round for the first.
-    after, _ = one.train(lost, second, replace(THIRD, starts_task=True), data(1))
+    after, _ = one.train(Turn(lost, second, replace(THIRD, starts_task=True), data(1)))
     assert watched["old"].tolist() == [0, 1]
     assert watched["new"].tolist() == [2, 3]
     taught = watched["taught"].logits.double().numpy()
     x = data(1).train.x.double().numpy()
     np.testing.assert_allclose(taught, logits_of(first["base"], x), atol=1e-5)
     # A last round that is repeated for all begins where the first attempt ended.
-    one.train(after, second, THIRD, data(1))
+    one.train(Turn(after, second, THIRD, data(1)))
     assert watched["old"].tolist() == [0, 1]
 
 
 def test_hidden_concepts_make_each_round_a_task():
     one = lwf()
     watched = Watched(one)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    state, _ = one.train(state, start(), replace(FIRST, round=2), data(1))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, start(), replace(FIRST, round=2), data(1)))
     assert watched["old"].tolist() == [0, 1]
-    one.train(state, start(), replace(FIRST, round=3), data(0))
+    one.train(Turn(state, start(), replace(FIRST, round=3), data(0)))
     assert watched["old"].tolist() == [0, 1, 2, 3]

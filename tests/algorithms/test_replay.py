@@ -9,7 +9,7 @@ from torch import nn
 from watched_fit import Watched
 
 from clients.replay import Replay
-from fcl_flower.algorithms.base import Params
+from fcl_flower.algorithms.base import Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.setup import build
@@ -26,8 +26,10 @@ def learner(where=None, **params):
 def test_the_first_task_is_plain_training(strength):
     where = place(epochs=3)
     plain = LocalTraining(Params(), model(), where)
-    state, update = learner(where, strength=strength).train({}, start(), FIRST, data(0))
-    _, expected = plain.train({}, start(), FIRST, data(0))
+    state, update = learner(where, strength=strength).train(
+        Turn({}, start(), FIRST, data(0))
+    )
+    _, expected = plain.train(Turn({}, start(), FIRST, data(0)))
     for name, values in expected.payload["base"].items():
         np.testing.assert_array_equal(update.payload["base"][name], values)
     # 3 % of 20 is less than one sample of each of the two classes.
@@ -36,11 +38,11 @@ def test_the_first_task_is_plain_training(strength):
 
 def test_a_later_task_is_trained_on_together_with_what_is_remembered():
     one = learner(buffer_fraction=0.2)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     received, (x, y) = moved(start()), data(1).train
     kept = [torch.from_numpy(np.asarray(state["memory"][name])) for name in "xy"]
 
-    after, update = one.train(state, received, SECOND, data(1))
+    after, update = one.train(Turn(state, received, SECOND, data(1)))
 
     oracle = model()
     load(oracle, received["base"])
@@ -56,13 +58,13 @@ def test_a_later_task_is_trained_on_together_with_what_is_remembered():
 
 def test_a_fraction_of_a_task_is_kept_once_in_its_first_round():
     one = learner(buffer_fraction=0.2)
-    state, _ = one.train({}, start(), FIRST, data(0))
-    state, _ = one.train(state, start(), SECOND, data(1))
-    after, update = one.train(state, start(), THIRD, data(1))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, start(), SECOND, data(1)))
+    after, update = one.train(Turn(state, start(), THIRD, data(1)))
     assert update.num_examples == 24
     assert after["memory"] is state["memory"]
     # So does a client that has lost its memory.
-    anew, update = one.train({}, start(), THIRD, data(1))
+    anew, update = one.train(Turn({}, start(), THIRD, data(1)))
     assert update.num_examples == 20
     assert anew["memory"]["task"].tolist() == [1] * 4
 
@@ -70,9 +72,9 @@ def test_a_fraction_of_a_task_is_kept_once_in_its_first_round():
 @pytest.mark.parametrize("policy", ["balanced", "herding", "reservoir", "leverage"])
 def test_a_fixed_budget_holds_by_any_policy(policy):
     one = learner(budget="fixed", memory_samples=6, memory_policy=policy)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     assert len(state["memory"]["y"]) == 6
-    after, update = one.train(state, start(), THIRD, data(1))
+    after, update = one.train(Turn(state, start(), THIRD, data(1)))
     assert update.num_examples == 26
     assert len(after["memory"]["y"]) == 6
     assert set(after["memory"]["task"].tolist()) == {0, 1}
@@ -84,9 +86,9 @@ def test_a_fixed_budget_holds_by_any_policy(policy):
 def test_the_hidden_states_are_held_near_those_of_the_received_model():
     one = learner(buffer_fraction=0.2, strength=3.0)
     watched = Watched(one)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     received = moved(start())
-    one.train(state, received, SECOND, data(1))
+    one.train(Turn(state, received, SECOND, data(1)))
     load(one.model, received["base"])
     with torch.no_grad():
         one.model.body[0].bias.add_(0.5)

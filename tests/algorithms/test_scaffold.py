@@ -13,7 +13,7 @@ from clients import scaffold as client_side
 from clients.ewc import diagonal_fisher
 from clients.scaffold import Scaffold as Learner
 from fcl_flower.aggregation.policy import Aggregation
-from fcl_flower.algorithms.base import Params, ServerContext
+from fcl_flower.algorithms.base import Params, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
@@ -61,8 +61,8 @@ def test_two_clients_over_two_tasks_are_algorithm_1():
         updates, y, new = {}, {}, {}
         for client, one in learners.items():
             seen = data(10 * task + client, count[client])
-            received = server.configure_train(state, now, client)
-            kept[client], update = one.train(kept[client], received, now, seen)
+            received = server.send(state, now, client)
+            kept[client], update = one.train(Turn(kept[client], received, now, seen))
             server.check_update(state, update)
             updates[client] = update
 
@@ -78,7 +78,7 @@ def test_two_clients_over_two_tasks_are_algorithm_1():
                 n: own[client][n] - c[n] + (x[n] - y[client][n]) / (STEPS * RATE)
                 for n in x
             }
-        state = server.aggregate_train(state, now, updates)
+        state = server.combine(state, now, updates)
         x = {n: (12 * y[0][n] + 6 * y[1][n]) / 18 for n in x}
         c = {n: c[n] + sum(new[k][n] - own[k][n] for k in own) / 2 for n in x}
         own = new
@@ -109,7 +109,7 @@ def test_by_any_optimizer_a_variate_is_the_mean_gradient(kind, settings):
     received["control"] = c
     one = learner(optimizer=kind.__name__.lower(), **settings)
 
-    kept, update = one.train({"control": own}, received, NOW, data())
+    kept, update = one.train(Turn({"control": own}, received, NOW, data()))
 
     network, found = model(), []
     trained = [*network.body.parameters(), *network.heads[0].parameters()]
@@ -137,7 +137,7 @@ def test_option_1_takes_the_gradient_at_the_received_model(monkeypatch):
     expected = gradients(network, data().train)
 
     received = {"base": moved, "control": {}}
-    kept, update = one.train({"heads": heads}, received, NOW, data())
+    kept, update = one.train(Turn({"heads": heads}, received, NOW, data()))
 
     near(kept["control"], {n: expected[n] for n in moved}, 1e-6)
     near(update.payload["control/change"], {n: expected[n] for n in moved}, 1e-6)
@@ -147,7 +147,7 @@ def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
     received = shared(model())
     received["control"] = {n: np.full_like(v, 9) for n, v in received["base"].items()}
     own = {n: np.zeros_like(v) for n, v in received["base"].items()}
-    _, update = learner(epochs=1).train({"control": own}, received, NOW, data())
+    _, update = learner(epochs=1).train(Turn({"control": own}, received, NOW, data()))
     network, seen = model(), data().train
     loss = nn.functional.cross_entropy(network(seen.x, 0), seen.y)
     assert update.metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -156,10 +156,10 @@ def test_the_loss_that_is_told_has_no_part_of_the_correction_at_the_start():
 def test_who_begins_late_corrects_nothing_in_its_first_round():
     received = shared(model())
     plain = LocalTraining(Params(), model(), place(epochs=STEPS))
-    _, expected = plain.train({}, received, NOW, data())
+    _, expected = plain.train(Turn({}, received, NOW, data()))
     received["control"] = {n: np.ones_like(v) for n, v in received["base"].items()}
 
-    _, update = learner().train({}, received, NOW, data())
+    _, update = learner().train(Turn({}, received, NOW, data()))
 
     near(update.payload["base"], expected.payload["base"], 0)
 
@@ -172,7 +172,9 @@ def test_without_examples_nothing_is_learned_of_the_drift(variate):
     none = data()
     none = replace(none, train=Examples(none.train.x[:0], none.train.y[:0]))
 
-    kept, update = learner(variate=variate).train({"control": own}, received, NOW, none)
+    kept, update = learner(variate=variate).train(
+        Turn({"control": own}, received, NOW, none)
+    )
 
     near(kept["control"], own, 0)
     assert not any(v.any() for v in update.payload["control/change"].values())
@@ -184,11 +186,11 @@ def test_one_client_alone_has_no_drift():
     received, plain = shared(model()), {}
     for number in (1, 2, 3):
         now = stage(number, starts=number == 1, ends=False)
-        sent = server.configure_train(state, now, 0)
-        alone, update = learner().train(alone, sent, now, data())
-        state = server.aggregate_train(state, now, {0: update})
+        sent = server.send(state, now, 0)
+        alone, update = learner().train(Turn(alone, sent, now, data()))
+        state = server.combine(state, now, {0: update})
         plain, update = LocalTraining(Params(), model(), place(epochs=STEPS)).train(
-            plain, received, now, data()
+            Turn(plain, received, now, data())
         )
         received = update.payload
     near(state["base"], received["base"])
@@ -211,25 +213,25 @@ def sent(w, change, examples=1):
 
 def test_the_server_by_hand():
     server, start = server_and_state()
-    state = server.aggregate_train(
+    state = server.combine(
         start, NOW, {0: sent([1, 1], [2, 0]), 1: sent([4, 7], [4, 6], 2)}
     )
     # (1 + 2 * 4) / 3, (1 + 2 * 7) / 3; (2 + 4) / 2, (0 + 6) / 2
     np.testing.assert_allclose(state["base"]["w"], [3, 5], rtol=1e-6)
     np.testing.assert_allclose(state["control"]["w"], [3, 3], rtol=1e-6)
     # Client 2 is the third that ever trained: c + change / 3.
-    state = server.aggregate_train(state, NOW, {2: sent([0, 0], [6, -3])})
+    state = server.combine(state, NOW, {2: sent([0, 0], [6, -3])})
     np.testing.assert_allclose(state["control"]["w"], [5, 2], rtol=1e-6)
     # Client 1 is known: of three clients one changes.
-    state = server.aggregate_train(state, NOW, {1: sent([0, 0], [-3, 3])})
+    state = server.combine(state, NOW, {1: sent([0, 0], [-3, 3])})
     np.testing.assert_allclose(state["control"]["w"], [4, 3], rtol=1e-6)
     assert state["meta/seen"]["client"].tolist() == [0, 1, 2]
     assert start["control"] == {}
-    assert server.configure_train(state, NOW, 7) == {
+    assert server.send(state, NOW, 7) == {
         "base": state["base"],
         "control": state["control"],
     }
-    assert server.configure_evaluate(state, NOW, 7) == {"base": state["base"]}
+    assert server.send_to_predict(state, NOW, 7) == {"base": state["base"]}
 
 
 @pytest.mark.run
@@ -251,8 +253,8 @@ def test_who_is_tested_is_sent_no_variates(tmp_path):
 def test_who_has_no_examples_does_not_count():
     server, start = server_and_state()
     nobody = {0: sent([9, 9], [9, 9], 0)}
-    assert server.aggregate_train(start, NOW, nobody) is start
-    state = server.aggregate_train(start, NOW, {**nobody, 1: sent([1, 2], [3, 4])})
+    assert server.combine(start, NOW, nobody) is start
+    state = server.combine(start, NOW, {**nobody, 1: sent([1, 2], [3, 4])})
     np.testing.assert_array_equal(state["base"]["w"], [1, 2])
     np.testing.assert_array_equal(state["control"]["w"], [3, 4])
     assert state["meta/seen"]["client"].tolist() == [1]
@@ -263,7 +265,7 @@ def test_a_rule_that_is_robust_holds_for_the_variates_too():
     server.aggregation = Aggregation(rule="median")
     changes = ([1, 1], [2, 2], [1000, -1000])
     updates = {c: sent([c, c], change) for c, change in enumerate(changes)}
-    state = server.aggregate_train(start, NOW, updates)
+    state = server.combine(start, NOW, updates)
     np.testing.assert_array_equal(state["base"]["w"], [1, 1])
     np.testing.assert_array_equal(state["control"]["w"], [2, 1])
 
@@ -275,11 +277,11 @@ def test_who_sends_no_variate_moves_none():
     server, start = server_and_state()
     silent = Update({"base": GOOD["base"], "control/change": {}}, 1)
     server.check_update(start, silent)
-    state = server.aggregate_train(start, NOW, {0: sent([0, 0], [2, 4]), 1: silent})
+    state = server.combine(start, NOW, {0: sent([0, 0], [2, 4]), 1: silent})
     np.testing.assert_array_equal(state["control"]["w"], [2, 4])
-    state = server.aggregate_train(state, NOW, {1: silent})
+    state = server.combine(state, NOW, {1: silent})
     np.testing.assert_array_equal(state["control"]["w"], [2, 4])
-    assert server.aggregate_train(start, NOW, {1: silent})["control"] == {}
+    assert server.combine(start, NOW, {1: silent})["control"] == {}
 
 
 # ---- runs
@@ -321,7 +323,7 @@ def test_a_layer_that_forward_never_uses_has_no_gradient():
     assert fisher["body.0.weight"].any()
 
     received = {**shared(taking.model), "control": {}}
-    _, update = taking.train({}, received, NOW, data())
+    _, update = taking.train(Turn({}, received, NOW, data()))
 
     assert not update.payload["control/change"][name].any()
 
@@ -337,7 +339,7 @@ def test_the_gradients_at_the_start_count_classes_alike(balance):
     for kind, train in ((balance, few), ("none", alike)):
         given = replace(data(), train=train)
         state, _ = learner(variate="start", balance=kind).train(
-            {}, received, NOW, given
+            Turn({}, received, NOW, given)
         )
         found.append(state["control"])
     near(*found)

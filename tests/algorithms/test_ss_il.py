@@ -22,6 +22,7 @@ from class_streams import (
 from watched_fit import Watched
 
 from clients.ss_il import SsIl
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.algorithms.exemplars import random_orders
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -37,9 +38,9 @@ def learner(samples=8, where=None, **more):
 
 def after_two_tasks(one):
     """Return the state of a client that has met the classes 0 to 3."""
-    state, _ = one.train({}, start(), FIRST, data(0))
-    state, _ = one.train(state, start(), SECOND, data(1))
-    state, _ = one.train(state, start(), THIRD, data(1))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
+    state, _ = one.train(Turn(state, start(), SECOND, data(1)))
+    state, _ = one.train(Turn(state, start(), THIRD, data(1)))
     return state
 
 
@@ -61,7 +62,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
     if growing:
         one.model.restrict_head(range(6))
     old_base = moved(start())["base"]
-    one.train(state, {"base": old_base}, THIRD_TASK, data(2))
+    one.train(Turn(state, {"base": old_base}, THIRD_TASK, data(2)))
     now = moved(start(), 0.07)["base"]
     load(one.model, now)
     rows = torch.tensor([3, 0, 11, 7])
@@ -85,7 +86,7 @@ def test_the_loss_of_a_third_task_and_its_gradient_by_numpy(growing):
 
 def test_the_first_task_has_a_softmax_over_its_own_classes():
     one = learner()
-    _, update = one.train({}, start(), FIRST, data(0))
+    _, update = one.train(Turn({}, start(), FIRST, data(0)))
     oracle, task = model(), data(0).train
     optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
     logits = oracle(task.x, 0)[:, :2]
@@ -98,12 +99,12 @@ def test_the_first_task_has_a_softmax_over_its_own_classes():
 @pytest.mark.parametrize(("ratio", "drawn"), [(0.25, 5), (0.01, 1), (1.0, 8)])
 def test_a_step_has_samples_of_the_memory_in_one_ratio_to_new_ones(ratio, drawn):
     one = learner(8, replay_ratio=ratio)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     sizes = []
     one.model.body.register_forward_hook(
         lambda _m, given, _o: sizes.append(len(given[0]))
     )
-    _, update = one.train(state, start(), SECOND, data(1))
+    _, update = one.train(Turn(state, start(), SECOND, data(1)))
     # The teacher's answers to both, the step's two parts, the validation samples.
     assert sizes == [20, 8, 20, drawn, 20]
     assert update.num_examples == 20
@@ -113,9 +114,9 @@ def test_the_draw_depends_on_client_and_round_alone():
     def update(client, number):
         one = learner(40, place(client, epochs=2, batch_size=4))
         watched = Watched(one)
-        state, _ = one.train({}, start(), FIRST, data(0))
+        state, _ = one.train(Turn({}, start(), FIRST, data(0)))
         stage = TaskStage(number, 1, starts_task=True, ends_task=False)
-        one.train(state, start(), stage, data(1))
+        one.train(Turn(state, start(), stage, data(1)))
         return next(watched["orders"]).tolist()
 
     assert update(0, 2) == update(0, 2)
@@ -125,9 +126,9 @@ def test_the_draw_depends_on_client_and_round_alone():
 def test_without_a_memory_only_the_old_model_speaks_for_old_classes():
     one = learner(0, place(learning_rate=1e-12))
     watched = Watched(one)
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     old_base = moved(start())["base"]
-    one.train(state, {"base": old_base}, SECOND, data(1))
+    one.train(Turn(state, {"base": old_base}, SECOND, data(1)))
     load(one.model, start()["base"])
     new = data(1).train
     found = watched.loss_of(new.x, new.y, torch.arange(20))
@@ -147,7 +148,9 @@ def test_a_class_belongs_to_the_task_in_which_it_was_first_met():
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 1, 1, -1, -1]
     task = data(2)
     mixed = Examples(task.train.x, task.train.y - 1)  # classes 3 and 4
-    after, _ = one.train(state, start(), FOURTH, TaskData(mixed, *task_rest(task)))
+    after, _ = one.train(
+        Turn(state, start(), FOURTH, TaskData(mixed, *task_rest(task)))
+    )
     assert after["memory/tasks"]["first"].tolist() == [0, 0, 1, 1, 2, -1]
     assert [classes.tolist() for classes in watched["old_tasks"]] == [[0, 1], [2, 3]]
     assert watched["new"].tolist() == [3, 4]
@@ -160,7 +163,7 @@ def task_rest(task):
 def test_a_growing_head_tells_of_classes_that_others_have_met():
     one = learner()
     one.model.restrict_head([0, 1, 2])
-    state, _ = one.train({}, start(), FIRST, data(0))
+    state, _ = one.train(Turn({}, start(), FIRST, data(0)))
     assert state["memory/tasks"]["first"].tolist() == [0, 0, 0, -1, -1, -1]
 
 

@@ -10,6 +10,7 @@ from lone_learner import data, gradients, model, place, shared, stage
 
 from clients.fedprox_ssgd import FedProxSsgd
 from clients.stable_sgd import StableSgd
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.config.run_config import PrivacySection, RunConfig
 from fcl_flower.models.registry import LeNetParams
 from fcl_flower.privacy.mechanism import simulated
@@ -57,7 +58,7 @@ def test_each_task_has_its_rate_and_keeps_its_momentum_over_rounds(mu):
             for _ in range(2):
                 stepped(oracle, received, velocities, task, rate, mu)
             now = stage(1 + number, task, starts=number == 0, ends=number == 1)
-            state, update = learner.train(state, received, now, data(task))
+            state, update = learner.train(Turn(state, received, now, data(task)))
             for name, value in update.payload["base"].items():
                 expected = oracle.state_dict()[name]
                 np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6)
@@ -76,7 +77,7 @@ def test_steps_that_hide_examples_have_the_rate_of_their_task():
         learner = StableSgd(StableSgdParams(gamma=gamma), model(), where)
         received = shared(model())
         with simulated():
-            _, update = learner.train({}, received, stage(1, task=1), data())
+            _, update = learner.train(Turn({}, received, stage(1, task=1), data()))
         return update.payload["base"]["body.0.bias"] - received["base"]["body.0.bias"]
 
     np.testing.assert_allclose(change(0.25), change(1.0) / 4, rtol=1e-4)

@@ -6,7 +6,7 @@ from fakes import exact
 from torch import nn
 
 from clients.stl import SingleTask
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext, Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.schedule import derive
 from fcl_flower.core.types import TaskStage
@@ -48,10 +48,12 @@ def test_each_is_a_network_of_its_own_and_the_mean_of_them_answers():
     ones = [learner(LocalTraining, Params(), seed) for seed in seeds]
     states, bodies = [{} for _ in ones], [{} for _ in ones]
     for stage, seed in ((FIRST, 1), (LAST, 1), (NEXT, 7)):
-        state, _ = ours.train(state, {}, stage, task(seed))
+        state, _ = ours.train(Turn(state, {}, stage, task(seed)))
         for number, one in enumerate(ones):
             start = bodies[number].get(stage.task, {"base": state["base"]})
-            states[number], sent = one.train(states[number], start, stage, task(seed))
+            states[number], sent = one.train(
+                Turn(states[number], start, stage, task(seed))
+            )
             bodies[number][stage.task] = {"base": sent.payload["base"]}
 
     x = examples(9, 3).x
@@ -70,8 +72,8 @@ def test_each_is_a_network_of_its_own_and_the_mean_of_them_answers():
 
 def test_one_network_answers_with_its_own_logits():
     ours, plain = learner(SingleTask, StlParams()), learner(LocalTraining, Params())
-    state, _ = ours.train(ours.init(), {}, FIRST, task(1))
-    heads, sent = plain.train({}, {"base": state["base"]}, FIRST, task(1))
+    state, _ = ours.train(Turn(ours.init(), {}, FIRST, task(1)))
+    heads, sent = plain.train(Turn({}, {"base": state["base"]}, FIRST, task(1)))
     x = examples(9, 3).x
     assert ours.predict(state, {}, 0, x).equal(plain.predict(heads, sent.payload, 0, x))
     assert state.keys() == {"base", "base/0", "heads", "optimizer"}

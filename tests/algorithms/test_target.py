@@ -10,7 +10,13 @@ from torch import nn
 from watched_fit import Watched
 
 from clients.target import Target as Client
-from fcl_flower.algorithms.base import ClassPlan, ClientContext, Params, ServerContext
+from fcl_flower.algorithms.base import (
+    ClassPlan,
+    ClientContext,
+    Params,
+    ServerContext,
+    Turn,
+)
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -72,7 +78,7 @@ def start(**more):
 def test_a_step_is_that_of_plain_autograd(labels, first_open):
     made, oracle = samples(), model()
     client = learner(alpha=3.0, temperature=5.0)
-    _, update = client.train({}, start(**{SAMPLES: made}), SECOND, data(labels))
+    _, update = client.train(Turn({}, start(**{SAMPLES: made}), SECOND, data(labels)))
 
     optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01)
     inputs, y = data(labels).train
@@ -91,8 +97,8 @@ def test_a_step_is_that_of_plain_autograd(labels, first_open):
 
 def test_without_samples_a_client_trains_as_in_fedavg():
     plain = LocalTraining(Params(), model(), learner().context)
-    state, update = learner().train({}, start(), FIRST, data())
-    same, expected = plain.train({}, start(), FIRST, data())
+    state, update = learner().train(Turn({}, start(), FIRST, data()))
+    same, expected = plain.train(Turn({}, start(), FIRST, data()))
     assert exact(update.payload) == exact(expected.payload)
     assert exact(state) == exact(same)
 
@@ -100,21 +106,21 @@ def test_without_samples_a_client_trains_as_in_fedavg():
 def test_the_samples_are_kept_until_others_come_and_used_in_every_round():
     first, second = samples(), samples(7)
     client = learner(epochs=2)
-    state, update = client.train({}, start(**{SAMPLES: first}), SECOND, data())
+    state, update = client.train(Turn({}, start(**{SAMPLES: first}), SECOND, data()))
     assert exact(state)[SAMPLES] == exact({"": first})[""]
     assert update.payload.keys() == {"base"}
-    used = learner(epochs=2).train(state, start(), THIRD, data())
-    without = learner(epochs=2).train({}, start(), THIRD, data())
+    used = learner(epochs=2).train(Turn(state, start(), THIRD, data()))
+    without = learner(epochs=2).train(Turn({}, start(), THIRD, data()))
     assert exact(used[1].payload) != exact(without[1].payload)
     assert used[0][SAMPLES] is state[SAMPLES]
-    state, _ = client.train(used[0], start(**{SAMPLES: second}), SECOND, data())
+    state, _ = client.train(Turn(used[0], start(**{SAMPLES: second}), SECOND, data()))
     assert state[SAMPLES] is second
 
 
 def batches_of(client, count):
     received = start(**{SAMPLES: samples(count)})
     watched = Watched(client)
-    client.train({}, received, SECOND, data())
+    client.train(Turn({}, received, SECOND, data()))
     return watched["old"].batches
 
 
@@ -152,7 +158,7 @@ def update(*values, examples=1):
 
 
 def after(strategy, state, stage):
-    return strategy.aggregate_train(state, stage, {0: update(1, 1), 2: update(4, 7)})
+    return strategy.combine(state, stage, {0: update(1, 1), 2: update(4, 7)})
 
 
 def test_samples_of_all_classes_so_far_are_made_of_the_new_mean_when_a_task_ends():
@@ -177,13 +183,12 @@ def test_a_client_gets_samples_in_its_first_round_of_a_later_task_only():
     during = after(strategy, state, SECOND)
     for known in (state, during):
         sent = {
-            stage: strategy.configure_train(known, stage, 0)
-            for stage in (FIRST, SECOND, THIRD)
+            stage: strategy.send(known, stage, 0) for stage in (FIRST, SECOND, THIRD)
         }
         assert [SAMPLES in payload for payload in sent.values()] == [False, True, False]
         assert MADE not in sent[SECOND]
     late = TaskStage(round=3, task=1, starts_task=True, ends_task=True)
-    assert SAMPLES in strategy.configure_train(during, late, 1)
+    assert SAMPLES in strategy.send(during, late, 1)
     assert exact(during)[SAMPLES] == exact(state)[SAMPLES]
     newer = after(strategy, during, THIRD)
     assert exact(newer)[SAMPLES] != exact(state)[SAMPLES]

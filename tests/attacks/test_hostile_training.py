@@ -28,8 +28,8 @@ class Honest:
             state_dict=lambda: initial, shared_names=lambda: ["w"]
         )
 
-    def train(self, state, received, stage, data):
-        self.data = data
+    def train(self, turn):
+        self.data = turn.data
         return AFTER, Update(SENT, 7)
 
 

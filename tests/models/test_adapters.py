@@ -19,7 +19,7 @@ from encoders import (
 )
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext, Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
@@ -275,7 +275,7 @@ def test_plain_training_computes_blocks_before_the_first_enhancer_once(
         base = {"base": snapshot(network, network.shared_names())}
         stage = TaskStage(round=1, task=0, starts_task=True, ends_task=False)
         data = TaskData(examples, examples, examples, 5)
-        return learner.train({}, base, stage, data)[1].payload["base"]
+        return learner.train(Turn({}, base, stage, data))[1].payload["base"]
 
     once, always = [], []
     found = trained(once)

@@ -127,8 +127,8 @@ def test_a_learner_that_keeps_only_its_own_groups_loses_no_account(
 ):
     train = local_training.LocalTraining.train
 
-    def forgetful(self, state, received, stage, data):
-        state, update = train(self, state, received, stage, data)
+    def forgetful(self, turn):
+        state, update = train(self, turn)
         own = {name: group for name, group in state.items() if name != "privacy"}
         return own, update
 

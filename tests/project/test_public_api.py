@@ -14,7 +14,7 @@ DOCUMENTED = {
     *("simulate", "compare", "load", "Result", "Comparison"),
     *("RunConfig", "Algorithm", "ServerStrategy", "ClientLearner", "Params"),
     "flower_strategy",
-    *("Update", "TaskStage", "TaskData", "SparseArray"),
+    *("Update", "TaskStage", "TaskData", "Turn", "SparseArray"),
     *("algorithms", "datasets", "models", "metrics", "scenarios"),
     *("FclError", "ConfigError", "ContractError", "WireError", "RoundError"),
     "__version__",

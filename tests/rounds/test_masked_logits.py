@@ -116,14 +116,14 @@ def moved(monkeypatch):
     """Return, for each round of a client, which rows it has moved and its labels."""
     found, train = [], LocalTraining.train
 
-    def watch(self, state, received, stage, data):
-        state, update = train(self, state, received, stage, data)
+    def watch(self, turn):
+        state, update = train(self, turn)
         old, new = (
             np.asarray(base["heads.0.weight"])
-            for base in (received["base"], update.payload["base"])
+            for base in (turn.received["base"], update.payload["base"])
         )
         rows = np.flatnonzero((old != new).any(1))
-        found.append(({*rows.tolist()}, {*data.train.y.tolist()}))
+        found.append(({*rows.tolist()}, {*turn.data.train.y.tolist()}))
         return state, update
 
     monkeypatch.setattr(LocalTraining, "train", watch)

@@ -131,10 +131,10 @@ def test_a_client_that_raises_is_left_out_by_name_and_the_run_goes_on(
 ):
     train = LocalTraining.train
 
-    def breaks(self, state, received, stage, data):
-        if (self.context.client, stage.round) == (1, 2):
+    def breaks(self, turn):
+        if (self.context.client, turn.stage.round) == (1, 2):
             raise ValueError("no space\nleft <b>on</b> device")
-        return train(self, state, received, stage, data)
+        return train(self, turn)
 
     monkeypatch.setattr(LocalTraining, "train", breaks)
     run_in_process(tiny(tmp_path, strategy="fedavg", rounds=2))

@@ -107,7 +107,7 @@ def pools():
 @pytest.mark.run
 def test_no_library_takes_more_threads_than_the_run_has(run, monkeypatch):
     seen = []
-    for side, method in ((LocalTraining, "train"), (FedAvg, "aggregate_train")):
+    for side, method in ((LocalTraining, "train"), (FedAvg, "combine")):
         honest = getattr(side, method)
 
         def watched(self, *given, honest=honest):

@@ -25,6 +25,7 @@ from torch.optim.adam import adam
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.sgd import sgd
 
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import Update
@@ -155,6 +156,8 @@ def sealed(data, looks):
 
 def values_of(thing):
     """Return an argument as values that compare bit by bit."""
+    if isinstance(thing, Turn):
+        return [values_of(part) for part in thing]
     if isinstance(thing, TaskData):
         return samples(thing.train), samples(thing.valid)
     if isinstance(thing, Examples):
@@ -200,16 +203,16 @@ def watch(seen, thing, method, *, repeat=False):
 
 
 def watch_strategy(seen, strategy):
-    for method in ("init", "configure_train", "aggregate_query"):
+    for method in ("init", "send", "aggregate_query"):
         watch(seen, strategy, method)
-    watch(seen, strategy, "aggregate_train", repeat=True)
-    aggregate_train = strategy.aggregate_train
+    watch(seen, strategy, "combine", repeat=True)
+    combine = strategy.combine
 
     def outer(state, stage, updates):
         seen.updates.extend((state, update) for update in updates.values())
-        return aggregate_train(state, stage, updates)
+        return combine(state, stage, updates)
 
-    strategy.aggregate_train = outer
+    strategy.combine = outer
     seen.strategies.append(strategy)
     return strategy
 
@@ -243,10 +246,11 @@ def note_learner(seen, learner, *, seal=False):
     """Note in ``seen`` all that a learner returns, but its predictions."""
     train = learner.train
 
-    def noted(state, received, stage, data):
+    def noted(turn):
+        _, received, stage, data = turn
         given = sealed(data, seen.looks) if seal else data
         seen.trains = True
-        new, update = train(state, received, stage, given)
+        new, update = train(turn._replace(data=given))
         seen.trains = False
         seen.labels.update(data.train.y.flatten().tolist())
         metrics = {key: float(value) for key, value in update.metrics.items()}
@@ -263,9 +267,10 @@ def note_learner(seen, learner, *, seal=False):
     if hasattr(learner, "answer_query"):
         answer_query = learner.answer_query
 
-        def answered(state, question, stage, data):
+        def answered(turn):
+            data = turn.data
             given = sealed(data, seen.looks) if seal else data
-            answer = answer_query(state, question, stage, given)
+            answer = answer_query(turn._replace(data=given))
             seen.notes.append(("answered", exact(answer)))
             return answer
 

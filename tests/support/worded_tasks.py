@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from encoders import CLASSES
 
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
 
@@ -32,8 +33,8 @@ def taught(found, made, state, own=None, rounds=1, data=None, ends=True):
     own = own or {}
     for number in range(1, rounds + 1):
         now = stage(number, ends and number == rounds)
-        received = made.configure_train(state, now, 0)
-        own, update = found.train(own, received, now, data)
+        received = made.send(state, now, 0)
+        own, update = found.train(Turn(own, received, now, data))
         made.check_update(state, update)
-        state = made.aggregate_train(state, now, {0: update})
+        state = made.combine(state, now, {0: update})
     return state, own

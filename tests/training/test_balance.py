@@ -8,6 +8,7 @@ from fakes import rounds_of, run_in_process, summary_of, tiny
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.algorithms.registry import algorithm, algorithms
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import ConfigError
@@ -92,9 +93,9 @@ def third_loss(folder, name):
         learner, network = run.learner(0), run.model()
         server = run.strategy(network)
         state = server.init(snapshot(network, network.shared_names()))
-        received = server.configure_train(state, ONLY, 0)
+        received = server.send(state, ONLY, 0)
         data = TaskData(train, whole.valid, whole.test, whole.classes)
-        _, update = learner.train(learner.init(), received, ONLY, data)
+        _, update = learner.train(Turn(learner.init(), received, ONLY, data))
         return update.metrics["loss"]
 
     return loss, unbalanced(whole.train)

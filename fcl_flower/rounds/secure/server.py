@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from fcl_flower.algorithms import base
-from fcl_flower.algorithms.base import ServerStrategy, SumsUpdates
+from fcl_flower.algorithms.base import ServerStrategy, SumsUpdates, Updates
 from fcl_flower.config.run_config import FederationSection
 from fcl_flower.core import update_checks
 from fcl_flower.core.diagnostics import Diagnostic
@@ -305,18 +305,16 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         return self._inner.init(model)
 
     @override
-    def configure_train(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+    def send(self, state: Payload, stage: TaskStage, client: int) -> Payload:
         assert self._masked is not None  # `begin` comes before
-        sent = self._inner.configure_train(state, stage, client)
+        sent = self._inner.send(state, stage, client)
         clients = np.asarray(self._masked.holders(client), np.int64)
         layout = self._layout(state).to_array()
         return {**sent, protocol.SUM_OF: {"clients": clients, "layout": layout}}
 
     @override
-    def configure_evaluate(
-        self, state: Payload, stage: TaskStage, client: int
-    ) -> Payload:
-        return self._inner.configure_evaluate(state, stage, client)
+    def send_to_predict(self, state: Payload, stage: TaskStage, client: int) -> Payload:
+        return self._inner.send_to_predict(state, stage, client)
 
     @override
     def check_update(self, state: Payload, update: Update) -> None:
@@ -324,9 +322,7 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         update_checks.same_tensors(update.payload, {"masked": expected})
 
     @override
-    def aggregate_train(
-        self, state: Payload, stage: TaskStage, updates: Mapping[int, Update]
-    ) -> Payload:
+    def combine(self, state: Payload, stage: TaskStage, updates: Updates) -> Payload:
         masked, self._masked = self._masked, None
         assert masked is not None  # updates come after `begin`
         vectors = {
@@ -351,10 +347,10 @@ class SecureAggregationStrategy(ServerStrategy[Any]):
         return self._inner.on_state_lost(state, client)
 
     @override
-    def diagnostics(
+    def report(
         self, state: Payload, stage: TaskStage, metrics: base.Metrics
     ) -> Mapping[str, float | Diagnostic]:
-        return self._inner.diagnostics(state, stage, metrics)
+        return self._inner.report(state, stage, metrics)
 
     @override
     def remarks(self) -> Mapping[str, str]:

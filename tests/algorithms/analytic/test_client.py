@@ -7,7 +7,7 @@ from fakes import exact as plain
 from torch import nn
 
 from clients.analytic import Analytic
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -66,7 +66,7 @@ def data(train=20, valid=6, seed=0):
 
 
 def sent(made, given, state=None, received=None):
-    _, update = made.train(state or {}, received or {}, stage(), given)
+    _, update = made.train(Turn(state or {}, received or {}, stage(), given))
     return update
 
 
@@ -154,29 +154,31 @@ def test_without_validation_samples_none_are_sent():
 
 def test_a_task_is_sent_once_and_again_when_the_server_has_it_not():
     made, given = learner(), data()
-    state, first = made.train({}, {}, stage(), given)
-    later, nothing = made.train(state, {}, stage(number=2, starts=False), given)
+    state, first = made.train(Turn({}, {}, stage(), given))
+    later, nothing = made.train(Turn(state, {}, stage(number=2, starts=False), given))
     assert nothing.payload == {}
     assert plain(later) == plain(state)
-    _, again = made.train(state, {}, stage(number=2), given)
+    _, again = made.train(Turn(state, {}, stage(number=2), given))
     assert plain(again.payload) == plain(first.payload)
 
 
 def test_a_client_that_lost_its_state_sends_the_same_again():
     made, given = learner(), data()
-    _, first = made.train({}, {}, stage(), given)
-    _, again = made.train({}, {}, stage(number=9, starts=False), given)
+    _, first = made.train(Turn({}, {}, stage(), given))
+    _, again = made.train(Turn({}, {}, stage(number=9, starts=False), given))
     assert plain(again.payload) == plain(first.payload)
 
 
 def test_new_data_of_a_known_task_are_sent():
     made = learner()
-    state, first = made.train({}, {}, stage(), data())
-    state, second = made.train(state, {}, stage(number=2, starts=False), data(seed=50))
+    state, first = made.train(Turn({}, {}, stage(), data()))
+    state, second = made.train(
+        Turn(state, {}, stage(number=2, starts=False), data(seed=50))
+    )
     assert first.payload["meta"]["data"] != second.payload["meta"]["data"]
     assert second.payload["sums"].keys() == first.payload["sums"].keys()
     for old in (data(), data(seed=50)):
-        _, nothing = made.train(state, {}, stage(number=3, starts=False), old)
+        _, nothing = made.train(Turn(state, {}, stage(number=3, starts=False), old))
         assert nothing.payload == {}
 
 
@@ -188,7 +190,7 @@ def test_validation_samples_of_several_windows_count_once(penalty):
     state, counted = {}, []
     for number, window in enumerate([*windows, *windows, windows[0]]):
         # Where concepts are hidden each round starts a task.
-        state, update = made.train(state, {}, stage(number=number), window)
+        state, update = made.train(Turn(state, {}, stage(number=number), window))
         sums = [update.payload[g] for g in ("sums", "valid") if g in update.payload]
         counted.append(sum(one["cross"][:, -1].sum() for one in sums))
     # The same data give the same sums: they may be what the server has not got.
@@ -215,7 +217,7 @@ def test_a_sum_over_too_few_samples_is_not_sent_and_says_why():
 
 
 def test_a_task_without_samples_sends_nothing():
-    state, update = learner(min_samples=10).train({}, {}, stage(), data(train=0))
+    state, update = learner(min_samples=10).train(Turn({}, {}, stage(), data(train=0)))
     assert (state, update.payload, update.num_examples) == ({}, {}, 0)
 
 

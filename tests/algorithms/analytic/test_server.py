@@ -46,7 +46,7 @@ def state_of(made, contributions):
     state = made.init({})
     for client, task, sent in contributions:
         made.check_update(state, sent)
-        state = made.aggregate_train(state, stage(task), {client: sent})
+        state = made.combine(state, stage(task), {client: sent})
     return state
 
 
@@ -93,7 +93,7 @@ def test_the_head_is_that_of_all_samples_whoever_has_them(data, owners, kind):
 def test_clients_of_one_round_count_as_those_of_several():
     made, parts = server(**TRAIN), [samples(12, seed) for seed in range(3)]
     sent = {client: update(*part) for client, part in enumerate(parts)}
-    together = made.aggregate_train({}, stage(), sent)
+    together = made.combine({}, stage(), sent)
     assert plain(together) == plain(
         state_of(made, [(c, 0, u) for c, u in sent.items()])
     )
@@ -102,7 +102,7 @@ def test_clients_of_one_round_count_as_those_of_several():
 def test_an_update_counts_for_the_task_that_was_asked_for():
     made, one = server(**TRAIN), update(*samples(12))
     late = Update(one.payload, 12, stage=stage(task=1))
-    state = made.aggregate_train({}, stage(task=4), {0: late})
+    state = made.combine({}, stage(task=4), {0: late})
     assert f"sums/0/1/{1:016x}" in state
 
 
@@ -164,7 +164,7 @@ def test_a_limit_is_one_of_a_task_whenever_its_samples_come():
 def test_an_update_without_news_leaves_the_state_as_it_is():
     made = server(**TRAIN)
     state = state_of(made, [(0, 0, update(*samples(12)))])
-    assert made.aggregate_train(state, stage(), {0: Update({}, 12)}) is state
+    assert made.combine(state, stage(), {0: Update({}, 12)}) is state
     made.check_update(state, Update({}, 12))
 
 
@@ -182,9 +182,9 @@ def test_validation_samples_choose_and_then_count():
 
 def test_what_travels_down_is_the_head_alone_in_single_precision():
     made = server(**TRAIN)
-    assert made.configure_train(made.init({}), stage(), 0) == {}
+    assert made.send(made.init({}), stage(), 0) == {}
     state = state_of(made, [(0, 0, update(*samples(12)))])
-    sent = made.configure_train(state, stage(), 3)
+    sent = made.send(state, stage(), 3)
     assert sent.keys() == {"head"}
     assert {a.dtype.name for a in sent["head"].values()} == {"float32"}
     np.testing.assert_allclose(sent["head"]["weight"], state["head"]["weight"], 1e-6)
@@ -200,7 +200,7 @@ def test_with_a_head_for_each_task_a_client_gets_its_own():
         ],
     )
     for client in range(3):
-        sent = made.configure_train(state, stage(), client)
+        sent = made.send(state, stage(), client)
         assert sent.keys() == {"head/0", "head/1"}
         for task in range(2):
             np.testing.assert_allclose(
@@ -208,14 +208,14 @@ def test_with_a_head_for_each_task_a_client_gets_its_own():
                 state[f"head/{client}/{task}"]["weight"],
                 1e-6,
             )
-    assert made.configure_train(state, stage(), 11) == {}
+    assert made.send(state, stage(), 11) == {}
 
 
 def test_the_record_says_what_was_solved():
     made = server(**TRAIN)
-    assert made.diagnostics({}, stage(), {}) == {}
+    assert made.report({}, stage(), {}) == {}
     state = state_of(made, [(0, 0, update(*samples(12)))])
-    assert made.diagnostics(state, stage(), {}) == {
+    assert made.report(state, stage(), {}) == {
         "penalty": 0.1,
         "samples": 12,
         "same_classes": 0,
@@ -229,8 +229,8 @@ def test_of_several_penalties_the_record_has_the_median(monkeypatch):
     for client in range(3):
         sent = update(*samples(12, client), valid=samples(12, client + 9))
         updates[client] = sent
-    state = made.aggregate_train({}, stage(), updates)
-    assert made.diagnostics(state, stage(), {})["penalty"] == 0.2
+    state = made.combine({}, stage(), updates)
+    assert made.report(state, stage(), {})["penalty"] == 0.2
 
 
 # ---------------------------------------------------------------- forgetting

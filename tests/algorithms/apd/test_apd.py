@@ -11,6 +11,7 @@ from fedweit_cases import W, data, linear_model, stage
 from torch import nn
 
 from clients.apd import Apd, consolidate, group_tasks, local_of, split_group
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
@@ -27,7 +28,7 @@ def learner(client=0, tasks=3, epochs=5, **params):
 def lived(apd, tasks, seen=lambda state: None):
     state = apd.init()
     for task in range(tasks):
-        state, _ = apd.train(state, {}, stage(task), data(task + 1))
+        state, _ = apd.train(Turn(state, {}, stage(task), data(task + 1)))
         seen(state)
     return state
 
@@ -56,13 +57,13 @@ def test_training_is_descent_on_the_equations_of_the_paper():
     apd = Apd(params, linear_model(), place(epochs=4, rate=0.1, optimizer=SGD))
     given = {"steps": 4, "rate": 0.1, "params": params}
 
-    state, _ = apd.train(apd.init(), {}, stage(0), data(1))
+    state, _ = apd.train(Turn(apd.init(), {}, stage(0), data(1)))
     one = begun(0, linear_model().state_dict()[W], params)
     one = descend(one, data(1).train, old=[], first=True, **given)
     check(state, 0, one)
     assert not torch.equal(one["v"], torch.zeros(6)), "masks learn"
 
-    after, update = apd.train(state, {}, stage(1), data(2))
+    after, update = apd.train(Turn(state, {}, stage(1), data(2)))
     two, gates = begun(1, one["sigma"], params), torch.sigmoid(one["v"])
     old = [(one["tau"], gates, one["sigma"])]
     two = descend(two, data(2).train, old=old, first=False, **given)
@@ -84,7 +85,7 @@ def test_what_a_group_shares_is_part_of_the_weights_and_is_not_trained():
     shared = {"local/1": {W: local}, "meta/groups/0": {W: np.asarray(1)}}
 
     visit = TaskStage(round=2, task=0, starts_task=False, ends_task=True)
-    after, _ = apd.train({**state, **shared}, {}, visit, data(1))
+    after, _ = apd.train(Turn({**state, **shared}, {}, visit, data(1)))
     own = state["heads/0"]
     leaf = {
         "sigma": state["base"][W],
@@ -190,7 +191,7 @@ def test_adapters_are_consolidated_after_every_s_new_tasks():
     assert clustered == [0, 2, 2, 4, 4]
 
     again = TaskStage(round=6, task=1, starts_task=False, ends_task=True)
-    visited, _ = apd.train(state, {}, again, data(2))
+    visited, _ = apd.train(Turn(state, {}, again, data(2)))
     before, after = ({g: s[g] for g in shared_groups(s)} for s in (state, visited))
     assert exact(after) == exact(before), "no task is new"
 
@@ -217,9 +218,9 @@ def test_the_next_consolidation_begins_with_the_whole_adapters():
 
 def test_a_task_that_was_never_ended_is_consolidated_when_the_next_one_begins():
     apd = learner(consolidate_every=2, groups=1)
-    state, _ = apd.train(lived(apd, 1), {}, stage(1, ends_task=False), data(2))
+    state, _ = apd.train(Turn(lived(apd, 1), {}, stage(1, ends_task=False), data(2)))
     assert "meta/groups/1" not in state
-    state, _ = apd.train(state, {}, stage(2, ends_task=False), data(3))
+    state, _ = apd.train(Turn(state, {}, stage(2, ends_task=False), data(3)))
     assert {"meta/groups/0", "meta/groups/1"} <= state.keys()
     assert "meta/groups/2" not in state
 

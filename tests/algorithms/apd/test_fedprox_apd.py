@@ -8,7 +8,7 @@ from fakes import run_in_process, summary_of, tiny
 from fedweit_cases import W, data, linear_model, stage
 
 from clients.fedprox_apd import FedProxApd
-from fcl_flower.algorithms.base import ServerContext
+from fcl_flower.algorithms.base import ServerContext, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import Update
 from strategies.fedprox_apd import FedProxApdParams, SharedWeights
@@ -30,7 +30,7 @@ def test_training_is_descent_from_the_received_weights_with_a_pull_back_to_them(
     given = {"steps": 4, "rate": 0.1, "params": PARAMS, "mu": 0.7}
     first, second = received(1), received(2)
 
-    state, sent = learner.train(learner.init(), first, stage(0), data(1))
+    state, sent = learner.train(Turn(learner.init(), first, stage(0), data(1)))
     sigma = torch.from_numpy(first["base"][W])
     one = begun(0, sigma, PARAMS)
     one = descend(one, data(1).train, old=[], first=True, centre=sigma, **given)
@@ -39,7 +39,7 @@ def test_training_is_descent_from_the_received_weights_with_a_pull_back_to_them(
     np.testing.assert_array_equal(sent.payload["base"][W], state["base"][W])
     assert sent.num_examples == 40
 
-    after, _ = learner.train(state, second, stage(1), data(2))
+    after, _ = learner.train(Turn(state, second, stage(1), data(2)))
     sigma = torch.from_numpy(second["base"][W])
     old = [(one["tau"], torch.sigmoid(one["v"]), one["sigma"])]
     two = begun(1, sigma, PARAMS)
@@ -53,7 +53,7 @@ def test_the_shared_weights_are_averaged_by_examples_and_nothing_else_is():
     state = strategy.init({W: weight, "body.0.bias": weight[0]})
     assert state["base"].keys() == {W}
     updates = {0: Update({"base": {W: 5 * weight}}, 40), 1: Update(state, 120)}
-    new = strategy.aggregate_train(state, stage(0), updates)
+    new = strategy.combine(state, stage(0), updates)
     np.testing.assert_allclose(new["base"][W], 2 * weight, rtol=1e-6)
     with pytest.raises(ConfigError, match="APD decomposes nothing else"):
         strategy.init({"body.0.bias": weight[0]})
@@ -62,12 +62,12 @@ def test_the_shared_weights_are_averaged_by_examples_and_nothing_else_is():
 def test_old_tasks_predict_as_before_though_others_moved_the_shared_weights():
     params = FedProxApdParams(lambda1=0, threshold=0, consolidate_every=0)
     learner = FedProxApd(params, linear_model(), place())
-    state, _ = learner.train(learner.init(), received(1), stage(0), data(1))
+    state, _ = learner.train(Turn(learner.init(), received(1), stage(0), data(1)))
     x = data(1).test.x
     before = learner.predict(state, {"base": state["base"]}, 0, x)
     mean = learner.predict(state, received(2), 0, x)
     torch.testing.assert_close(mean, before, atol=1e-4, rtol=0)
-    state, _ = learner.train(state, received(2), stage(1), data(2))
+    state, _ = learner.train(Turn(state, received(2), stage(1), data(2)))
     after = learner.predict(state, received(3), 0, x)
     torch.testing.assert_close(after, before, atol=1e-4, rtol=0)
 
@@ -75,7 +75,7 @@ def test_old_tasks_predict_as_before_though_others_moved_the_shared_weights():
 def test_a_task_in_progress_is_predicted_with_the_received_weights():
     learner = FedProxApd(PARAMS, linear_model(), place())
     now = stage(0, ends_task=False)
-    state, _ = learner.train(learner.init(), received(1), now, data(1))
+    state, _ = learner.train(Turn(learner.init(), received(1), now, data(1)))
     x = data(1).test.x
     found = learner.predict(state, received(2), 0, x)
     sigma = torch.from_numpy(received(2)["base"][W])

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from worded_tasks import stage, task, taught, texts
 
 from clients.coda_prompt import CodaPrompt
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import TaskData
@@ -97,9 +97,9 @@ def test_one_step_is_adams_with_old_components_detached(
 ):
     made, state = server
     state, own = taught(learner(), made, state, data=task(0, 4))
-    received, data = made.configure_train(state, stage(2), 0), task(1, 3, count=4)
+    received, data = made.send(state, stage(2), 0), task(1, 3, count=4)
 
-    _, update = learner(ortho_weight=weight).train(own, received, stage(2), data)
+    _, update = learner(ortho_weight=weight).train(Turn(own, received, stage(2), data))
 
     # By torch alone: the whole pool and head, one batch of all eight texts, one step.
     groups = ["prompts/0", "prompts/now"]
@@ -134,10 +134,10 @@ def test_the_loss_is_among_the_classes_of_the_task_that_were_told_of(learner, se
     made, state = server
     state, own = taught(learner(), made, state, data=task(2))
     state, own = taught(learner(), made, state, own, data=task(0, 4), ends=False)
-    received = made.configure_train(state, stage(2), 1)
+    received = made.send(state, stage(2), 1)
 
     found = learner(client=1)
-    _, update = found.train({}, received, stage(2), task(1, 3))
+    _, update = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     # Rows of the client's own classes are sent; those that others have told of were
     # trained against, and those of an earlier task were not.
@@ -165,21 +165,23 @@ def test_weight_decay_moves_no_component_and_no_row_of_an_old_task(learner, serv
 def test_validation_texts_of_other_classes_are_left_out(learner, server):
     made, state = server
     train, _, test = (texts(1, 3, seed=seed) for seed in range(3))
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
     for valid, known in ((texts(1, 2, 3, 4), True), (texts(2), False)):
         data = TaskData(train, valid, test, CLASSES)
-        _, update = learner().train({}, received, stage(), data)
+        _, update = learner().train(Turn({}, received, stage(), data))
         assert ("valid_loss" in update.metrics) == known
 
 
 def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     made, state = server
     state, _ = taught(learner(), made, state, data=task(1, 3), ends=False)
-    received = made.configure_train(state, stage(2), 0)
+    received = made.send(state, stage(2), 0)
     found = learner()
 
-    updates = [found.train({}, received, stage(2), task(1, 3))[1] for _ in range(2)]
+    updates = [
+        found.train(Turn({}, received, stage(2), task(1, 3)))[1] for _ in range(2)
+    ]
 
     for group in ("prompts", "heads"):
         for name, tensor in updates[0].payload[group].items():
@@ -202,7 +204,7 @@ def test_predictions_are_of_the_components_of_all_tasks(learner, server, network
         (["prompts/0"], [0, 1], task(3)),
         (["prompts/0", "prompts/now"], [0, 1, 3], None),
     ):
-        received = made.configure_evaluate(state, stage(3), 0)
+        received = made.send_to_predict(state, stage(3), 0)
         logits = found.predict(own, received, 0, x)
 
         with torch.no_grad():
@@ -227,19 +229,19 @@ def test_a_client_that_never_took_part_predicts_alike(learner, server):
     x = texts(0, 4).x
 
     answers = [
-        who.predict(memory, made.configure_train(state, stage(3), client), 0, x)
+        who.predict(memory, made.send(state, stage(3), client), 0, x)
         for who, memory, client in ((found, own, 0), (learner(client=5), {}, 5))
     ]
 
     assert torch.equal(*answers)
-    empty = found.predict(own, made.configure_train(state, stage(3), 0), 0, x[:0])
+    empty = found.predict(own, made.send(state, stage(3), 0), 0, x[:0])
     assert empty.shape == (0, CLASSES)
 
 
 def test_before_anything_is_learned_no_class_is_known(learner, server):
     made, state = server
     x, found = texts(1, 3).x, learner()
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
     assert (found.predict({}, received, 0, x) == CLOSED).all()
     assert (found.predictor({}, received, 0)(x) == CLOSED).all()
@@ -251,7 +253,7 @@ def test_new_classes_are_learned_and_old_ones_still_told_apart(learner, server):
     one, two = task(0, 1, count=24), task(3, 4, count=24)
 
     def accuracy(state, own, data):
-        received = made.configure_train(state, stage(9), 0)
+        received = made.send(state, stage(9), 0)
         answers = found.predict(own, received, 0, data.test.x)
         among = torch.unique(data.test.y)
         right = among[answers[:, among].argmax(1)] == data.test.y
@@ -272,7 +274,7 @@ def test_local_only_both_sides_are_in_the_client(learner):
     data, state = task(1, 3), alone.init()
 
     for number in (1, 2):
-        state, update = alone.train(state, {}, stage(number, number == 2), data)
+        state, update = alone.train(Turn(state, {}, stage(number, number == 2), data))
         assert update.payload == {}
 
     answers = alone.predict(state, {}, 0, data.test.x).argmax(1)

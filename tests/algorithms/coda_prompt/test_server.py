@@ -62,7 +62,7 @@ def played(server, *rounds):
     """Return the state after rounds, each of updates by client and whether it ends."""
     state = server.init(model())
     for number, (updates, ends) in enumerate(rounds, 1):
-        state = server.aggregate_train(state, stage(number, ends), updates)
+        state = server.combine(state, stage(number, ends), updates)
     return state
 
 
@@ -146,7 +146,7 @@ def test_averaging_slice_and_rows_is_averaging_pool_and_head():
             n: np.average([h[n] for h in full_heads], 0, [1, 2, 3]).astype(np.float32)
             for n in (WEIGHT, BIAS)
         }
-        state = server.aggregate_train(state, stage(task + 1, ends=True), sent)
+        state = server.combine(state, stage(task + 1, ends=True), sent)
 
     for name, expected in pool.items():
         found = np.concatenate([state[f"prompts/{t}"][name] for t in range(3)])
@@ -171,7 +171,7 @@ def test_a_row_is_the_mean_over_the_clients_that_have_its_class():
 def test_old_components_stay_bit_by_bit_and_so_do_rows_that_nobody_sends():
     server = strategy()
     state = played(server, ({0: update(seed=1), 1: update(seed=2)}, True))
-    later = server.aggregate_train(state, stage(2), {0: update(classes=(2, 3), seed=3)})
+    later = server.combine(state, stage(2), {0: update(classes=(2, 3), seed=3)})
 
     assert exact({"p": later["prompts/0"]}) == exact({"p": state["prompts/0"]})
     for name, rows in state["heads"].items():
@@ -230,7 +230,7 @@ def test_what_is_of_finished_tasks_is_sent_once_and_again_to_who_lost_its_memory
     state = played(server, (both, True), ({0: update(classes=(2,))}, True))
 
     def sent(state, client):
-        found = server.configure_train(state, stage(3), client)
+        found = server.send(state, stage(3), client)
         old = sorted(g for g in found if g.split("/")[-1].isdigit())
         return old, sent_rows(found, "heads/old")
 
@@ -239,7 +239,7 @@ def test_what_is_of_finished_tasks_is_sent_once_and_again_to_who_lost_its_memory
     assert sent(state, 0) == (["prompts/1"], [2])
     assert sent(state, 1) == sent(state, 2) == everything
     assert sent(server.on_state_lost(state, 0), 0) == everything
-    later = server.aggregate_train(state, stage(3), {2: update()})
+    later = server.combine(state, stage(3), {2: update()})
     assert sent(later, 2) == ([], None)
 
 
@@ -249,7 +249,7 @@ def test_in_a_round_the_current_slice_and_rows_travel_and_nothing_else():
         server, ({0: update()}, True), ({0: update(classes=(1, 3), seed=1)}, False)
     )
 
-    found = server.configure_train(state, stage(3), 0)
+    found = server.send(state, stage(3), 0)
 
     assert set(found) == {"prompts/now", "heads/now", "meta/task"}
     assert sent_rows(found, "heads/now") == [1, 3]
@@ -258,17 +258,17 @@ def test_in_a_round_the_current_slice_and_rows_travel_and_nothing_else():
         found["heads/now"][WEIGHT].to_dense()[1], state["heads"][WEIGHT][1]
     )
     # A class that came back is among the current ones, not among the old.
-    assert sent_rows(server.configure_train(state, stage(3), 5), "heads/old") == [0]
+    assert sent_rows(server.send(state, stage(3), 5), "heads/old") == [0]
 
 
 def test_to_predict_nobody_is_sent_components_that_are_not_trained():
     server = strategy()
     state = played(server, ({0: update()}, True))
 
-    found = server.configure_evaluate(state, stage(1, ends=True), 0)
+    found = server.send_to_predict(state, stage(1, ends=True), 0)
     assert set(found) == {"prompts/0", "heads/old", "heads/now", "meta/task"}
-    state = server.aggregate_train(state, stage(2), {0: update()})
-    found = server.configure_evaluate(state, stage(2), 0)
+    state = server.combine(state, stage(2), {0: update()})
+    found = server.send_to_predict(state, stage(2), 0)
     assert set(found) == {"prompts/now", "heads/now", "meta/task"}
 
 

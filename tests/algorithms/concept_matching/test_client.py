@@ -9,7 +9,7 @@ from fakes import run_in_process, summary_of, tiny
 from scipy.stats import norm
 
 from clients.concept_matching import ConceptMatching, add_inputs, misfit
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData
@@ -48,7 +48,7 @@ def task(*labels):
 
 
 def trained(one, received, data, state=None):
-    state, _ = one.train(state or {}, received, NOW, data)
+    state, _ = one.train(Turn(state or {}, received, NOW, data))
     return int(state["chosen"]["0"])
 
 
@@ -92,7 +92,7 @@ def test_the_loss_decides_and_not_the_accuracy_and_of_equals_the_first(one, rece
 
 
 def test_the_chosen_model_is_trained_and_nothing_tells_which_it_was(one, received):
-    _, update = one.train({}, received, NOW, task(1, 1, 1, 1, 1, 0))
+    _, update = one.train(Turn({}, received, NOW, task(1, 1, 1, 1, 1, 0)))
     assert update.payload.keys() == {"base"}
     assert update.payload["base"].keys() == received["base/0"].keys()
     moved = [
@@ -141,7 +141,7 @@ def test_by_inputs_the_model_is_chosen_that_was_trained_on_such(received):
     bright = replace(bright, train=Examples(bright.train.x + 3, bright.train.y))
     state = {}
     for data in (bright, dark, dark):
-        state, _ = one.train(state, received, NOW, data)
+        state, _ = one.train(Turn(state, received, NOW, data))
     sums = {group for group in state if group.startswith("inputs/")}
     assert sums == {"inputs/1", "inputs/2"}
     assert state["inputs/1"]["count"] == 18
@@ -149,7 +149,7 @@ def test_by_inputs_the_model_is_chosen_that_was_trained_on_such(received):
     assert selected(one, received, seen, state) == 1
     assert selected(one, received, Examples(seen.x + 3, seen.y), state) == 2
     assert selected(one, received, unlabelled(1)) == 0, "trained none: the first"
-    plain, _ = learner().train({}, received, NOW, dark)
+    plain, _ = learner().train(Turn({}, received, NOW, dark))
     assert not any(group.startswith("inputs/") for group in plain)
 
 
@@ -157,7 +157,7 @@ def test_statistics_of_the_numbers_of_words_are_refused(received):
     words = Examples(torch.zeros((2, 1, 8, 8), dtype=torch.int64), torch.tensor([0, 0]))
     data = TaskData(words, words, words, 3)
     with pytest.raises(ConfigError, match=r"strategy.choice: got 'inputs', expected"):
-        learner(choice="inputs").train({}, received, NOW, data)
+        learner(choice="inputs").train(Turn({}, received, NOW, data))
 
 
 def test_the_misfit_is_the_negative_log_likelihood_of_a_gaussian():
@@ -199,7 +199,7 @@ def test_private_heads_take_part_in_the_choice():
     flipped = {name: -np.asarray(values) for name, values in body.items()}
     data = TaskData(examples(0, 1), examples(0, seed=1), examples(0, seed=2), 2)
     received = {"base/0": body, "base/1": flipped}
-    state, _ = one.train({}, received, NOW, data)
+    state, _ = one.train(Turn({}, received, NOW, data))
     assert state["heads"].keys() == {"heads.0.weight", "heads.0.bias"}
     x, y = examples(0, 1, 1, 0)
     logits = [one.predict(state, {"base": received[f"base/{k}"]}, 0, x) for k in (0, 1)]
@@ -213,7 +213,7 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
     tmp_path, monkeypatch
 ):
     chosen, guesses = {}, []
-    train, aggregate_train = ConceptMatching.train, Server.aggregate_train
+    train, combine = ConceptMatching.train, Server.combine
 
     def noted(self, *given):
         state, update = train(self, *given)
@@ -221,14 +221,14 @@ def test_the_server_guesses_rightly_with_which_model_a_client_started(
         return state, update
 
     def compared(self, *given):
-        state = aggregate_train(self, *given)
+        state = combine(self, *given)
         told = state["meta/round"]
         pairs = zip(told["client"], told["origin"], strict=True)
         guesses.extend((chosen[int(c)], int(k)) for c, k in pairs)
         return state
 
     monkeypatch.setattr(ConceptMatching, "train", noted)
-    monkeypatch.setattr(Server, "aggregate_train", compared)
+    monkeypatch.setattr(Server, "combine", compared)
     shape = {"classes_per_task": 0, "tasks": 3, "clients": 6, "rounds": 3}
     config = tiny(tmp_path, strategy="concept-matching", scenario="concepts", **shape)
     run_in_process(config)

@@ -56,7 +56,7 @@ def after(sent, *concepts, record=None, longest=0.0, **params):
     """Run a round from concept models."""
     strategy = server(concepts=len(concepts), **params)
     state = state_of(*concepts, record=record, longest=longest)
-    return strategy.aggregate_train(state, NOW, sent)
+    return strategy.combine(state, NOW, sent)
 
 
 def concepts_of(state):
@@ -90,10 +90,10 @@ def test_all_concept_models_start_as_the_same_network_and_all_are_sent():
     state = strategy.init(model(1, 2, 3))
     assert concepts_of(state) == [[1, 2, 3]] * 3
     assert state[RECORD]["distance"].tolist() == [np.inf] * 3
-    assert strategy.configure_train(state, NOW, 7) == {
+    assert strategy.send(state, NOW, 7) == {
         group: state[group] for group in ("base/0", "base/1", "base/2")
     }
-    assert strategy.diagnostics(state, NOW, {}) == {
+    assert strategy.report(state, NOW, {}) == {
         "clusters": 0,
         "updated": 0,
         "refused": 0,
@@ -153,7 +153,7 @@ def test_where_nobody_has_examples_the_plain_mean_is_taken(aggregation):
 
 def test_with_one_concept_it_is_fedavg():
     plain = FedAvg(ConceptMatchingParams(), ServerContext(3))
-    expected = plain.aggregate_train({"base": model(9, 9, 9)}, NOW, five_clients())
+    expected = plain.combine({"base": model(9, 9, 9)}, NOW, five_clients())
     found = after(five_clients(), (9, 9, 9))["base/0"]
     assert found.keys() == expected["base"].keys()
     for name, values in expected["base"].items():
@@ -190,7 +190,7 @@ def test_the_records_of_one_round_limit_the_next(matching, places, expected):
     strategy = server(concepts=1, slack=2.0, matching=matching)
     state, seen = state_of((0, 0, 0)), []
     for place in places:
-        state = strategy.aggregate_train(state, NOW, {0: update(place, 0, 0)})
+        state = strategy.combine(state, NOW, {0: update(place, 0, 0)})
         record = state[RECORD]
         limits = record["distance"].item(), record["longest"].item()
         seen.append((concepts_of(state)[0][0], *limits))
@@ -226,7 +226,7 @@ def test_one_or_two_clients_are_told_apart_by_where_they_started():
     assert concepts_of(alone) == [[0, 0, 0], [8, 9, 9]]
     assert told(alone, "client") == [17]
     assert told(alone, "map") == [[0, 0]]
-    found = server(concepts=2).diagnostics(alone, NOW, {})
+    found = server(concepts=2).report(alone, NOW, {})
     assert "silhouette" not in found, "there is none"
     apart = after(updates((1, 0, 0), (9, 9, 8)), *ends)
     assert concepts_of(apart) == [[1, 0, 0], [9, 9, 8]]
@@ -241,7 +241,7 @@ def test_where_all_is_noise_nothing_is_updated():
     before = state_of(*ends, record=[3.0, 4.0])
     assert exact({**state, ROUND: {}}) == exact({**before, ROUND: {}})
     assert told(state, "cluster") == told(state, "reached") == [-1] * 5
-    assert "kept" not in server(concepts=2).diagnostics(state, NOW, {})
+    assert "kept" not in server(concepts=2).report(state, NOW, {})
 
 
 def test_noise_is_left_out_of_the_mean():
@@ -250,7 +250,7 @@ def test_noise_is_left_out_of_the_mean():
     state = after(updates(*places), (0, 0, 0), (505, 0, 0), **own)
     assert told(state, "cluster") == told(state, "reached") == [0, 0, -1, 1, 1]
     assert concepts_of(state) == [[1.5, 0, 0], [500.5, 0, 0]]
-    assert server(concepts=2).diagnostics(state, NOW, {})["kept"] == 1
+    assert server(concepts=2).report(state, NOW, {})["kept"] == 1
 
 
 # ---- what the server looks at
@@ -299,11 +299,11 @@ def test_a_round_of_many_clients_goes_through_sketches(monkeypatch, steps):
         return gram
 
     for inner in (gram, gram_of_directions):
-        monkeypatch.setattr(concept_server, inner.__name__, watched(inner))
+        monkeypatch.setattr(concept_server.maths, inner.__name__, watched(inner))
     for limit in (24, 23):
         strategy = server(exact_clients=limit, sketch=256, steps=steps)
         state = strategy.init({"w": np.full(2000, 20, np.float32)})
-        groups = np.array(told(strategy.aggregate_train(state, NOW, sent), "cluster"))
+        groups = np.array(told(strategy.combine(state, NOW, sent), "cluster"))
         assert len(set(groups)) == len(set(zip(truth, groups, strict=True))) == 4
     assert lengths == [2000, 256]
 
@@ -327,7 +327,7 @@ def test_enormous_updates_stop_nothing(matching, aggregation):
     huge = {50: update(most, -most, most), 51: update(most, most, most)}
     state = strategy.init(model(0, 0, 0))
     for _ in range(3):
-        state = strategy.aggregate_train(state, NOW, {**five_clients(), **huge})
+        state = strategy.combine(state, NOW, {**five_clients(), **huge})
     assert np.isfinite(concepts_of(state)).all()
     same = updates(*[(most, -most, 0.1)] * 4)
     state = after(same, (0, 0, 0), aggregation=aggregation)
@@ -362,7 +362,7 @@ def test_what_a_concept_still_learns_is_no_noise_where_the_others_have_converged
 def test_diagnostics_say_who_went_where():
     strategy = server(concepts=3, slack=2.0)
     state = after(five_clients(), *APART, record=[1.0, 9.0, 0.1], slack=2.0)
-    found = dict(strategy.diagnostics(state, NOW, {}))
+    found = dict(strategy.report(state, NOW, {}))
     (frame,) = found.pop("map").frames
     # Concept 0 may move by 2, but the cluster of 4 and 17 is 3 away: it is refused.
     assert found == {

@@ -12,7 +12,7 @@ from worded_tasks import stage, task, texts
 
 from clients.dolfin import Dolfin
 from clients.lorm import NEVER
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.data.examples import Examples, TaskData
@@ -66,7 +66,7 @@ def asked(found, made, state, now, data, own=None):
     question = made.configure_query(state, now, 0)
     if question is None:
         return state
-    answer = found.answer_query(own or {}, question, now, data)
+    answer = found.answer_query(Turn(own or {}, question, now, data))
     made.check_query_reply(state, answer)
     return made.aggregate_query(state, now, {0: answer})
 
@@ -77,10 +77,10 @@ def taught(found, made, state, own=None, rounds=1, data=None, ends=True):
     for number in range(1, rounds + 1):
         now = stage(number, ends and number == rounds)
         state = asked(found, made, state, now, data, own)
-        received = made.configure_train(state, now, 0)
-        own, update = found.train(own, received, now, data)
+        received = made.send(state, now, 0)
+        own, update = found.train(Turn(own, received, now, data))
         made.check_update(state, update)
-        state = made.aggregate_train(state, now, {0: update})
+        state = made.combine(state, now, {0: update})
     return state, own
 
 
@@ -110,7 +110,7 @@ def test_grams_are_of_what_both_layers_of_a_block_are_given(learner, server):
     state, own = taught(found, made, state, own, data=data, ends=False)
     question = made.configure_query(state, stage(2, True), 0)
 
-    answer = found.answer_query(own, question, stage(2, True), data)
+    answer = found.answer_query(Turn(own, question, stage(2, True), data))
 
     # The model of the question, by plain weights.
     rows = entered(joined(found, state), data.train.x)
@@ -143,7 +143,7 @@ def test_a_client_without_samples_tells_of_none(learner, server):
     )
     question = made.configure_query(state, stage(), 0)
 
-    answer = learner().answer_query({}, question, stage(), nothing)
+    answer = learner().answer_query(Turn({}, question, stage(), nothing))
 
     made.check_query_reply(state, answer)
     assert int(answer["grams"]["tokens"]) == 0
@@ -159,9 +159,9 @@ def test_one_step_is_adams_on_second_factors_and_the_tasks_rows(
     made, state = server
     data = task(1, 3, count=4)
     state = asked(learner(), made, state, stage(), data)
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
-    _, update = learner().train({}, received, stage(), data)
+    _, update = learner().train(Turn({}, received, stage(), data))
 
     # By torch alone: one batch of all eight texts, and one step.
     model = network(backbone("bert"))
@@ -190,9 +190,9 @@ def test_one_step_is_adams_on_second_factors_and_the_tasks_rows(
 def test_the_loss_is_among_all_classes_of_the_task_that_were_told_of(learner, server):
     made, state = server
     state = asked(learner(), made, state, stage(), task(0, 4))
-    received = made.configure_train(state, stage(), 1)
+    received = made.send(state, stage(), 1)
 
-    _, update = learner().train({}, received, stage(), task(1, 3))
+    _, update = learner().train(Turn({}, received, stage(), task(1, 3)))
 
     assert update.payload["heads"]["heads.0.bias"].indices.tolist() == [0, 1, 3, 4]
 
@@ -200,11 +200,11 @@ def test_the_loss_is_among_all_classes_of_the_task_that_were_told_of(learner, se
 def test_classes_of_an_earlier_task_are_not_among_them(learner, server):
     made, state = server
     state, own = taught(learner(), made, state, data=task(0, 4))
-    received = made.configure_train(state, stage(2), 0)
+    received = made.send(state, stage(2), 0)
     before = {n: np.array(t) for n, t in received["heads"].items()}
 
     found = learner()
-    _, update = found.train(own, received, stage(2), task(1, 3))
+    _, update = found.train(Turn(own, received, stage(2), task(1, 3)))
 
     assert update.payload["heads"]["heads.0.bias"].indices.tolist() == [1, 3]
     after = found.model.state_dict()
@@ -229,12 +229,12 @@ def test_first_factors_and_finished_tasks_stay_as_they_are(learner, server):
 def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     made, state = server
     state, own = taught(learner(), made, state, data=task(1, 3), ends=False)
-    received = made.configure_train(state, stage(2), 0)
+    received = made.send(state, stage(2), 0)
     found = learner()
 
-    _, one = found.train(own, received, stage(2), task(1, 3))
+    _, one = found.train(Turn(own, received, stage(2), task(1, 3)))
     found.predict(own, received, 0, texts(1).x)
-    _, two = found.train(own, received, stage(2), task(1, 3))
+    _, two = found.train(Turn(own, received, stage(2), task(1, 3)))
 
     assert exact(one.payload) == exact(two.payload)
 
@@ -271,14 +271,14 @@ def test_before_anything_is_learned_no_bit_of_the_encoder_changes(backbone, kind
     data = TaskData(*[Examples(x, torch.tensor([1, 3]))] * 3, CLASSES)
     state = asked(found, made, state, stage(), data)
     known = {**state, "meta/known": {"classes": np.ones(CLASSES, np.uint8)}}
-    received = made.configure_train(known, stage(), 0)
+    received = made.send(known, stage(), 0)
 
     logits = found.predict({}, received, 0, x)
 
     assert any(down.any() for down in received["directions/now"].values())
     with torch.no_grad():
         assert torch.equal(logits, found.model.heads[0](plain(backbone(kind))(x)))
-    nothing = found.predict({}, made.configure_train(state, stage(), 0), 0, x)
+    nothing = found.predict({}, made.send(state, stage(), 0), 0, x)
     assert (nothing == NEVER).all()
 
 
@@ -294,7 +294,7 @@ def test_merged_weights_predict_as_the_factors_do(backbone, kind):
     for labels in ([0, 1], [3, 4]):
         data = TaskData(*[Examples(x, torch.tensor(labels))] * 3, CLASSES)
         state, own = taught(found, made, state, own, rounds=2, data=data)
-    received = made.configure_train(state, stage(9), 0)
+    received = made.send(state, stage(9), 0)
 
     logits = found.predict(own, received, 0, x)
 
@@ -323,12 +323,12 @@ def test_a_client_that_never_took_part_predicts_alike(learner, server):
     state, own = taught(found, made, state, own, data=task(3, 4))
     x = texts(0, 4).x
     answers = [
-        who.predict(memory, made.configure_train(state, stage(3), client), 0, x)
+        who.predict(memory, made.send(state, stage(3), client), 0, x)
         for who, memory, client in ((found, own, 0), (learner(client=5), {}, 5))
     ]
 
     assert torch.equal(*answers)
-    empty = found.predict(own, made.configure_train(state, stage(3), 0), 0, x[:0])
+    empty = found.predict(own, made.send(state, stage(3), 0), 0, x[:0])
     assert empty.shape == (0, CLASSES)
 
 
@@ -338,7 +338,7 @@ def test_new_classes_are_learned_and_old_ones_kept(learner, server):
     one, two = task(0, 1, count=24), task(3, 4, count=24)
 
     def accuracy(state, own, data):
-        received = made.configure_train(state, stage(9), 0)
+        received = made.send(state, stage(9), 0)
         answers = found.predict(own, received, 0, data.test.x).argmax(1)
         return float((answers == data.test.y).float().mean())
 
@@ -358,7 +358,7 @@ def test_local_only_both_sides_are_in_the_client(learner, server):
 
     for number in (1, 2):
         now = stage(number, number == 2)
-        state, update = alone.train(state, {}, now, data)
+        state, update = alone.train(Turn(state, {}, now, data))
         assert update.payload == {}
 
     assert state["server:directions/0"]["body.adapters.0.down"].shape == (RANK, WIDTH)

@@ -73,7 +73,7 @@ def played(server, *rounds):
             state = server.aggregate_query(state, now, answers)
         for one in updates.values():
             server.check_update(state, one)
-        state = server.aggregate_train(state, now, updates)
+        state = server.combine(state, now, updates)
     return state
 
 
@@ -104,7 +104,7 @@ def test_a_question_has_the_model_that_is_then_trained():
     state = played(server, ({0: answer(rows(0))}, {0: update()}, True))
 
     question = server.configure_query(state, stage(2), 1)
-    sent = server.configure_train(state, stage(2), 1)
+    sent = server.send(state, stage(2), 1)
 
     assert question.keys() == sent.keys() - {"heads", "meta/known"}
     assert all(question[group] is sent[group] for group in question)
@@ -201,7 +201,7 @@ def test_clients_without_tokens_tell_of_no_directions():
 
     assert not directions_of(state).any()
     assert server.configure_query(state, stage(2), 0) is not None
-    ended = server.aggregate_train(state, stage(1, True), {0: update()})
+    ended = server.combine(state, stage(1, True), {0: update()})
     np.testing.assert_array_equal(ended["subspace"][KEYS], np.eye(INPUTS))
 
 
@@ -215,7 +215,7 @@ def test_energy_grows_by_its_step_and_ends_at_one():
         found.append(played(server, *rounds)["subspace"][KEYS].shape[1])
 
     assert found == [5, 4, 1]
-    shares = strategy().diagnostics(played(server, *rounds), stage(3), {})
+    shares = strategy().report(played(server, *rounds), stage(3), {})
     assert shares == pytest.approx(
         dict.fromkeys((f"subspace/{p}" for p in PAIRS), 5 / 6)
     )
@@ -266,11 +266,11 @@ def test_classes_of_the_task_are_those_that_clients_have_told_of_or_sent():
     assert asked["meta/task"]["classes"].tolist() == [1, 0, 0, 1]
     assert asked["meta/known"]["classes"].tolist() == [0, 0, 0, 0]
 
-    sent = server.aggregate_train(asked, stage(1), {2: update(classes=(2,))})
+    sent = server.combine(asked, stage(1), {2: update(classes=(2,))})
     assert sent["meta/task"]["classes"].tolist() == [1, 0, 1, 1]
     assert sent["meta/known"]["classes"].tolist() == [0, 0, 1, 0]
 
-    ended = server.aggregate_train(asked, stage(2, True), {2: update(classes=(2,))})
+    ended = server.combine(asked, stage(2, True), {2: update(classes=(2,))})
     assert not ended["meta/task"]["classes"].any()
 
 
@@ -290,7 +290,7 @@ def test_finished_tasks_are_sent_once_and_again_to_a_client_that_lost_its_memory
     state = played(server, first, ({0: answer(rows(1))}, {0: update()}, True))
 
     def sent(state, client):
-        groups = server.configure_train(state, stage(3), client)
+        groups = server.send(state, stage(3), client)
         return sorted(g for g in groups if g.split("/")[-1].isdigit())
 
     everything = ["adapters/0", "adapters/1", "directions/0", "directions/1"]
@@ -369,7 +369,7 @@ def sparse(name, indices):
                     "heads.0.bias": sparse("heads.0.bias", [0]),
                 }
             },
-            "weight: expected the rows of the classes of heads.0.bias",
+            "weight: expected whole rows, those of the classes of heads.0.bias",
         ),
         (
             {
@@ -378,7 +378,7 @@ def sparse(name, indices):
                     "heads.0.bias": sparse("heads.0.bias", [0]),
                 }
             },
-            "weight: expected the rows",
+            "weight: expected whole rows",
         ),
     ],
 )

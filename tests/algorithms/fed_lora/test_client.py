@@ -9,7 +9,7 @@ from torch import nn
 from worded_tasks import stage, task, texts
 
 from clients.fed_lora import FedLora
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.models.heads import MultiHeadModel
@@ -69,11 +69,11 @@ def learned(rule, learner, backbone, rounds=3):
     memory = {client: {} for client in DATA}
     for number in range(1, rounds + 1):
         updates = {}
-        received = made.configure_train(state, stage(number), 0)
+        received = made.send(state, stage(number), 0)
         for client, data in DATA.items():
             found = learner(client=client, epochs=2, rate=0.05)
             memory[client], updates[client] = found.train(
-                memory[client], received, stage(number), data
+                Turn(memory[client], received, stage(number), data)
             )
             made.check_update(state, updates[client])
         total = sum(update.num_examples for update in updates.values())
@@ -85,7 +85,7 @@ def learned(rule, learner, backbone, rounds=3):
                 up, down = factors(place, *common, update.payload["base"])
                 share = update.num_examples / total
                 weights[place] = weights[place] + share * up @ down
-        state = made.aggregate_train(state, stage(number), updates)
+        state = made.combine(state, stage(number), updates)
     return made, state, weights
 
 
@@ -103,12 +103,12 @@ def learned(rule, learner, backbone, rounds=3):
 def test_what_is_received_as_base_is_trained_and_sent_alone(rule, turns, learner):
     made, state = begun(rule, learner)
     for number, turn in enumerate(turns, 1):
-        received = made.configure_train(state, stage(number), 0)
+        received = made.send(state, stage(number), 0)
         found = learner(rate=0.05)
         before = snapshot(found.model, found.model.shared_names())
         before |= received.get("adapters/fixed", {})
 
-        _, update = found.train({}, received, stage(number), DATA[0])
+        _, update = found.train(Turn({}, received, stage(number), DATA[0]))
 
         sent = update.payload["base"]
         expected = {*HEAD} | {n for n in before if n.endswith((*turn.split(),))}
@@ -124,15 +124,15 @@ def test_what_is_received_as_base_is_trained_and_sent_alone(rule, turns, learner
         assert any(name.endswith(turn.split()[0]) for name in moved) == (
             turn != "down" or number > 1
         )
-        state = made.aggregate_train(state, stage(number), {0: update})
+        state = made.combine(state, stage(number), {0: update})
 
 
 def test_the_mean_is_fedavg(learner):
     made, state = begun("mean", learner)
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
     ours, theirs = (
-        learner(kind, epochs=2).train({}, received, stage(), DATA[1])
+        learner(kind, epochs=2).train(Turn({}, received, stage(), DATA[1]))
         for kind in (FedLora, LocalTraining)
     )
 
@@ -142,11 +142,11 @@ def test_the_mean_is_fedavg(learner):
 
 def test_a_step_beside_a_residual_is_one_of_changed_weights(learner, backbone):
     made, state, weights = learned("residual", learner, backbone, rounds=2)
-    received = made.configure_train(state, stage(3), 0)
+    received = made.send(state, stage(3), 0)
     data = DATA[0]
 
     found = learner(optimizer="sgd", rate=0.1)
-    _, update = found.train({}, received, stage(3), data)
+    _, update = found.train(Turn({}, received, stage(3), data))
 
     # By torch alone, from weights of which the factors' part is taken out.
     model = lora_model(backbone("bert"), blocks=1)
@@ -178,7 +178,7 @@ def test_a_step_beside_a_residual_is_one_of_changed_weights(learner, backbone):
 @pytest.mark.parametrize("rule", EXACT)
 def test_predictions_are_of_the_mean_of_the_clients_weights(rule, learner, backbone):
     made, state, weights = learned(rule, learner, backbone)
-    received = made.configure_evaluate(state, stage(3, True), 1)
+    received = made.send_to_predict(state, stage(3, True), 1)
     x = texts(0, 1, 3, 4).x
 
     found = learner(client=1)  # which remembers nothing

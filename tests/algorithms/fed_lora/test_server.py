@@ -63,7 +63,7 @@ def trained(received, client, number=0):
 
 def round_of(made, state, number=1, counts=COUNTS):
     """Return the state after a round, and by layer the mean of the clients' weights."""
-    received = {c: made.configure_train(state, stage(number), c) for c in counts}
+    received = {c: made.send(state, stage(number), c) for c in counts}
     sent = {c: trained(received[c], c, number) for c in counts}
     total = sum(counts.values())
     expected = {
@@ -75,7 +75,7 @@ def round_of(made, state, number=1, counts=COUNTS):
     updates = {c: Update({"base": sent[c]}, n) for c, n in counts.items()}
     for update in updates.values():
         made.check_update(state, update)
-    return made.aggregate_train(state, stage(number), updates), expected
+    return made.combine(state, stage(number), updates), expected
 
 
 # ---------------------------------------------------------------- the weights
@@ -132,7 +132,7 @@ def test_clients_that_learn_the_same_leave_no_residual():
     made, state = begun("residual")
     same = Update({"base": trained(state, 0)}, 3)
 
-    state = made.aggregate_train(state, stage(), {0: same, 4: same})
+    state = made.combine(state, stage(), {0: same, 4: same})
 
     rest = state["adapters/residual"]
     for layer in SHAPES:
@@ -156,7 +156,7 @@ def test_of_clients_without_any_examples_nothing_is_learned(rule):
 
     after, _ = round_of(made, state, 1, {0: 1})
     nothing = {c: Update({"base": trained(after, c)}, 0) for c in (0, 4)}
-    then = made.aggregate_train(after, stage(2), nothing)
+    then = made.combine(after, stage(2), nothing)
 
     for layer in SHAPES:
         np.testing.assert_array_equal(weight(layer, then), weight(layer, after))
@@ -172,7 +172,7 @@ def test_the_residual_has_the_precision_of_the_factors():
             c: Update({"base": {n: t.astype(np.float32) for n, t in a.items()}}, 1)
             for c, a in sent.items()
         }
-        state = made.aggregate_train(state, stage(number), updates)
+        state = made.combine(state, stage(number), updates)
 
         assert {t.dtype.name for a in state.values() for t in a.values()} == {"float32"}
 
@@ -195,7 +195,7 @@ def test_what_is_trained_is_what_is_sent():
     for rule, rounds in expected.items():
         made, state = begun(rule)
         for number, (base, fixed) in enumerate(rounds, 1):
-            received = made.configure_train(state, stage(number), 0)
+            received = made.send(state, stage(number), 0)
             assert names(received["base"]) == base
             assert names(received.get("adapters/fixed", {})) == fixed
             assert made.summands(state) == {"base": received["base"]}
@@ -246,7 +246,7 @@ def test_a_client_that_missed_rounds_is_sent_what_all_others_are(rule):
     state, _ = round_of(made, state, 1)
     state, _ = round_of(made, state, 2, {0: 3, 7: 11})
 
-    received = [made.configure_train(state, stage(3), client) for client in (4, 0, 9)]
+    received = [made.send(state, stage(3), client) for client in (4, 0, 9)]
 
     assert received[0] == received[1] == received[2]
     assert made.on_state_lost(state, 4) is state

@@ -11,7 +11,7 @@ from torch import nn
 
 from clients.fedet import client
 from clients.fedet.client import KNOWN, NEVER, FedEt, distillation_targets
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, PublicExamples, TaskData
@@ -135,12 +135,12 @@ def told(update):
 
 def test_remembered_samples_are_varied_until_old_classes_are_as_frequent(monkeypatch):
     found, seen = learner(groups=1, distil_on="task", copies=50), []
-    state, one = found.train({}, sent(1), FIRST, task(0, 2))
+    state, one = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     monkeypatch.setattr(
         client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
-    found.train(state, served(sent(1), one), SECOND, task(3, 5))
+    found.train(Turn(state, served(sent(1), one), SECOND, task(3, 5)))
 
     # Six remembered samples of each old class, 30 new ones of each new class.
     assert torch.bincount(seen[0].labels).tolist() == [30, 0, 30, 30, 0, 30]
@@ -153,7 +153,7 @@ def test_in_a_first_task_the_temporary_group_travels():
     found = learner({"epochs": 1, "batch_size": 100}, groups=1)
     data = task(2, 7)
 
-    state, update = found.train({}, sent(1), FIRST, data)
+    state, update = found.train(Turn({}, sent(1), FIRST, data))
 
     # One step of Adam by torch alone, on the two logits of the task.
     plain = model()
@@ -187,11 +187,11 @@ def test_after_a_second_task_old_and_new_classes_are_answered(groups, distil_on,
     found = learner(groups=groups, distil_on=distil_on, start=start, label_weight=30.0)
     # Two old and two new classes on each side: one alone is taught zero.
     one, two = task(0, 7, 2, 3), task(1, 6, 4, 5)
-    state, update = found.train({}, sent(groups), FIRST, one)
+    state, update = found.train(Turn({}, sent(groups), FIRST, one))
     received = served(sent(groups), update)
     assert accuracy(found, received, one.test) > 0.95
 
-    state, update = found.train(state, received, SECOND, two)
+    state, update = found.train(Turn(state, received, SECOND, two))
 
     received = served(received, update)
     assert accuracy(found, received, one.test) > 0.9
@@ -203,7 +203,7 @@ def test_after_a_second_task_old_and_new_classes_are_answered(groups, distil_on,
 def test_a_module_of_its_own_sends_points_to_groups_as_the_client_does(routed):
     found, first = learner({"epochs": 3}), sent(**routed)
     before = found.predictor({}, first, 0)
-    state, update = found.train({}, first, FIRST, task(0, 3, 5, 7))
+    state, update = found.train(Turn({}, first, FIRST, task(0, 3, 5, 7)))
     received = served(first, update)
 
     module = found.predictor(state, received, 0)
@@ -218,15 +218,15 @@ def test_a_module_of_its_own_sends_points_to_groups_as_the_client_does(routed):
 
 def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkeypatch):
     found, seen = learner(groups=1), []
-    state, update = found.train({}, sent(1), FIRST, task(0, 2))
+    state, update = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     fit = client.fit_classes
 
-    def watched(model, leaves, classes, examples, *rest):
-        seen.append(examples)
-        return fit(model, leaves, classes, examples, *rest)
+    def watched(learner, turn, *rest):
+        seen.append(turn.data.train)
+        return fit(learner, turn, *rest)
 
     monkeypatch.setattr(client, "fit_classes", watched)
-    found.train(state, served(sent(1), update), SECOND, task(2, 4))
+    found.train(Turn(state, served(sent(1), update), SECOND, task(2, 4)))
 
     # Six samples of class 2 are remembered; none of class 0 is any of its business.
     assert torch.bincount(seen[0].y).tolist() == [0, 0, 36, 0, 30]
@@ -236,20 +236,20 @@ def test_a_class_that_comes_again_is_learned_anew_with_what_is_remembered(monkey
 def test_a_class_that_comes_again_is_new_and_not_old(monkeypatch, distil_on):
     params = {"copies": 1, "distil_on": distil_on, "label_weight": 0.25}
     found, seen = learner(groups=1, **params), []
-    state, one = found.train({}, sent(1), FIRST, task(0, 1, 2))
+    state, one = found.train(Turn({}, sent(1), FIRST, task(0, 1, 2)))
     temporary = {}
-    learn = found._learn
+    learn = client.fit_classes
 
     def watched(*given):
         done = learn(*given)
         temporary.update(snapshot(found.model, found._fresh))
         return done
 
-    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(client, "fit_classes", watched)
     monkeypatch.setattr(
         client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
-    state, _ = found.train(state, served(sent(1), one), SECOND, task(2, 4))
+    state, _ = found.train(Turn(state, served(sent(1), one), SECOND, task(2, 4)))
 
     (lesson,) = seen
     assert (lesson.classes.tolist(), lesson.weight) == ([0, 1, 2, 4], 0.25)
@@ -272,12 +272,12 @@ def test_a_class_that_comes_again_is_new_and_not_old(monkeypatch, distil_on):
 def test_a_group_with_few_samples_hands_them_on_and_no_class_is_lost():
     data = task(0, n4=3)
     given = learner(least_share=0.1)
-    _, update = given.train({}, sent(), FIRST, data)
+    _, update = given.train(Turn({}, sent(), FIRST, data))
     assert told(update) == {RIGHT: [0, 4]}
     assert accuracy(given, served(sent(), update), data.test) == 1
 
     # Three of 33 are enough for a twelfth.
-    _, update = learner(least_share=1 / 12).train({}, sent(), FIRST, data)
+    _, update = learner(least_share=1 / 12).train(Turn({}, sent(), FIRST, data))
     assert told(update) == {RIGHT: [0], LEFT: [4]}
 
 
@@ -299,9 +299,9 @@ def test_what_is_remembered_of_a_class_stays_with_the_group_that_learned_it(
 ):
     """Class 4 is the left side's, which was too small a part of the first task."""
     found = learner(least_share=0.1)
-    state, update = found.train({}, sent(), FIRST, task(0, n4=3))
+    state, update = found.train(Turn({}, sent(), FIRST, task(0, n4=3)))
 
-    found.train(state, served(sent(), update), SECOND, task(1, 5))
+    found.train(Turn(state, served(sent(), update), SECOND, task(1, 5)))
 
     # Of the left side nothing is old.
     assert distilled_on == [{0, 1, 4}]
@@ -320,12 +320,12 @@ def test_an_error_of_the_router_loses_no_class(name):
     found, first = learner(label_weight=30.0), sent(**ROUTERS[name])
     one, two = task(0, 1, 2, 3), task(4, 5, 6, 7)
 
-    state, update = found.train({}, first, FIRST, one)
+    state, update = found.train(Turn({}, first, FIRST, one))
     assert set().union(*told(update).values()) == {0, 1, 2, 3}
     if name == "torn":
         assert all(1 in classes for classes in told(update).values())
     received = served(first, update)
-    _, update = found.train(state, received, SECOND, two)
+    _, update = found.train(Turn(state, received, SECOND, two))
     assert set().union(*told(update).values()) == {4, 5, 6, 7}
 
     received = served(received, update)
@@ -346,7 +346,7 @@ def test_a_group_of_which_nothing_is_remembered_is_distilled_on_its_samples(
         client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
-    _, update = found.train({}, received, FIRST, task(1, count=40))
+    _, update = found.train(Turn({}, received, FIRST, task(1, count=40)))
 
     assert told(update) == {0: [1], 1: [1]}
     counts = sorted(len(lesson.x) for lesson in seen)
@@ -396,7 +396,7 @@ def test_what_is_received_replaces_what_was_kept():
     found = learner({"epochs": 1})
 
     assert found.predict(kept, received, 0, X)[:, :2].tolist() == [[3, 4]] * 3
-    state, _ = found.train(kept, received, FIRST, task(3))
+    state, _ = found.train(Turn(kept, received, FIRST, task(3)))
     assert exact(state).items() >= exact(received).items()
     assert found.predict(state, {}, 0, X)[:, :2].tolist() == [[3, 4]] * 3
     # Without news it is what was kept.
@@ -411,7 +411,9 @@ def test_what_noised_statistics_cost_a_label_adds_up_and_their_noise_is_secret()
         client, state, found = learner(**noised), {}, []
         for number in range(1, rounds + 1):
             stage = TaskStage(number, 0, starts_task=number == 1, ends_task=False)
-            state, update = client.train(state, sent(), stage, task(0, 7, count=10))
+            state, update = client.train(
+                Turn(state, sent(), stage, task(0, 7, count=10))
+            )
             found.append(update)
         return found
 
@@ -425,7 +427,7 @@ def test_what_noised_statistics_cost_a_label_adds_up_and_their_noise_is_secret()
 
     twice = [update.metrics["label_epsilon"] for update in statistics(rounds=2)]
     assert 0 < one[0].metrics["label_epsilon"] == twice[0] < twice[1]
-    exact, _ = learner().train({}, sent(), FIRST, task(0, 7, count=10))
+    exact, _ = learner().train(Turn({}, sent(), FIRST, task(0, 7, count=10)))
     assert "privacy" not in exact
 
 
@@ -454,10 +456,10 @@ def test_a_class_alone_in_its_half_is_taught_zero_whatever_was_learned():
 def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
     params = {"label_weight": 0.25, "start": "fresh", "distil_on": "memory"}
     found, lessons = learner(groups=1, **params), []
-    _, one = found.train({}, sent(1), FIRST, task(0, 2))
+    _, one = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     received = served(sent(1), one)
     # The temporary group, as training left it.
-    learn, temporary = found._learn, {}
+    learn, temporary = client.fit_classes, {}
 
     def watched(*given):
         done = learn(*given)
@@ -468,9 +470,9 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
         lessons.append((snapshot(model, one.payload["enhancers/0"]), lesson, epochs))
         return 0.5
 
-    monkeypatch.setattr(found, "_learn", watched)
+    monkeypatch.setattr(client, "fit_classes", watched)
     monkeypatch.setattr(client, "distill", noted)
-    state, two = found.train({}, received, SECOND, task(5, 3))
+    state, two = found.train(Turn({}, received, SECOND, task(5, 3)))
 
     ((start, lesson, epochs),) = lessons
     assert exact({"": start}) == exact({"": one.payload["enhancers/0"]})
@@ -491,12 +493,12 @@ def test_the_old_group_is_taught_itself_and_the_temporary_one(monkeypatch):
 
 def test_the_task_is_distilled_on_as_well_if_asked_for(monkeypatch):
     found, seen = learner(groups=1, distil_on="task", copies=2), []
-    state, one = found.train({}, sent(1), FIRST, task(0, 2))
+    state, one = found.train(Turn({}, sent(1), FIRST, task(0, 2)))
     monkeypatch.setattr(
         client, "distill", lambda m, lesson, *_: seen.append(lesson) or 0
     )
 
-    state, _ = found.train(state, served(sent(1), one), SECOND, task(3, 5))
+    state, _ = found.train(Turn(state, served(sent(1), one), SECOND, task(3, 5)))
 
     old = [label for label in state["memory"]["y"].tolist() if label in (0, 2)]
     assert len(old) == 12  # and two variations of each, for 60 samples of new classes
@@ -506,7 +508,7 @@ def test_the_task_is_distilled_on_as_well_if_asked_for(monkeypatch):
 def test_a_group_is_validated_on_the_validation_samples_of_its_new_classes():
     found = learner({"epochs": 2})
     data = task(0, 7, n2=20, n3=10)
-    _, update = found.train({}, sent(), FIRST, data)
+    _, update = found.train(Turn({}, sent(), FIRST, data))
 
     assert told(update) == {RIGHT: [0, 7], LEFT: [2, 3]}
     loss, hits = 0.0, 0.0
@@ -523,26 +525,26 @@ def test_a_group_is_validated_on_the_validation_samples_of_its_new_classes():
 
 def test_only_groups_that_learn_travel():
     found = learner()
-    _, update = found.train({}, sent(), FIRST, task(0, 7))
+    _, update = found.train(Turn({}, sent(), FIRST, task(0, 7)))
     assert set(update.payload) == {"enhancers/0", "meta/0"}
 
-    _, update = found.train({}, sent(), FIRST, task(3, 7))
+    _, update = found.train(Turn({}, sent(), FIRST, task(3, 7)))
     assert told(update) == {RIGHT: [7], LEFT: [3]}
 
 
 def test_what_no_group_knows_is_not_distilled_on(distilled_on):
     """The server had no use for what the client learned of classes 0 and 4."""
     found = learner(groups=1)
-    state, _ = found.train({}, sent(1), FIRST, task(0, 4))
-    _, update = found.train({}, sent(1), FIRST, task(2, 3))
+    state, _ = found.train(Turn({}, sent(1), FIRST, task(0, 4)))
+    _, update = found.train(Turn({}, sent(1), FIRST, task(2, 3)))
 
-    found.train(state, served(sent(1), update), SECOND, task(1, 5))
+    found.train(Turn(state, served(sent(1), update), SECOND, task(1, 5)))
 
     assert distilled_on == [{1, 5}]
 
 
 def test_there_is_always_a_group_that_learns():
-    _, update = learner(least_share=0.9).train({}, sent(), FIRST, task(0, 4))
+    _, update = learner(least_share=0.9).train(Turn({}, sent(), FIRST, task(0, 4)))
     assert sorted(told(update).values()) in ([[0, 4]], [[0], [4]])
 
 
@@ -566,10 +568,10 @@ def test_where_nobody_knows_anything_all_classes_are_equal():
 
 def test_a_client_that_lost_its_memory_works_with_what_it_is_sent():
     found, two = learner(), task(6, 5)
-    _, update = found.train({}, sent(), FIRST, task(0, 3))
+    _, update = found.train(Turn({}, sent(), FIRST, task(0, 3)))
     received = served(sent(), update)
 
-    state, update = found.train(found.init(), received, SECOND, two)
+    state, update = found.train(Turn(found.init(), received, SECOND, two))
 
     assert told(update) == {RIGHT: [6], LEFT: [5]}
     assert set(state["memory"]["task"]) == {1}
@@ -589,7 +591,7 @@ def test_the_buffer_stays_within_its_fraction_and_a_round_adds_nothing():
             stage = TaskStage(
                 2 * n + 2 - first, n, starts_task=first, ends_task=not first
             )
-            state, update = found.train(state, received, stage, data)
+            state, update = found.train(Turn(state, received, stage, data))
             received = served(received, update)
             assert before is None or exact(state)["memory"] == before
             before = exact(state)["memory"]
@@ -601,14 +603,14 @@ def test_the_buffer_stays_within_its_fraction_and_a_round_adds_nothing():
 
 def test_nothing_is_changed_in_place_and_the_same_call_gives_the_same():
     found, one, two = learner({"epochs": 2}, distil_epochs=2), task(0, 2), task(1, 4)
-    state, update = found.train({}, sent(), FIRST, one)
+    state, update = found.train(Turn({}, sent(), FIRST, one))
     received = served(sent(), update)
     before = exact(state), exact(received), two.train.x.clone()
 
-    after, first = found.train(state, received, SECOND, two)
+    after, first = found.train(Turn(state, received, SECOND, two))
     logits = found.predict(after, served(received, first), 0, X)
-    found.train({}, sent(), FIRST, task(5, 6, 7))
-    again, second = found.train(state, received, SECOND, two)
+    found.train(Turn({}, sent(), FIRST, task(5, 6, 7)))
+    again, second = found.train(Turn(state, received, SECOND, two))
 
     assert (exact(state), exact(received)) == before[:2]
     assert torch.equal(two.train.x, before[2])
@@ -628,7 +630,7 @@ def test_an_isolated_client_learns_by_itself():
     state = found.init()
 
     for stage, data in zip((FIRST, SECOND), tasks, strict=True):
-        state, update = found.train(state, {}, stage, data)
+        state, update = found.train(Turn(state, {}, stage, data))
         assert not update.payload
 
     for data in tasks:

@@ -87,17 +87,11 @@ def test_a_client_is_sent_what_changed_since_it_took_part():
     trainer = FakeTrainer([0, 1], [0, 1], [[1, 0], [0, 1]])
     server = strategy(trainer, groups=2)
     state = server.init(model())
-    one = server.aggregate_train(
-        state, stage(1), {0: update(model(1, 1, 1, 1), told([0]))}
-    )
-    two = server.aggregate_train(
-        one, stage(2), {1: update(model(2, 2, 2, 2), told([1]), j=1)}
-    )
+    one = server.combine(state, stage(1), {0: update(model(1, 1, 1, 1), told([0]))})
+    two = server.combine(one, stage(2), {1: update(model(2, 2, 2, 2), told([1]), j=1)})
 
     groups = {
-        client: {
-            g for g in server.configure_train(two, stage(3), client) if g[0] == "e"
-        }
+        client: {g for g in server.send(two, stage(3), client) if g[0] == "e"}
         for client in (0, 1, 2)
     }
     # Client 0 returned group 0 in round 1, and another may have joined in it.
@@ -110,14 +104,14 @@ def test_the_router_is_sent_once_and_again_to_a_client_that_lost_its_memory():
     trainer = FakeTrainer([0, 1], [0, 1], [[1, 0], [0, 1]])
     server = strategy(trainer, groups=2)
     state = server.init(model())
-    assert "router" in server.configure_train(state, stage(1), client=0)
+    assert "router" in server.send(state, stage(1), client=0)
 
-    state = server.aggregate_train(state, stage(1), {0: update(model(), told([0]))})
-    assert "router" not in server.configure_train(state, stage(2), client=0)
-    assert "router" in server.configure_train(state, stage(2), client=1)
+    state = server.combine(state, stage(1), {0: update(model(), told([0]))})
+    assert "router" not in server.send(state, stage(2), client=0)
+    assert "router" in server.send(state, stage(2), client=1)
 
     state = server.on_state_lost(state, client=0)
-    assert "router" in server.configure_train(state, stage(2), client=0)
+    assert "router" in server.send(state, stage(2), client=0)
 
 
 # ---- consolidation
@@ -129,7 +123,7 @@ def test_a_lone_upload_replaces_the_group():
     state = server.init(model())
     sent = model(1, 2, 3, 4)
 
-    new = server.aggregate_train(state, stage(1), {3: update(sent, told([1, 2]))})
+    new = server.combine(state, stage(1), {3: update(sent, told([1, 2]))})
 
     np.testing.assert_array_equal(new["enhancers/0"]["w"], sent["w"])
     np.testing.assert_array_equal(new["meta/known"]["classes"], [[0, 1, 1, 0]])
@@ -141,7 +135,7 @@ def test_a_lone_upload_is_distilled_too_if_asked_for():
     server = strategy(trainer, least_uploads=1)
     uploads = {3: update(model(1, 2, 3, 4), told([1, 2]))}
 
-    new = server.aggregate_train(server.init(model()), stage(1), uploads)
+    new = server.combine(server.init(model()), stage(1), uploads)
 
     np.testing.assert_array_equal(new["enhancers/0"]["w"], [9, 9, 9, 9])
     assert len(trainer.lessons) == 1
@@ -151,7 +145,7 @@ def test_several_uploads_are_distilled_on_public_data():
     trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
     server = strategy(trainer, auxiliary=8, server_epochs=7, label_weight=0.5)
     state = server.init(model())
-    state = server.aggregate_train(
+    state = server.combine(
         state, stage(1), {0: update(model(5, 3, 0, 0), told([0, 1]))}
     )
     uploads = {
@@ -159,7 +153,7 @@ def test_several_uploads_are_distilled_on_public_data():
         1: update(model(0, 0, 6, 0), told([2, 3], entropy=1.0)),
     }
 
-    new = server.aggregate_train(state, stage(2), uploads)
+    new = server.combine(state, stage(2), uploads)
 
     ((start, chosen, targets, classes, epochs, weight),) = trainer.lessons
     np.testing.assert_allclose(start["w"], [0, 0, 3, 3])  # 3/4 of one, 1/4 of the other
@@ -176,13 +170,13 @@ def test_of_a_class_that_is_learned_again_the_uploads_speak():
     trainer = FakeTrainer([0, 1, 2, 3] * 5, [0, 1, 2, 3] * 5)
     server = strategy(trainer, auxiliary=8)
     first = {0: update(model(5, 3, 0, 0), told([0, 1]))}
-    state = server.aggregate_train(server.init(model()), stage(1), first)
+    state = server.combine(server.init(model()), stage(1), first)
     uploads = {
         0: update(model(0, 2, 4, 0), told([1, 2])),
         1: update(model(0, 0, 0, 6), told([2, 3])),
     }
 
-    new = server.aggregate_train(state, stage(2), uploads)
+    new = server.combine(state, stage(2), uploads)
 
     ((_, _, targets, classes, _, _),) = trainer.lessons
     np.testing.assert_array_equal(classes, [0, 1, 2, 3])
@@ -200,7 +194,7 @@ def test_without_public_data_or_by_setting_tensors_are_averaged_by_entropy(param
         1: update(model(0, 8, 0, 0), told([1], entropy=1.0)),
     }
 
-    new = server.aggregate_train(server.init(model()), stage(1), uploads)
+    new = server.combine(server.init(model()), stage(1), uploads)
 
     np.testing.assert_allclose(new["enhancers/0"]["w"], [3, 2, 0, 0])
     assert new["enhancers/0"]["w"].dtype == np.float32
@@ -425,7 +419,7 @@ def test_one_hostile_upload_moves_neither_tensors_nor_targets(rule):
     ]
     uploads = {c: update(one, told([0, 1, 2, 3])) for c, one in enumerate(sent)}
 
-    server.aggregate_train(server.init(model()), stage(1), uploads)
+    server.combine(server.init(model()), stage(1), uploads)
 
     ((start, _, targets, _, _, _),) = trainer.lessons
     np.testing.assert_allclose(start["w"], [2, 2, 2, 4], atol=0.5)
@@ -435,7 +429,7 @@ def test_one_hostile_upload_moves_neither_tensors_nor_targets(rule):
 
 def test_a_group_that_nobody_changed_is_never_sent():
     server = strategy(groups=1)
-    sent = server.configure_train(server.init(model()), stage(1), client=0)
+    sent = server.send(server.init(model()), stage(1), client=0)
 
     assert set(sent) == {"meta/known"}
 
@@ -492,7 +486,7 @@ def test_what_uploads_answer_counts_by_their_entropy():
         1: update(model(0, 8, 0, 0), told([0, 1, 2, 3], entropy=0.3)),
     }
 
-    server.aggregate_train(server.init(model()), stage(1), uploads)
+    server.combine(server.init(model()), stage(1), uploads)
 
     ((_, _, targets, _, _, _),) = trainer.lessons
     np.testing.assert_allclose(targets[0], [4, 0, -2, -2], atol=1e-6)

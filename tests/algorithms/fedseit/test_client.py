@@ -19,7 +19,7 @@ from clients.fedseit import (
 )
 from clients.fedweit.client import FedWeit
 from clients.fedweit.maths import TaskModel
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import SparseArray
 from fcl_flower.data.examples import Examples, TaskData
@@ -293,7 +293,7 @@ def test_a_second_round_computes_no_extremes_again_and_nothing_else_hits(monkeyp
     received = adapters("1/0", "2/0")
     for number in (1, 2):
         now = stage(1, number == 1, ends_task=False, number=number)
-        state, _ = seit.train(state, received, now, data(1))
+        state, _ = seit.train(Turn(state, received, now, data(1)))
         assert computed == [5, 5, 5, 2], "17 documents, in chunks"
 
     def hits(state, given, learner=seit):
@@ -341,7 +341,7 @@ def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
     states = [each.init() for each in (seit, weit)]
     for task in (0, 1):
         done = [
-            each.train(state, NOTHING, stage(task), data(task))
+            each.train(Turn(state, NOTHING, stage(task), data(task)))
             for each, state in zip((seit, weit), states, strict=True)
         ]
         states = [state for state, _ in done]
@@ -353,7 +353,7 @@ def test_without_foreign_adapters_it_is_fedweit_bit_for_bit():
 
 def test_a_task_begins_exactly_as_its_local_model():
     seit = learner()
-    state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
+    state, _ = seit.train(Turn(seit.init(), NOTHING, stage(0), data(1)))
     state = seit.start(state, adapters("1/0", "2/0"), 1)
     assert not any(g.startswith(("received/", "foreign/")) for g in state)
     work = seit.build_task_model(state, 1)
@@ -369,7 +369,7 @@ def test_attention_biases_and_projections_learn():
     seit, received = learner(epochs=6), adapters("1/0", "2/0")
     started = seit.start(seit.init(), received, 1)
     now = stage(1, ends_task=False)
-    state, update = seit.train(seit.init(), received, now, data(1))
+    state, update = seit.train(Turn(seit.init(), received, now, data(1)))
     alpha = np.stack([state["branches/1"][f"attention/{name}"] for name in CONVS])
     assert np.abs(alpha - 1).min() > 0.01
     for n, source in enumerate(("1/0", "2/0")):
@@ -385,7 +385,7 @@ def test_attention_biases_and_projections_learn():
     assert np.abs(state["projections/1"]["local"][:, FEATURES:]).max() > 1e-3
 
     still = learner(attention_rate=0.0, initial_attention=-0.5)
-    state, _ = still.train(still.init(), received, now, data(1))
+    state, _ = still.train(Turn(still.init(), received, now, data(1)))
     for name in CONVS:
         assert state["branches/1"][f"attention/{name}"].tolist() == [-0.5, -0.5]
 
@@ -420,9 +420,9 @@ def test_branches_are_in_numerical_order():
 @pytest.mark.parametrize("solver", ["closed", "gradient"])
 def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     seit = learner(solver=solver, lambda1=0.0, lambda2=1000.0, threshold=0.0)
-    state, _ = seit.train(seit.init(), NOTHING, stage(0), data(1))
+    state, _ = seit.train(Turn(seit.init(), NOTHING, stage(0), data(1)))
     state, _ = seit.train(
-        state, adapters("1/0", "2/0"), stage(1, ends_task=False), data(2)
+        Turn(state, adapters("1/0", "2/0"), stage(1, ends_task=False), data(2))
     )
     x = examples(4).x
     during = seit.predict(state, {}, 1, x)
@@ -430,7 +430,7 @@ def test_an_old_task_keeps_its_own_branches_and_predicts_as_before(solver):
     before = seit.predict(state, {}, 1, x)
     torch.testing.assert_close(before, during, atol=1e-6, rtol=1e-6)
 
-    after, _ = seit.train(state, adapters("1/0", "1/1", "2/1"), stage(2), data(3))
+    after, _ = seit.train(Turn(state, adapters("1/0", "1/1", "2/1"), stage(2), data(3)))
     for group in ("sources/1", "branches/1", "projections/1", "library/2/0"):
         assert exact({"": after[group]}) == exact({"": state[group]})
     assert np.abs(after["base"][CONVS[0]] - state["base"][CONVS[0]]).max() > 0.001
@@ -449,7 +449,7 @@ def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
     state = seit.init()
     for task, sources in ((1, ("1/0", "2/0")), (0, ("2/0", "2/1"))):
         now = stage(task, number=2 - task)
-        state, _ = seit.train(state, adapters(*sources), now, data(task))
+        state, _ = seit.train(Turn(state, adapters(*sources), now, data(task)))
     x = examples(4).x
     torch.testing.assert_close(
         seit.predict(seit.resume(state, 1), {}, 1, x), seit.predict(state, {}, 1, x)
@@ -458,7 +458,7 @@ def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
 
     newer = adapters("1/1", "1/2")
     after, update = seit.train(
-        state, newer, stage(1, starts_task=False, number=3), data(1)
+        Turn(state, newer, stage(1, starts_task=False, number=3), data(1))
     )
 
     for group in ("sources/1", "library/1/0", "library/2/0", "branches/0"):
@@ -473,7 +473,7 @@ def test_a_client_that_comes_back_to_a_task_goes_on_with_its_branches():
 def test_a_foreign_adapter_that_was_handed_in_again_changes_no_task_of_the_past():
     seit = learner()
     received = adapters("1/0", "2/0")
-    state, _ = seit.train(seit.init(), received, stage(0), data(1))
+    state, _ = seit.train(Turn(seit.init(), received, stage(0), data(1)))
     later = {**received, "adapters/1/0": received["adapters/2/0"]}
     begun = seit.start(state, later, 1)
     x = examples(4).x
@@ -497,11 +497,11 @@ def test_projections_travel_with_dls_alone():
     received = adapters("1/0", "2/0")
     for dls, more in ((True, {"dense/2"}), (False, set())):
         seit = learner(dls=dls, epochs=1)
-        state, update = seit.train(seit.init(), received, stage(1), data(1))
+        state, update = seit.train(Turn(seit.init(), received, stage(1), data(1)))
         assert set(update.payload) == {"base", "adapters"} | more
         if dls:
             assert update.payload["dense/2"] is state["projections/1"]
-        _, update = seit.train(seit.init(), NOTHING, stage(0), data(1))
+        _, update = seit.train(Turn(seit.init(), NOTHING, stage(0), data(1)))
         assert set(update.payload) == {"base", "adapters"}, "no branches, no more"
 
 
@@ -509,15 +509,15 @@ def test_shared_projections_are_taken_over_for_the_same_k_by_old_tasks_and_new()
     seit = learner(dls=True, rate=UNTRAINED)
     received = adapters("1/0", "2/0")
     now = stage(1, ends_task=False)
-    state, _ = seit.train(seit.init(), received, now, data(1))
+    state, _ = seit.train(Turn(seit.init(), received, now, data(1)))
     own = initial_projections(state["base"], 2, seed=0)
     assert exact({"": state["projections/1"]}) == exact({"": own})
     again = stage(1, starts_task=False, ends_task=False, number=3)
     for count, expected in ((2, shared_projections(2, 0.25)), (3, own)):
         sent = {f"dense/{count}": shared_projections(count, 0.25)}
-        new, _ = seit.train(state, {**NOTHING, **sent}, again, data(1))
+        new, _ = seit.train(Turn(state, {**NOTHING, **sent}, again, data(1)))
         assert exact({"": new["projections/1"]}) == exact({"": expected})
-        new, _ = seit.train(state, {**received, **sent}, stage(2), data(2))
+        new, _ = seit.train(Turn(state, {**received, **sent}, stage(2), data(2)))
         assert exact({"": new["projections/2"]}) == exact({"": expected})
 
 

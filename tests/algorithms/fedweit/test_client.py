@@ -28,6 +28,7 @@ from clients.fedweit.client import (
     start_task,
     with_global_base,
 )
+from fcl_flower.algorithms.base import Turn
 from fcl_flower.core.types import SparseArray
 from fcl_flower.data.examples import Examples, TaskData
 from fcl_flower.models.heads import MultiHeadModel
@@ -57,7 +58,7 @@ def lived(weit, *tasks):
     state = weit.init()
     for number, task in enumerate(tasks, start=1):
         now = visit(number, task, starts_task=task not in tasks[: number - 1])
-        state, _ = weit.train(state, NOTHING, now, data(task + 1))
+        state, _ = weit.train(Turn(state, NOTHING, now, data(task + 1)))
     return state
 
 
@@ -86,7 +87,9 @@ def test_base_is_overwritten_only_where_it_was_sent():
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_the_adapter_in_training_takes_back_a_share_of_what_others_changed(share):
     weit = learner(follow=share, lambda1=0.1)
-    begun, _ = weit.train(lived(weit, 0), NOTHING, stage(1, ends_task=False), data(2))
+    begun, _ = weit.train(
+        Turn(lived(weit, 0), NOTHING, stage(1, ends_task=False), data(2))
+    )
     new = dense(moved(begun)["base"][W])
     sent = {W: SparseArray.of_channels(new, np.array([1, 4]))}
     taken = weit.take_up(begun, sent)
@@ -113,7 +116,7 @@ def test_between_tasks_the_base_is_taken_as_it_comes():
 
 def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
     weit = learner(kappa=0.5, threshold=0.05)
-    state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
+    state, update = weit.train(Turn(weit.init(), NOTHING, ONE, data(1)))
     assert set(update.payload) == {"base"}
     channels = sorted({i // 4 for i in update.payload["base"][W].indices.tolist()})
     gates = state["masks/0"][W]
@@ -122,7 +125,9 @@ def test_up_go_the_top_channels_and_at_the_end_the_pruned_adapter():
         update.payload["base"][W].values, state["base"][W][channels].ravel()
     )
 
-    after, update = weit.train(state, NOTHING, stage(0, starts_task=False), data(1))
+    after, update = weit.train(
+        Turn(state, NOTHING, stage(0, starts_task=False), data(1))
+    )
     adapter = update.payload["adapters"][W]
     assert update.metrics["adapter_density"] == adapter.density
     assert np.abs(adapter.values).min() > 0.05
@@ -138,7 +143,7 @@ def test_a_finished_adapter_is_rounded_and_has_what_it_takes_of_others(bits):
     weit, exactly = learner(adapter_bits=bits, **settings), learner(**settings)
     state, offer = lived(weit, 0), foreign_payload(3)
     now = stage(1, ends_task=False)
-    state, _ = weit.train(state, offer, now, data(2))
+    state, _ = weit.train(Turn(state, offer, now, data(2)))
     handed = weit.upload(state, stage(1))["adapters"][W].to_dense()
     finished, whole = weit.finish_task(state, 1), exactly.finish_task(state, 1)
     own = dense(whole["adapters/1"][W])
@@ -169,7 +174,7 @@ def test_what_is_not_finite_is_not_rounded_away():
 
 def test_the_literal_rule_sends_the_gated_base():
     weit = learner(kappa=1.0, aggregation="literal", gate="sigmoid")
-    state, update = weit.train(weit.init(), NOTHING, ONE, data(1))
+    state, update = weit.train(Turn(weit.init(), NOTHING, ONE, data(1)))
     expected = state["base"][W] * sigmoid(state["masks/0"][W])[:, None]
     np.testing.assert_allclose(
         update.payload["base"][W].to_dense(), expected, rtol=1e-5
@@ -201,7 +206,7 @@ def test_foreign_adapters_start_with_equal_attention_learn_and_are_folded():
     state, offer = lived(weit, 0), foreign_payload(4)
     assert weit.start(state, offer, 1)["attention"][W].tolist() == [0.25] * 4
 
-    state, update = weit.train(state, offer, stage(1, ends_task=False), data(2))
+    state, update = weit.train(Turn(state, offer, stage(1, ends_task=False), data(2)))
     alpha = state["attention"][W]
     assert np.abs(alpha - 0.25).min() > 0.01
     for j in range(4):
@@ -257,13 +262,13 @@ def test_old_tasks_predict_as_before_though_the_base_moved(solver):
 
 def test_a_task_whose_last_round_never_came_is_kept_all_the_same():
     weit = learner(lambda1=0.0, threshold=0.0)
-    state, _ = weit.train(weit.init(), foreign_payload(2), stage(0), data(1))
+    state, _ = weit.train(Turn(weit.init(), foreign_payload(2), stage(0), data(1)))
     # The client was away in the last round of task 1, and the server's base has moved.
-    state, _ = weit.train(state, NOTHING, stage(1, ends_task=False), data(2))
+    state, _ = weit.train(Turn(state, NOTHING, stage(1, ends_task=False), data(2)))
     before = [theta(weit, state, task) for task in (0, 1)]
     base = moved(state)["base"][W]
     rows = {W: SparseArray.of_channels(base, np.arange(len(base)))}
-    state, _ = weit.train(state, {"base": rows}, stage(2), data(3))
+    state, _ = weit.train(Turn(state, {"base": rows}, stage(2), data(3)))
     for task in (0, 1):
         np.testing.assert_allclose(theta(weit, state, task), before[task], atol=1e-3)
 
@@ -339,7 +344,7 @@ def test_with_a_base_that_stays_other_tasks_make_no_difference(solver):
     state = weit.init()
     for number in (1, 3):
         now = visit(number, 0, starts_task=number == 1)
-        state, _ = weit.train(state, NOTHING, now, data(1))
+        state, _ = weit.train(Turn(state, NOTHING, now, data(1)))
     between, own = lived(weit, 0, 1, 0), ("masks/0", "heads/0", "adapters/0")
     assert exact({g: between[g] for g in own}) == exact({g: state[g] for g in own})
 
@@ -358,17 +363,17 @@ def test_a_visit_starts_without_the_optimizer_of_the_first_visit(monkeypatch):
     visits = [(0, True), (1, True), (0, False), (0, False), (1, True)]
     for number, (task, last) in enumerate(visits, start=1):
         now = visit(number, task, ends_task=last)
-        state, _ = weit.train(state, NOTHING, now, data(task + 1))
+        state, _ = weit.train(Turn(state, NOTHING, now, data(task + 1)))
     assert memories == [False, False, False, True, False]
     assert state["optimizer"] == {}
 
 
 def test_a_visit_brings_nothing_foreign_and_keeps_what_there_is():
     weit = learner(threshold=0.0, lambda1=0.0)
-    state, _ = weit.train(weit.init(), foreign_payload(3), stage(0), data(1))
+    state, _ = weit.train(Turn(weit.init(), foreign_payload(3), stage(0), data(1)))
     assert received(weit.resume(state, 0)) == []
     offer = foreign_payload(2, seed=8)
-    after, update = weit.train(state, offer, visit(3, 0), data(1))
+    after, update = weit.train(Turn(state, offer, visit(3, 0), data(1)))
     assert exact({"f": after["foreign/0"]}) == exact({"f": state["foreign/0"]})
     assert not any(name.startswith("attention/") for name in update.metrics)
     assert set(update.payload) == {"base", "adapters"}
@@ -388,7 +393,9 @@ def test_any_network_of_linear_and_convolutional_layers_is_decomposed():
     )
     weit = learner(network(body), threshold=0.0, lambda1=0.0)
     shape = (1, 4, 4)
-    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1, shape=shape))
+    state, update = weit.train(
+        Turn(weit.init(), NOTHING, stage(0), data(1, shape=shape))
+    )
     assert set(update.payload["base"]) == {W, "body.4.weight"}
     private = state["heads/0"]
     assert {"body.1.weight", "body.1.running_mean", "heads.0.weight"} <= set(private)
@@ -396,7 +403,7 @@ def test_any_network_of_linear_and_convolutional_layers_is_decomposed():
     assert np.abs(private["body.1.running_mean"]).max() > 0
     x = data(1, shape=shape).test.x
     before = weit.predict(state, {}, 0, x)
-    state, _ = weit.train(state, NOTHING, stage(1), data(2, shape=shape))
+    state, _ = weit.train(Turn(state, NOTHING, stage(1), data(2, shape=shape)))
     close = {"atol": 1e-3, "rtol": 1e-3}
     torch.testing.assert_close(weit.predict(state, {}, 0, x), before, **close)
     logits = weit.predict(state, {}, 2, x)
@@ -412,7 +419,7 @@ def test_what_is_frozen_is_neither_decomposed_nor_kept_by_tasks(single_head):
     frozen = snapshot(model, ["body.0.weight", "body.0.bias"])
     weit = learner(model)
 
-    state, update = weit.train(weit.init(), NOTHING, stage(0), data(1))
+    state, update = weit.train(Turn(weit.init(), NOTHING, stage(0), data(1)))
 
     assert set(update.payload["base"]) == set(state["masks/0"]) == {"body.2.weight"}
     own = {"body.2.bias", "heads.0.weight", "heads.0.bias"}
@@ -431,14 +438,14 @@ def test_gates_leave_their_start_and_those_of_unused_channels_close():
     parts = data(1)
     task = TaskData(*map(silent, (parts.train, parts.valid, parts.test)), parts.classes)
     weit = learner(model, rate=1e-3, base_rate=0.0, mask_rate=30.0)
-    state, _ = weit.train(weit.init(), NOTHING, ONE, task)
+    state, _ = weit.train(Turn(weit.init(), NOTHING, ONE, task))
     gates = state["masks/0"][W]
     assert gates[3:].tolist() == [0, 0, 0]
     used = np.abs(gates[:3] - weit.params.initial_gate)
     assert used.min() > 0.02, "they have left their start"
     assert np.ptp(gates[:3]) > 0.05, "and channels differ"
     slow = learner(linear_model(), rate=1e-3)
-    state, _ = slow.train(slow.init(), NOTHING, ONE, data(1))
+    state, _ = slow.train(Turn(slow.init(), NOTHING, ONE, data(1)))
     assert np.abs(state["masks/0"][W] - 1).max() < 0.006, "by a rate of their own"
 
 
@@ -454,7 +461,7 @@ def test_what_the_network_does_not_use_has_no_step_to_shrink_after():
     model = linear_model()
     model.body = Half()
     weit = learner(model, initial_adapter=1.0)
-    state, _ = weit.train(weit.init(), NOTHING, ONE, data(1))
+    state, _ = weit.train(Turn(weit.init(), NOTHING, ONE, data(1)))
     spare = "body.spare.weight"
     assert np.array_equal(state["adapters/0"][spare], weit.init()["base"][spare])
 
@@ -464,7 +471,9 @@ def test_what_the_network_does_not_use_has_no_step_to_shrink_after():
 
 def test_the_loss_is_that_of_the_validation_samples():
     ours, given = learner(drop_harmful=True), data(1)
-    state, _, loss = ours.learn(ours.start(ours.init(), NOTHING, 0), ONE, given)
+    state, _, loss = ours.learn(
+        Turn(ours.start(ours.init(), NOTHING, 0), NOTHING, ONE, given)
+    )
     logits = ours.predict(state, NOTHING, 0, given.valid.x)
     expected = torch.nn.functional.cross_entropy(logits, given.valid.y)
     assert loss == pytest.approx(float(expected), rel=1e-4)
@@ -490,18 +499,18 @@ SEVERAL = {"123": 2.0, "": 1.0, "1": 0.5, "2": 1.5, "3": 0.9}
 def test_whose_adapters_are_tried_in_turn_and_whose_are_kept(losses, kept, monkeypatch):
     sets = []
 
-    def learn(self, state, stage, data):
-        clients = {source.split("/")[0] for source in received(state)}
+    def learn(self, turn):
+        clients = {source.split("/")[0] for source in received(turn.state)}
         sets.append("".join(sorted(clients)))
-        return Learned(state, {}, losses[sets[-1]])
+        return Learned(turn.state, {}, losses[sets[-1]])
 
     monkeypatch.setattr(FedWeit, "learn", learn)
     adapter = foreign_payload(1)["adapters/1/0"]
     offer = {f"adapters/{c}/{t}": adapter for c in next(iter(losses)) for t in (0, 1)}
     ours = learner(drop_harmful=True)
-    state, _, _ = ours.begin(ours.init(), {**NOTHING, **offer}, ONE, data(1))
+    state, _, _ = ours.begin(Turn(ours.init(), {**NOTHING, **offer}, ONE, data(1)))
     assert sets == list(losses)
     assert received(state) == [f"{c}/{t}" for c in kept for t in (0, 1)]
     sets.clear()
-    learner().begin(ours.init(), {**NOTHING, **offer}, ONE, data(1))
+    learner().begin(Turn(ours.init(), {**NOTHING, **offer}, ONE, data(1)))
     assert len(sets) == 1, "if so asked"

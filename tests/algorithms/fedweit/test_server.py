@@ -73,7 +73,7 @@ def test_the_base_is_combined_over_the_clients_that_sent_a_channel(
     sent.append(([[10, 0], [8, 6], [0, 0]], [0, 1]))
     updates = {c: update(rows(*one)) for c, one in enumerate(sent)}
 
-    new = strategy.aggregate_train(state, stage(4), updates)
+    new = strategy.combine(state, stage(4), updates)
 
     np.testing.assert_allclose(new["base"][W], expected, rtol=1e-6)
     assert new["meta/changed"][W].tolist() == [4, 4, 0]
@@ -96,32 +96,30 @@ def test_a_client_receives_only_channels_that_changed_since_it_took_part():
     strategy = server()
 
     def sent(state, number, client):
-        base = strategy.configure_train(state, stage(number), client)["base"]
+        base = strategy.send(state, stage(number), client)["base"]
         return sorted(set(base[W].indices // 2)) if W in base else []
 
     state = start(strategy)
     assert sent(state, 1, 0) == [0, 1, 2], "at first everything"
-    state = strategy.aggregate_train(
+    state = strategy.combine(
         state, stage(1), {0: update(rows([[7, 7]] * 3, [1])), 1: update()}
     )
     assert sent(state, 2, 0) == [1]
-    payload = strategy.configure_train(state, stage(2), 0)
+    payload = strategy.send(state, stage(2), 0)
     assert payload["base"][W].values.tolist() == [7, 7]
-    other = strategy.configure_train(state, stage(2), 1)
+    other = strategy.send(state, stage(2), 1)
     assert other["base"][W] is payload["base"][W], "equal tensors are one object"
     assert sent(state, 2, 2) == [0, 1, 2], "a newcomer"
     assert sent(strategy.on_state_lost(state, 0), 2, 0) == [0, 1, 2]
 
-    state = strategy.aggregate_train(
-        state, stage(2), {0: update(rows([[5, 5]] * 3, [0]))}
-    )
+    state = strategy.combine(state, stage(2), {0: update(rows([[5, 5]] * 3, [0]))})
     assert sent(state, 3, 1) == [0, 1], "changes of rounds 1 and 2"
     # Client 0 was asked in round 2 and is late: 3 changed meanwhile by client 1.
-    state = strategy.aggregate_train(
+    state = strategy.combine(
         state, stage(3), {1: update(rows([[4, 4]] * 3, [2]), at=stage(3))}
     )
     late = update(rows([[6, 6]] * 3, [1]), at=stage(2))
-    state = strategy.aggregate_train(state, stage(4), {0: late})
+    state = strategy.combine(state, stage(4), {0: late})
     assert sent(state, 5, 0) == [0, 1, 2]
 
 
@@ -162,13 +160,13 @@ def with_adapters(strategy, clients=3, tasks=2):
         updates = {
             c: update(adapter=[[100 * c + task + 1, 0]] * 3) for c in range(clients)
         }
-        state = strategy.aggregate_train(state, stage(task + 1, task), updates)
+        state = strategy.combine(state, stage(task + 1, task), updates)
     return state
 
 
 def adapters_for(strategy, state, client, task, starts_task=True):
     now = stage(10, task, starts_task=starts_task)
-    payload = strategy.configure_train(state, now, client)
+    payload = strategy.send(state, now, client)
     return [group for group in payload if group != "base"]
 
 
@@ -186,7 +184,7 @@ def test_adapters_of_others_travel_once_a_task_and_never_the_clients_own(rule, t
         own = f"adapters/{client}/"
         slow = {group: a for group, a in state.items() if not group.startswith(own)}
         assert adapters_for(strategy, slow, client, 0) == expected
-    payload = strategy.configure_train(state, stage(10, 3, starts_task=True), 0)
+    payload = strategy.send(state, stage(10, 3, starts_task=True), 0)
     assert payload["adapters/2/1"][W].to_dense()[:, 0].tolist() == [202, 202, 202]
 
 
@@ -203,7 +201,7 @@ def test_an_adapter_belongs_to_the_task_at_which_its_client_stood():
     strategy = server()
     ahead = replace(update(adapter=[[1, 0]] * 3), stage=stage(4, task=5))
     updates = {0: ahead, 1: update(adapter=[[2, 0]] * 3)}
-    new = strategy.aggregate_train(start(strategy), stage(7, task=1), updates)
+    new = strategy.combine(start(strategy), stage(7, task=1), updates)
     assert {g for g in new if g.startswith("adapters/")} == {
         "adapters/0/5",
         "adapters/1/1",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clients.fedseit import FedSeit as FedSeitLearner
 from clients.fedweit.client import FedWeit as FedWeitLearner
 from clients.fedweit.maths import centres
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.registry import algorithm
 from fcl_flower.core.errors import ConfigError, WireError
 from fcl_flower.core.types import SparseArray, TaskStage, Update
@@ -147,7 +147,7 @@ def answer(data, number=1, task=0, client=0, seed=9, **params):
     params = FedWeitParams(**{"knowledge": "sit:1", **params})
     asked = FedWeitLearner(params, model, place)
     now = stage(number, task, ends_task=False)
-    return asked.answer_query(asked.init(), {}, now, data)
+    return asked.answer_query(Turn(asked.init(), {}, now, data))
 
 
 def test_the_answer_is_the_mean_of_the_centres_or_all_of_them():
@@ -251,7 +251,7 @@ def finished(strategy, state, task, clients):
     adapter = SparseArray.of_nonzero(np.ones((3, WIDTH, 4), np.float32))
     update = Update({"base": {}, "adapters": {W: adapter}}, 1)
     now = stage(task + 1, task)
-    return strategy.aggregate_train(state, now, dict.fromkeys(clients, update))
+    return strategy.combine(state, now, dict.fromkeys(clients, update))
 
 
 def lived(strategy, *tasks):
@@ -264,12 +264,12 @@ def lived(strategy, *tasks):
 
 
 def received(strategy, state, client, task):
-    payload = strategy.configure_train(state, stage(9, task), client)
+    payload = strategy.send(state, stage(9, task), client)
     return [group for group in payload if group != "base"]
 
 
 def overlaps(strategy, state, number, task=0):
-    found = strategy.diagnostics(state, stage(number, task), {})
+    found = strategy.report(state, stage(number, task), {})
     return found["overlap"].values if "overlap" in found else found
 
 
@@ -323,7 +323,7 @@ def test_diagnostics_are_the_scores_of_the_tasks_begun_in_a_round_and_the_chosen
         "0/1": {"1/0": pytest.approx(0, abs=1e-7)},
         "1/2": {"0/0": pytest.approx(np.sqrt(0.5), abs=1e-6)},
     }
-    marked = strategy.diagnostics(state, stage(5, 1), {})["overlap"].marked
+    marked = strategy.report(state, stage(5, 1), {})["overlap"].marked
     assert marked == {"0/1": ["1/0"], "1/2": ["0/0"]}
     assert overlaps(strategy, state, 6) == {}
     state = begun(strategy, state, 1, number=6, c2="west")
@@ -507,9 +507,9 @@ class Language:
 def trained(strategy, state, learner, own, stage, data):
     """Train a round; both halves' state, and whose adapters came down."""
     client = learner.context.client
-    received = strategy.configure_train(state, stage, client)
-    own, update = learner.train(own, received, stage, data)
-    state = strategy.aggregate_train(state, stage, {client: update})
+    received = strategy.send(state, stage, client)
+    own, update = learner.train(Turn(own, received, stage, data))
+    state = strategy.combine(state, stage, {client: update})
     return state, own, [g for g in received if g.startswith("adapters/")]
 
 
@@ -523,11 +523,11 @@ def test_the_relevant_adapter_of_a_task_long_past_beats_the_last_one(one_thread)
     own = other.init()
     for number, data in enumerate((relevant, irrelevant)):
         now = stage(number + 1, number)
-        reply = other.answer_query(own, {}, now, data)
+        reply = other.answer_query(Turn(own, {}, now, data))
         state = sit.aggregate_query(state, now, {FOREIGN: reply})
         state, own, _ = trained(sit, state, other, own, now, data)
     begins = stage(3, 2, ends_task=False)
-    reply = new.answer_query({}, {}, begins, task)
+    reply = new.answer_query(Turn({}, {}, begins, task))
     state = sit.aggregate_query(state, begins, {NEW: reply})
     scores = overlaps(sit, state, 3)["1/2"]
     assert scores["0/0"] > 0.8

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from clients.fot import Fot, Sketch, columns, shared_layers
-from fcl_flower.algorithms.base import ClientContext, Params
+from fcl_flower.algorithms.base import ClientContext, Params, Turn
 from fcl_flower.algorithms.local_training import LocalTraining
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.core.types import TaskStage
@@ -60,7 +60,7 @@ def shared(single=False):
 
 def train(made, received, stage, state=None):
     with simulated():
-        return made.train(state or {}, received, stage, data())
+        return made.train(Turn(state or {}, received, stage, data()))
 
 
 # ---- what enters a layer
@@ -172,7 +172,7 @@ def test_training_is_that_of_fedavg():
     for stage in (FIRST, LAST):
         plain = LocalTraining(Params(), network(), learner().context)
         _, found = train(learner(), shared(), stage)
-        _, expected = plain.train({}, shared(), stage, data())
+        _, expected = plain.train(Turn({}, shared(), stage, data()))
         for name, values in expected.payload["base"].items():
             np.testing.assert_array_equal(found.payload["base"][name], values)
         assert found.num_examples == 150
@@ -245,7 +245,7 @@ def test_a_subspace_that_has_grown_since_is_not_sketched_again():
 
 def test_nobody_else_can_repeat_the_random_numbers():
     def sketch(made, stage=LAST):
-        _, update = made.train({}, shared(), stage, data())
+        _, update = made.train(Turn({}, shared(), stage, data()))
         return update.payload["sketches"]["body.0"].tobytes()
 
     with simulated():
@@ -259,7 +259,7 @@ def test_a_client_without_examples_sends_zeros():
     nothing = Examples(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
     empty = TaskData(nothing, nothing, nothing, classes=2)
     with simulated():
-        _, update = learner().train({}, shared(), LAST, empty)
+        _, update = learner().train(Turn({}, shared(), LAST, empty))
     assert update.num_examples == 0
     for group in ("sketches", "sketches/outside"):
         assert not any(np.any(t) for t in update.payload[group].values())

@@ -52,7 +52,7 @@ def rows(arrays):
 
 def after_task(made, *updates):
     state = made.init(model())
-    return made.aggregate_train(state, LAST, dict(enumerate(updates)))
+    return made.combine(state, LAST, dict(enumerate(updates)))
 
 
 # ---- rounds
@@ -62,12 +62,12 @@ def test_before_a_task_has_ended_it_is_fedavg_bit_for_bit():
     made, plain = strategy(), FedAvg(Params(), ServerContext(0))
     updates = {0: update(1, 3), 1: update(2, 5, along(1))}
 
-    found = made.aggregate_train(made.init(model()), FIRST, updates)
+    found = made.combine(made.init(model()), FIRST, updates)
 
-    expected = plain.aggregate_train({"base": model()}, FIRST, updates)["base"]
+    expected = plain.combine({"base": model()}, FIRST, updates)["base"]
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found["base"][name], tensor)
-    assert made.configure_train(found, FIRST, 0).keys() == {"base"}
+    assert made.send(found, FIRST, 0).keys() == {"base"}
 
 
 def test_later_means_over_examples_keep_off_the_subspace():
@@ -75,7 +75,7 @@ def test_later_means_over_examples_keep_off_the_subspace():
     state = after_task(made, update(1, 1, along(0, 3)))
     assert spanned(state) == [1]
 
-    new = made.aggregate_train(state, FIRST, {0: update(2, 1), 1: update(3, 3)})
+    new = made.combine(state, FIRST, {0: update(2, 1), 1: update(3, 3)})
 
     change = rows(new["base"]) - rows(state["base"])
     mean = (rows(model(2)) + 3 * rows(model(3))) / 4
@@ -138,30 +138,30 @@ def test_energy_grows_with_each_task():
     spread = along(0, 0, 7**0.5, 3**0.5)
     state = after_task(made, update(1, 1, along(7**0.5, 3**0.5)))
     assert spanned(state) == [0]  # 0.7 of it
-    state = made.aggregate_train(state, NEXT, {0: update(1, 1, spread)})
+    state = made.combine(state, NEXT, {0: update(1, 1, spread)})
     assert spanned(state) == [0, 2, 3]  # now 0.8
-    state = made.aggregate_train(state, NEXT, {0: update(1, 1, np.eye(5))})
+    state = made.combine(state, NEXT, {0: update(1, 1, np.eye(5))})
     assert spanned(state) == [0, 1, 2, 3, 4]  # at most all
 
 
 def test_a_task_of_which_nothing_was_sketched_does_not_count():
     made = strategy(energy=0.5, energy_step=0.3)
     state = after_task(made, update(1, 1))
-    state = made.aggregate_train(state, NEXT, {0: update(1, 1, along(7**0.5, 3**0.5))})
+    state = made.combine(state, NEXT, {0: update(1, 1, along(7**0.5, 3**0.5))})
     assert spanned(state) == [0]
 
 
 def test_who_is_absent_from_the_last_round_has_sketched_in_its_own_last():
     made = strategy(energy=0.9)
     early = update(1, 1, along(0, 2), stage=LAST)
-    state = made.aggregate_train(made.init(model()), FIRST, {3: early})
+    state = made.combine(made.init(model()), FIRST, {3: early})
     assert spanned(state) == []
 
-    state = made.aggregate_train(state, LAST, {0: update(1, 1, along(2))})
+    state = made.combine(state, LAST, {0: update(1, 1, along(2))})
 
     assert spanned(state) == [0, 1]
     # The next task begins with no sums of this one.
-    state = made.aggregate_train(state, NEXT, {0: update(1, 1, along(0, 0, 2))})
+    state = made.combine(state, NEXT, {0: update(1, 1, along(0, 0, 2))})
     assert spanned(state) == [0, 1, 2]
 
 
@@ -175,18 +175,18 @@ def test_sketches_of_who_has_not_ended_its_task_are_not_used():
 def test_the_subspace_travels_with_the_last_round_of_a_task_alone():
     made = strategy()
     state = made.init(model())
-    assert made.configure_train(state, NEXT, 0).keys() == {"base"}
+    assert made.send(state, NEXT, 0).keys() == {"base"}
     state = after_task(made, update(1, 1, along(2)))
-    assert made.configure_train(state, FIRST, 0).keys() == {"base"}
-    sent = made.configure_train(state, LAST, 0)
+    assert made.send(state, FIRST, 0).keys() == {"base"}
+    sent = made.send(state, LAST, 0)
     assert sent == {"base": state["base"], "subspace": state["subspace"]}
 
 
 def test_what_is_taken_of_each_layer_is_reported():
     made = strategy(energy=0.9)
-    assert made.diagnostics(made.init(model()), FIRST, {}) == {f"subspace/{LAYER}": 0}
+    assert made.report(made.init(model()), FIRST, {}) == {f"subspace/{LAYER}": 0}
     state = after_task(made, update(1, 1, along(2, 2)))
-    assert made.diagnostics(state, LAST, {}) == {f"subspace/{LAYER}": 0.4}
+    assert made.report(state, LAST, {}) == {f"subspace/{LAYER}": 0.4}
 
 
 # ---- what is refused

@@ -9,7 +9,7 @@ from torch import nn
 from worded_tasks import stage, task, taught, texts
 
 from clients.lorm import NEVER, Lorm
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.algorithms.local_only import LocalOnlyLearner
 from fcl_flower.core.errors import ConfigError, ContractError
 from fcl_flower.data.examples import Examples, TaskData
@@ -55,8 +55,8 @@ def test_the_factor_whose_turn_it_is_learns_alone(learner, server):
     found, data = learner(epochs=2), task(1, 3)
     sent = []
     for factor in (".up", ".down", ".up"):
-        received = made.configure_train(state, stage(), 0)
-        _, update = found.train({}, received, stage(), data)
+        received = made.send(state, stage(), 0)
+        _, update = found.train(Turn({}, received, stage(), data))
 
         names = {f"body.adapters.{place}{factor}" for place in range(len(LAYERS))}
         assert update.payload["adapters"].keys() == names
@@ -69,7 +69,7 @@ def test_the_factor_whose_turn_it_is_learns_alone(learner, server):
                 np.testing.assert_array_equal(learned[name], tensor)
         sent.append(update)
         made.check_update(state, update)
-        state = made.aggregate_train(state, stage(), {0: update})
+        state = made.combine(state, stage(), {0: update})
 
     assert sent[0].num_examples == 24
     assert {"loss", "valid_loss", "valid_accuracy"} <= sent[0].metrics.keys()
@@ -80,9 +80,9 @@ def test_one_step_is_adams_on_the_logits_of_the_tasks_classes(
 ):
     made, state = server
     data = task(1, 3, count=4)
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
-    _, update = learner().train({}, received, stage(), data)
+    _, update = learner().train(Turn({}, received, stage(), data))
 
     # By torch alone: one batch of all eight texts, and one step.
     model = lora_model(backbone("bert"), blocks=1)
@@ -110,11 +110,11 @@ def test_the_loss_is_among_all_classes_that_were_told_of(
 ):
     made, state = server
     state, _ = taught(learner(), made, state, data=task(0, 4), ends=False)
-    received = made.configure_train(state, stage(2), 1)
+    received = made.send(state, stage(2), 1)
     before = received["heads"]["heads.0.weight"]
 
     found = learner(contrast=contrast)
-    _, update = found.train({}, received, stage(2), task(1, 3))
+    _, update = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     heads = update.payload["heads"]
     assert heads["classes"].tolist() == classes
@@ -129,14 +129,12 @@ def test_validation_texts_of_other_classes_are_left_out(learner, server):
     train, _, test = (texts(1, 3, seed=seed) for seed in range(3))
     data = TaskData(train, texts(1, 2, 3, 4), test, CLASSES)
 
-    _, update = learner().train(
-        {}, made.configure_train(state, stage(), 0), stage(), data
-    )
+    _, update = learner().train(Turn({}, made.send(state, stage(), 0), stage(), data))
 
     assert np.isfinite(update.metrics["valid_loss"])
     nothing = TaskData(train, Examples(train.x[:0], train.y[:0]), test, CLASSES)
-    received = made.configure_train(state, stage(), 0)
-    _, update = learner().train({}, received, stage(), nothing)
+    received = made.send(state, stage(), 0)
+    _, update = learner().train(Turn({}, received, stage(), nothing))
     assert "valid_loss" not in update.metrics
 
 
@@ -146,9 +144,9 @@ def test_validation_texts_of_other_classes_are_left_out(learner, server):
 def test_grams_are_of_what_the_trained_layers_are_given(learner, server):
     made, state = server
     found, data = learner(), task(1, 3)
-    received = made.configure_train(state, stage(), 0)
+    received = made.send(state, stage(), 0)
 
-    _, update = found.train({}, received, stage(), data)
+    _, update = found.train(Turn({}, received, stage(), data))
 
     # Each text alone and without padding, through the model as it was left.
     grams, body = update.payload["grams"], found.model.body
@@ -186,7 +184,7 @@ def test_predictions_are_of_the_merged_changes_of_all_tasks(learner, server, bac
     state, own = taught(found, made, state, rounds=2, data=task(0, 1))
     state, own = taught(found, made, state, own, rounds=2, data=task(3, 4), ends=False)
     x = texts(0, 1, 3, 4).x
-    received = made.configure_train(state, stage(4), 0)
+    received = made.send(state, stage(4), 0)
     assert "adapters/0" not in received  # it was received with the second task
 
     logits = found.predict(own, received, 0, x)
@@ -219,12 +217,12 @@ def test_a_client_that_never_took_part_predicts_alike(learner, server):
     state, own = taught(found, made, state, own, data=task(3, 4))
     x = texts(0, 4).x
     answers = [
-        who.predict(memory, made.configure_train(state, stage(3), client), 0, x)
+        who.predict(memory, made.send(state, stage(3), client), 0, x)
         for who, memory, client in ((found, own, 0), (learner(client=5), {}, 5))
     ]
 
     assert torch.equal(*answers)
-    empty = found.predict(own, made.configure_train(state, stage(3), 0), 0, x[:0])
+    empty = found.predict(own, made.send(state, stage(3), 0), 0, x[:0])
     assert empty.shape == (0, CLASSES)
 
 
@@ -234,7 +232,7 @@ def test_new_classes_are_learned_and_old_ones_kept(learner, server):
     one, two = task(0, 1, count=24), task(3, 4, count=24)
 
     def accuracy(state, own, data):
-        received = made.configure_train(state, stage(9), 0)
+        received = made.send(state, stage(9), 0)
         answers = found.predict(own, received, 0, data.test.x).argmax(1)
         return float((answers == data.test.y).float().mean())
 
@@ -268,11 +266,11 @@ def test_a_model_without_lora_is_refused(learner):
 def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
     made, state = server
     state, _ = taught(learner(), made, state, data=task(1, 3), ends=False)
-    received = made.configure_train(state, stage(2), 0)
+    received = made.send(state, stage(2), 0)
     found = learner()
 
-    _, one = found.train({}, received, stage(2), task(1, 3))
-    _, two = found.train({}, received, stage(2), task(1, 3))
+    _, one = found.train(Turn({}, received, stage(2), task(1, 3)))
+    _, two = found.train(Turn({}, received, stage(2), task(1, 3)))
 
     assert exact(one.payload) == exact(two.payload)
 
@@ -280,9 +278,9 @@ def test_a_round_that_is_repeated_gives_the_same_update(learner, server):
 def test_classes_of_an_earlier_task_are_not_among_them(learner, server):
     made, state = server
     state, own = taught(learner(), made, state, data=task(0, 4))
-    received = made.configure_train(state, stage(2), 0)
+    received = made.send(state, stage(2), 0)
 
-    _, update = learner().train(own, received, stage(2), task(1, 3))
+    _, update = learner().train(Turn(own, received, stage(2), task(1, 3)))
 
     assert update.payload["heads"]["classes"].tolist() == [1, 3]
 
@@ -292,13 +290,13 @@ def test_before_anything_is_learned_the_encoder_is_as_it_was(learner, server, ba
     x = texts(1, 3).x
     known = {**state, "meta/known": {"classes": np.ones(CLASSES, np.uint8)}}
 
-    found = learner().predict({}, made.configure_train(known, stage(), 0), 0, x)
+    found = learner().predict({}, made.send(known, stage(), 0), 0, x)
 
     head = state["heads"]
     features = plain(backbone("bert"))(x).detach().numpy()
     expected = features @ head["heads.0.weight"].T + head["heads.0.bias"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    nothing = learner().predict({}, made.configure_train(state, stage(), 0), 0, x)
+    nothing = learner().predict({}, made.send(state, stage(), 0), 0, x)
     assert (nothing == NEVER).all()
 
 
@@ -309,7 +307,7 @@ def test_local_only_both_sides_are_in_the_client(learner, server):
 
     for number in (1, 2):
         now = stage(number, number == 2)
-        state, update = alone.train(state, {}, now, data)
+        state, update = alone.train(Turn(state, {}, now, data))
         assert update.payload == {}
 
     answers = alone.predict(state, {}, 0, data.test.x).argmax(1)

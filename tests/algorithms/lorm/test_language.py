@@ -7,7 +7,7 @@ import transformers
 from language_models import saved_language_model
 
 from clients.lorm import Lorm
-from fcl_flower.algorithms.base import ClientContext, ServerContext
+from fcl_flower.algorithms.base import ClientContext, ServerContext, Turn
 from fcl_flower.core.errors import WireError
 from fcl_flower.core.types import TaskStage, Update
 from fcl_flower.data.examples import Examples, TaskData
@@ -66,11 +66,11 @@ def played(make, server, folder, rounds):
     for number, (instructions, ends) in enumerate(rounds, 1):
         first = number == 1 or rounds[number - 2][1]
         stage = TaskStage(number, 0, starts_task=first, ends_task=ends)
-        received = strategy.configure_train(state, stage, 0)
+        received = strategy.send(state, stage, 0)
         task = data(folder, instructions)
-        private, update = learner.train(private, received, stage, task)
+        private, update = learner.train(Turn(private, received, stage, task))
         strategy.check_update(state, update)
-        state = strategy.aggregate_train(state, stage, {0: update})
+        state = strategy.combine(state, stage, {0: update})
     return learner, state, private, update
 
 
@@ -82,7 +82,7 @@ def test_a_head_that_is_frozen_does_not_travel(make, server, folder):
     learner, state, _, update = played(make, server, folder, ONE_ROUND)
     assert sorted(update.payload) == ["adapters", "grams"]
     stage = TaskStage(2, 0, starts_task=False, ends_task=True)
-    sent = strategy.configure_train(state, stage, 0)
+    sent = strategy.send(state, stage, 0)
     assert sorted(sent) == ["adapters/now", "grams/now", "meta/task"]
     assert np.isfinite(update.metrics["loss"])
     assert np.isfinite(update.metrics["valid_loss"])
@@ -131,7 +131,7 @@ def test_answers_are_those_of_weights_with_the_merged_changes(make, server, fold
     learner, state, private, _ = played(make, server, folder, rounds)
     strategy, _ = server
     stage = TaskStage(5, 0, starts_task=True, ends_task=False)
-    received = strategy.configure_train(state, stage, 0)
+    received = strategy.send(state, stage, 0)
     x = data(folder, (*COLOURS, *ECHOES)).test.x
     logits = learner.predict(private, received, 0, x)
 

@@ -76,7 +76,7 @@ def played(server, *rounds):
     for number, (updates, ends) in enumerate(rounds, 1):
         for one in updates.values():
             server.check_update(state, one)
-        state = server.aggregate_train(state, stage(number, ends), updates)
+        state = server.combine(state, stage(number, ends), updates)
     return state
 
 
@@ -244,7 +244,7 @@ def test_finished_tasks_are_sent_once_and_again_to_a_client_that_lost_its_memory
     state = played(server, ({0: update(), 1: update()}, True), ({0: update()}, True))
 
     def sent(state, client):
-        groups = server.configure_train(state, stage(3), client)
+        groups = server.send(state, stage(3), client)
         return sorted(g for g in groups if g.split("/")[-1].isdigit())
 
     everything = ["adapters/0", "adapters/1", "grams/0", "grams/1"]
@@ -252,7 +252,7 @@ def test_finished_tasks_are_sent_once_and_again_to_a_client_that_lost_its_memory
     assert sent(state, 0) == ["adapters/1", "grams/1"]
     assert sent(state, 1) == sent(state, 2) == everything
     assert sent(server.on_state_lost(state, 0), 0) == everything
-    later = server.aggregate_train(state, stage(3), {2: update()})
+    later = server.combine(state, stage(3), {2: update()})
     assert sent(later, 2) == []
 
 
@@ -345,7 +345,7 @@ def test_a_client_is_told_whose_turn_it_is_by_the_state_alone():
 
     # The same round again, or a later one, of which the client missed some.
     for number in (2, 2, 9):
-        sent = server.configure_train(state, stage(number), client=3)
+        sent = server.send(state, stage(number), client=3)
         assert trained_factor(sent) == ".down"
 
 
@@ -354,7 +354,7 @@ def test_rounds_are_counted_that_were_aggregated_and_not_those_of_the_run():
     state, turns = server.init(model()), []
     for number, factor in ((2, ".up"), (4, ".down"), (6, ".up")):
         turns.append(trained_factor(state))
-        state = server.aggregate_train(state, stage(number), {0: update(factor)})
+        state = server.combine(state, stage(number), {0: update(factor)})
 
     assert turns == [".up", ".down", ".up"]
 
@@ -397,7 +397,7 @@ def test_what_the_server_remembers_of_clients_is_not_sent():
     server = strategy()
     state = played(server, ({0: update()}, False))
 
-    assert set(server.configure_train(state, stage(2), 0)) == {
+    assert set(server.send(state, stage(2), 0)) == {
         *("adapters/now", "grams/now", "heads", "meta/known", "meta/task")
     }
 

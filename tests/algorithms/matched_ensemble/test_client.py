@@ -11,7 +11,7 @@ from torch import nn
 
 from clients.matched_ensemble import MatchedEnsemble
 from clients.stl import SingleTask
-from fcl_flower.algorithms.base import ClientContext
+from fcl_flower.algorithms.base import ClientContext, Turn
 from fcl_flower.core.types import TaskStage
 from fcl_flower.data.examples import Examples, TaskData, concat
 from fcl_flower.models.heads import MultiHeadModel
@@ -111,8 +111,8 @@ def test_who_matches_nobody_learns_as_one_alone(start):
     ours, plain_one = learner(start=start), learner(SingleTask)
     state, expected = ours.init(), plain_one.init()
     for stage, seed in ((FIRST, 1), (LAST, 1), (NEXT, 7)):
-        state, update = ours.train(state, {"same/0": {}}, stage, task(seed))
-        expected, other = plain_one.train(expected, {}, stage, task(seed))
+        state, update = ours.train(Turn(state, {"same/0": {}}, stage, task(seed)))
+        expected, other = plain_one.train(Turn(expected, {}, stage, task(seed)))
         assert (update.metrics, update.num_examples) == (other.metrics, 20)
         assert plain({"": state["optimizer"]}) == plain({"": expected["optimizer"]})
     x = examples(9, 3).x
@@ -158,7 +158,7 @@ def test_what_came_in_training_answers_in_a_test_and_can_be_left_unasked():
     found = {}
     for ask in ("matched", "own"):
         one = learner(ask=ask, start="fresh")
-        state, _ = one.train(one.init(), told, ONLY, data)
+        state, _ = one.train(Turn(one.init(), told, ONLY, data))
         own = probabilities(state[f"networks/{ME}/0"], x.numpy())
         assert one.predict(state, {}, 0, x).equal(one.predict(state, told, 0, x))
         found[ask] = np.abs(one.predict(state, {}, 0, x).exp().numpy() - own).max()
@@ -231,7 +231,7 @@ def test_a_task_starts_from_the_network_that_has_most_of_its_classes():
     }
     of = {"0/3": 4, "0/1": 5, "0/0": 6}
     data = task(1, valid=(of, same))
-    state, _ = one.train(one.init(), received(of, same), FIRST, data)
+    state, _ = one.train(Turn(one.init(), received(of, same), FIRST, data))
     found, expected = state[f"networks/{ME}/0"], network(5)
     for name in ("head.weight", "head.bias"):
         expected[name] = expected[name][[1, 2, 0]]
@@ -243,7 +243,7 @@ def test_a_task_can_start_from_nobody():
     one = learner(rate=1e-9, start="fresh")
     who = {"0/1": 5}, {"0/1": [[0, 1], [1, 2], [2, 0]]}
     first = one.init()
-    state, _ = one.train(first, received(*who), FIRST, task(1, valid=who))
+    state, _ = one.train(Turn(first, received(*who), FIRST, task(1, valid=who)))
     found = state[f"networks/{ME}/0"]
     for name, values in first["base"].items():
         np.testing.assert_allclose(found[name], values, atol=1e-6)
@@ -254,7 +254,7 @@ def test_rows_of_the_head_that_nobody_has_are_fresh():
     fresh = {n: v.detach().numpy() for n, v in one.model.heads[1].named_parameters()}
     who = {"0/3": 4}, {"0/3": [[0, 2], [2, 1]]}
     stage, data = replace(NEXT, ends_task=False), task(1, valid=who)
-    state, _ = one.train(one.init(), received(*who, number=1), stage, data)
+    state, _ = one.train(Turn(one.init(), received(*who, number=1), stage, data))
     found, theirs = state[f"networks/{ME}/1"], network(4)
     np.testing.assert_allclose(found["body.0.bias"], theirs["body.0.bias"], atol=1e-6)
     for name in ("weight", "bias"):
@@ -267,9 +267,9 @@ def test_a_task_goes_on_with_its_own_network_whatever_comes():
     one = learner()
     who = {"0/1": 5}, {"0/1": [[0, 1], [1, 2], [2, 0]]}
     told, data = received(*who), task(1, valid=who)
-    state, _ = one.train(one.init(), {"same/0": {}}, FIRST, data)
-    with_it, _ = one.train(state, told, LAST, data)
-    without, _ = one.train(state, {"same/0": {}}, LAST, data)
+    state, _ = one.train(Turn(one.init(), {"same/0": {}}, FIRST, data))
+    with_it, _ = one.train(Turn(state, told, LAST, data))
+    without, _ = one.train(Turn(state, {"same/0": {}}, LAST, data))
     own = f"networks/{ME}/0"
     assert plain({own: with_it[own]}) == plain({own: without[own]})
 
@@ -277,12 +277,12 @@ def test_a_task_goes_on_with_its_own_network_whatever_comes():
 def test_what_is_sent():
     one = learner()
     told = received({"0/1": 5}, {"0/1": [[0, 1], [1, 2]]})
-    state, update = one.train(one.init(), told, FIRST, task(1))
+    state, update = one.train(Turn(one.init(), told, FIRST, task(1)))
     assert update.payload.keys() == {"meta"}
     assert update.payload["meta"]["held"].tolist() == [[0, 1], [ME, 0]]
     assert state["optimizer"]
 
-    state, update = one.train(state, {"same/0": told["same/0"]}, LAST, task(1))
+    state, update = one.train(Turn(state, {"same/0": told["same/0"]}, LAST, task(1)))
     assert update.payload["meta"]["held"].tolist() == [[0, 1], [ME, 0]]
     assert update.payload["meta"]["held"].dtype == np.int64
     own = f"networks/{ME}/0"
@@ -296,9 +296,9 @@ def test_what_is_sent():
 
 def test_a_network_that_the_server_misses_is_sent_with_the_next_update():
     one = learner()
-    state, _ = one.train(one.init(), {"same/0": {}}, FIRST, task(1))
+    state, _ = one.train(Turn(one.init(), {"same/0": {}}, FIRST, task(1)))
     asked = {"same/0": {}, "meta": {"missing": np.array([0, 5])}}
-    state, update = one.train(state, asked, NEXT, task(7))
+    state, update = one.train(Turn(state, asked, NEXT, task(7)))
     assert update.payload.keys() == {"meta", "networks/0", "networks/1"}
     for number in (0, 1):
         own = f"networks/{ME}/{number}"
@@ -312,22 +312,24 @@ def test_a_network_that_the_server_misses_is_sent_with_the_next_update():
 )
 def test_nothing_of_the_data_is_sent(params, count):
     one = learner(**params)
-    state, update = one.train(one.init(), {}, ONLY, task(1, count))
+    state, update = one.train(Turn(one.init(), {}, ONLY, task(1, count)))
     assert update.payload.keys() == {"meta"}
     assert ("valid/0" in state) == ("min_samples" in params)
     if "min_samples" in params:
-        assert one.answer_query(one.init(), {}, ONLY, task(1, count)) == {}
-        assert one.answer_query(one.init(), {}, ONLY, task(1, count + 1))
+        assert one.answer_query(Turn(one.init(), {}, ONLY, task(1, count))) == {}
+        assert one.answer_query(Turn(one.init(), {}, ONLY, task(1, count + 1)))
 
 
 def test_the_sums_are_over_features_of_the_first_network():
     one = learner()
     start = one.init()
-    state, _ = one.train(start, {"same/0": {}}, ONLY, task(1))
-    assert one.answer_query(state, {}, ONLY, task(1)).keys() == {"sums"}
+    state, _ = one.train(Turn(start, {"same/0": {}}, ONLY, task(1)))
+    assert one.answer_query(Turn(state, {}, ONLY, task(1))).keys() == {"sums"}
 
     data, base = task(1), start["base"]
-    found = add_up([one.answer_query(state, {}, NEXT, data)["sums"]], CLASSES, WIDTH)
+    found = add_up(
+        [one.answer_query(Turn(state, {}, NEXT, data))["sums"]], CLASSES, WIDTH
+    )
 
     x = np.concatenate([data.train.x, data.valid.x]).astype(np.float64)
     y = np.concatenate([data.train.y, data.valid.y])
@@ -340,7 +342,7 @@ def test_the_sums_are_over_features_of_the_first_network():
 
 def test_a_network_that_comes_back_answers_for_its_task():
     one = learner()
-    state, update = one.train(one.init(), {"same/0": {}}, ONLY, task(1))
+    state, update = one.train(Turn(one.init(), {"same/0": {}}, ONLY, task(1)))
     x = examples(9, 3).x
     expected = one.predict(state, {}, 0, x)
     back = {f"networks/{ME}/0": update.payload["networks/0"]}
@@ -351,13 +353,13 @@ def test_an_untrained_task_is_answered_by_the_first_network():
     one = learner()
     x = examples(9, 3).x
     expected = one.predict(one.init(), {}, 1, x)
-    state, _ = one.train(one.init(), {"same/0": {}}, ONLY, task(1))
+    state, _ = one.train(Turn(one.init(), {"same/0": {}}, ONLY, task(1)))
     assert one.predict(state, {}, 1, x).equal(expected)
 
 
 def test_with_a_single_head_no_features_are_sent():
     one = learner(single=True)
-    sums = one.answer_query(one.init(), {}, ONLY, task(1))["sums"]
+    sums = one.answer_query(Turn(one.init(), {}, ONLY, task(1)))["sums"]
     assert sums["cross"][:, -1].tolist() == [14, 14, 12]
     assert not sums["cross"][:, :-1].any()
     assert not any(values.any() for name, values in sums.items() if name != "cross")
@@ -367,7 +369,7 @@ def test_a_single_head_is_a_part_of_each_network():
     one = learner(single=True)
     who = {"0/1": 5}, {"0/1": [[1, 1], [2, 2]]}
     data = task(1, valid=who)
-    state, update = one.train(one.init(), received(*who), ONLY, data)
+    state, update = one.train(Turn(one.init(), received(*who), ONLY, data))
     assert update.payload["networks/0"].keys() == network(0).keys()
     x = examples(9, 3).x
     alone = probabilities(state[f"networks/{ME}/0"], x.numpy())

@@ -68,7 +68,7 @@ def finished(made, state, stage, values):
         client: update([(client, stage.task)], value, stage.task)
         for client, value in values.items()
     }
-    return made.aggregate_train(state, stage, updates)
+    return made.combine(state, stage, updates)
 
 
 def pairs(state, task):
@@ -76,7 +76,7 @@ def pairs(state, task):
 
 
 def sent(made, state, client, stage=SECOND):
-    payload = made.configure_train(state, stage, client)
+    payload = made.send(state, stage, client)
     return sorted(group for group in payload if group.startswith("networks"))
 
 
@@ -150,14 +150,12 @@ def test_networks_go_once_to_those_whom_they_suit():
 
     assert sent(made, state, 0) == ["networks/2/0"]
     assert sent(made, state, 1) == ["networks/0/0", "networks/2/0"]
-    payload = made.configure_evaluate(state, SECOND, 1)
+    payload = made.send_to_predict(state, SECOND, 1)
     assert payload["networks/2/0"] is state["networks/2/0"]
     assert payload.keys() == {"same/0", "same/1", "networks/0/0", "networks/2/0"}
     assert pairs(payload, 1) == pairs(state, "1/1")
 
-    state = made.aggregate_train(
-        state, SECOND, {1: update([(0, 0), (1, 0), (1, 1)], 4.0, 1)}
-    )
+    state = made.combine(state, SECOND, {1: update([(0, 0), (1, 0), (1, 1)], 4.0, 1)})
     assert sent(made, state, 1) == ["networks/2/0"]
     # A network that comes later is for tasks that have ended, too.
     assert sent(made, state, 0) == ["networks/1/1", "networks/2/0"]
@@ -167,7 +165,7 @@ def test_who_has_lost_everything_gets_its_own_networks_back():
     made = strategy()
     state = asked(made, [{0: (0, 1, 2), 1: (0, 1, 2)}])
     state = finished(made, state, FIRST, {0: 1.0, 1: 2.0})
-    state = made.aggregate_train(state, SECOND, {0: update([(0, 0), (1, 0), (0, 1)])})
+    state = made.combine(state, SECOND, {0: update([(0, 0), (1, 0), (0, 1)])})
     assert sent(made, state, 0) == []
     assert sent(made, made.on_state_lost(state, 1), 0) == []
     # Of 0/1, whose sums it has not, the server keeps nothing.
@@ -180,26 +178,26 @@ def test_a_network_that_has_not_come_is_asked_for_and_taken_once():
     made = strategy()
     state = asked(made, [{0: (0, 1, 2), 1: (0, 1, 2)}, {0: (6, 7, 8)}])
     state = finished(made, state, FIRST, {1: 2.0})
-    told = made.configure_train(state, SECOND, 0)
+    told = made.send(state, SECOND, 0)
     assert told["meta"]["missing"].tolist() == [0]
-    assert "meta" not in made.configure_train(state, SECOND, 1)
+    assert "meta" not in made.send(state, SECOND, 1)
 
     both = update([(0, 0), (0, 1)], 1.0, 0)
     both.payload["networks/1"] = network(3.0)
     late = Update(both.payload, 20, stage=SECOND)
-    state = made.aggregate_train(state, FIRST, {0: late})
+    state = made.combine(state, FIRST, {0: late})
     values = {
         g: a["head.bias"][0] for g, a in state.items() if g.startswith("networks")
     }
     assert values == {"networks/0/0": 1, "networks/0/1": 3, "networks/1/0": 2}
-    assert "meta" not in made.configure_train(state, SECOND, 0)
+    assert "meta" not in made.send(state, SECOND, 0)
 
     # What has ended is not changed any more; what goes on is.
     again = update([(0, 0), (0, 1)], 7.0, 0)
     again.payload["networks/1"] = network(8.0)
     for stage, of_update in ((SECOND, None), (FIRST, SECOND)):
         sent_again = Update(again.payload, 20, stage=of_update)
-        found = made.aggregate_train(state, stage, {0: sent_again})
+        found = made.combine(state, stage, {0: sent_again})
         values = {
             g: a["head.bias"][0] for g, a in found.items() if g.startswith("networks")
         }
@@ -214,13 +212,13 @@ def test_a_network_of_a_task_without_sums_is_not_kept():
 
 def test_what_is_reported():
     made = strategy()
-    assert made.diagnostics(start(made), FIRST, {}) == {
+    assert made.report(start(made), FIRST, {}) == {
         "networks": 0,
         "same_classes": 0,
     }
     state = asked(made, [{0: (0, 1, 2), 1: (2, 7, 1), 2: (2, 1, 0)}])
     state = finished(made, state, FIRST, {1: 1.0})
-    assert made.diagnostics(state, FIRST, {}) == {
+    assert made.report(state, FIRST, {}) == {
         "networks": 1,
         "same_classes": 2 + 3 + 2,
     }

@@ -94,7 +94,7 @@ class Waiting:
     def aggregated(self):
         """Return the next state, and leave the server in its own."""
         updates = self.receive_honest()
-        return self.strategy.aggregate_train(self.server.state, self.stage, updates)
+        return self.strategy.combine(self.server.state, self.stage, updates)
 
     def mutants(self, seed):
         honest = self.honest[HOSTILE]
