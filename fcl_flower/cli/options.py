@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import click
 
 from fcl_flower.cli.command import AtLeastOne, Name, option
-from fcl_flower.config.parsing import Listed, Scalar
+from fcl_flower.config.parsing import Scalar
 from fcl_flower.config.run_config import (
     DEFAULTS,
     RunConfig,
@@ -247,7 +247,7 @@ def parse_pair(pair: str) -> tuple[str, Scalar]:
 
 def listed(text: str, key: str, what: str = "names") -> list[str]:
     """Split an option into different names; errors call them ``what``."""
-    names = [*Listed(text).names]
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise config_error(key, text, f"different {what} separated by commas")
     return names
@@ -255,10 +255,10 @@ def listed(text: str, key: str, what: str = "names") -> list[str]:
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Parse the seeds that an option lists."""
-    seeds = Listed(",".join(listed(text, "seeds", "whole numbers"))).counts
-    if not seeds:
+    seeds = listed(text, "seeds", "whole numbers")
+    if not all(seed.isdecimal() for seed in seeds):
         raise config_error("seeds", text, "different whole numbers separated by commas")
-    return seeds
+    return tuple(map(int, seeds))
 
 
 def with_folders(config: RunConfig, folders: Sequence[Path]) -> RunConfig:
