@@ -1,6 +1,5 @@
 """A strategy's diagnostics as sections: tables, matrices, and maps of points."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -10,14 +9,14 @@ from fcl_flower.core.diagnostics import Clustering, Diagnostic, Matrix, Points
 from fcl_flower.results.record import Record
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.charts import (
-    Chart,
+    Cells,
+    Lines,
     Point,
+    PointMap,
     Series,
     line_chart,
-    matrix_chart,
-    point_chart,
 )
-from fcl_flower.results.report.page import Row, Section
+from fcl_flower.results.report.page import Section
 from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
@@ -76,10 +75,9 @@ def _matrix(matrix: Matrix, record: Record) -> Section:
         for row, column in marked
         if row in rows and column in columns
     ]
-    parts = []
-    if columns:
-        titles, numbers = (matrix.rows, matrix.columns), np.array(values, np.float64)
-        parts = [matrix_chart(matrix.title, titles, rows, columns, numbers, marks)]
+    titles, numbers = (matrix.rows, matrix.columns), np.array(values, np.float64)
+    chart = Cells(matrix.title, titles, rows, columns, numbers, marks)
+    parts = [chart] if columns else []
     return Section(matrix.title, " ".join(filter(None, notes)), parts)
 
 
@@ -119,13 +117,6 @@ def _clusterings(points: Points, record: Record) -> Iterator[Section]:
         "updates that went into the concept model which their client had started from.",
         [_agreement(judged)] if judged else [],
     )
-    yield Section(
-        "Concept models",
-        "The concept model that most of a concept's clients reached in each round. "
-        "Empty: no client had data of the concept; -1: they reached none. A dot: some "
-        "of them reached another one.",
-        [_reached(judged, names, record.about.total_rounds)] if judged else [],
-    )
     numbers = "that of the client"
     if judged:
         pairs = (f"{number} {name}" for number, name in enumerate(names))
@@ -135,46 +126,22 @@ def _clusterings(points: Points, record: Record) -> Iterator[Section]:
         points.title,
         f"{points.note} Its number is {numbers}. Zoom in where points overlap. "
         "Each map has its own scale, the same in both directions.",
-        [Row([_map(frame, names) for frame in maps], "maps")],
+        [_map(frame, names) for frame in maps],
     )
 
 
-def _agreement(frames: Sequence[Clustering]) -> Chart | None:
+def _agreement(frames: Sequence[Clustering]) -> Lines | None:
     at = [frame.round for frame in frames]
-    ari = np.array([frame.ari for frame in frames], np.float64)
-    effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)
+    indices = np.array([(frame.ari, frame.effectiveness) for frame in frames], float)
     series = [
-        Series("adjusted Rand index", at, ari, "var(--c0)"),
-        Series("matching effectiveness", at, effectiveness, "var(--c2)"),
+        Series("adjusted Rand index", at, indices[:, 0], "var(--c0)"),
+        Series("matching effectiveness", at, indices[:, 1], "var(--c2)"),
     ]
     what = "Clustering and matching over rounds"
     return line_chart(what, "round", series, "index, fraction")
 
 
-def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) -> Chart:
-    models = np.full((len(names), rounds), np.nan)
-    divided = []
-    for frame in frames:
-        counts: dict[int, Counter[int]] = {}
-        for concept, model in zip(frame.concept, frame.reached, strict=True):
-            counts.setdefault(concept, Counter())[model] += 1
-        for concept, by_model in counts.items():
-            cell = concept, frame.round - 1
-            # Among equally many the lowest number wins, but no model (-1) comes last.
-            models[cell] = max(by_model, key=lambda m: (by_model[m], m >= 0, -m))
-            divided += [cell] if len(by_model) > 1 else []
-    return matrix_chart(
-        "Concept model that each concept reached in each round",
-        ("concept", "round"),
-        names,
-        [*map(str, range(1, rounds + 1))],
-        models,
-        divided,
-        whole=True,
-    )
-
-
-def _map(frame: Clustering, names: Sequence[str]) -> Chart:
+def _map(frame: Clustering, names: Sequence[str]) -> PointMap:
     clusters: dict[str, list[Point]] = {}
     for i in sorted(range(len(frame.clients)), key=frame.cluster.__getitem__):
         client, cluster = frame.clients[i], frame.cluster[i]
@@ -192,4 +159,4 @@ def _map(frame: Clustering, names: Sequence[str]) -> Chart:
     if frame.ari is not None:
         caption += f", adjusted Rand index {wording.fraction(frame.ari)}"
     what = f"Map of the client models of round {frame.round}"
-    return point_chart(what, clusters, caption)
+    return PointMap(what, clusters, caption)

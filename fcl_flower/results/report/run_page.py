@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,71 +13,26 @@ import numpy as np
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures, tables
-from fcl_flower.results.events import (
-    ClassHolders,
-    Hidden,
-    Progress,
-    Round,
-    Summary,
-    TaskInfo,
-)
+from fcl_flower.results.events import About, Hidden, Progress, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read, token_losses
 from fcl_flower.results.report import charts, diagnostics, wording
-from fcl_flower.results.report.charts import (
-    Chart,
-    Series,
-    bar_chart,
-    line_chart,
-    matrix_chart,
-)
-from fcl_flower.results.report.page import (
-    Part,
-    Row,
-    Section,
-    Tile,
-    charts_of,
-    page,
-    write_page,
-)
+from fcl_flower.results.report.charts import Cells, Chart, Lines, Series, line_chart
+from fcl_flower.results.report.page import Section, Tile, charts_of, write_page
 from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
 MULTIPLES = 10
-"""The number of clients up to which each has its own matrix, and dots in bars."""
+"""The number of clients up to which each has its own matrix."""
 NOTICEABLE = 0.0005
 """The smallest difference that the page does not round to 0.000."""
-ELSEWHERE = {"head": "model", "client_fraction": "federation"}
-"""The sections of the keys under a summary's ``training`` that belong elsewhere."""
-PRIVACY = {
-    **{key: key for key in ("unit", "noise_multiplier", "clip", "delta", "observer")},
-    "budget": "epsilon",
-}
-"""The settings of differential privacy, by their key in a summary."""
-KINDS = {
-    "base": "var(--c0)",
-    "adapters": "var(--c1)",
-    "heads": "var(--c2)",
-    "masks": "var(--c3)",
-    "meta": "var(--c7)",
-}
-"""The colours of well-known kinds of payload, in the order of the chart."""
 SPLITS = ("train", "valid", "test")
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
+    """Write ``report.html`` of a run, which may still be under way; return its path.
 
     Raises:
         ConfigError: a file is missing or damaged; the message names it.
-    """
-    return write_page(folder / "report.html", report_page(folder))
-
-
-def report_page(folder: Path) -> str:
-    """Make the page of a run, which may still be under way.
-
-    Raises:
-        ConfigError: see `write_report`.
     """
     record = read(folder)
     about = record.about
@@ -84,7 +40,8 @@ def report_page(folder: Path) -> str:
     alone = ", local-only: no communication" if about.local_only else ""
     environment = about.environment.describe()
     progress = [] if record.progress is None else _progress(record, record.progress)
-    return page(
+    return write_page(
+        folder / "report.html",
         about.label if record.finished else f"{about.label}, under way",
         f"{about.strategy} on {wording.data(about)}, model {about.model}, "
         f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
@@ -115,7 +72,9 @@ def _sections(record: Record) -> Iterator[Section]:
     yield from _clients(record)
     yield _classes(record.summary)
     yield from _names_of_classes(record)
-    yield from _rounds(record)
+    yield _training(record)
+    yield _traffic(record.summary)
+    yield _left_out(record)
     for report in record.diagnostics.values():
         yield from diagnostics.sections(report, record)
     yield _scenario(record) if hidden is None else _concepts(record, hidden)
@@ -231,105 +190,71 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
 def _accuracy(record: Record) -> Iterator[Section]:
     about, mean = record.about, wording.mean_over(record.about.clients, "client")
     if about.hidden is not None:
-        rounds, accuracy = record.evaluations()
         yield Section(
             "Accuracy of every hidden concept",
             f"One line per concept, {mean}, on test data. Each client is tested on all "
             "concepts.",
-            _lines(
-                "Accuracy per concept over rounds",
-                rounds.tolist(),
-                measures.mean_measured(accuracy, axis=1),
-                record.scenario.concepts,
-                map(charts.category_colour, range(about.tasks)),
-                "round",
-            ),
+            [_concept_lines(record)],
         )
     if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
         return
     tasks = range(about.tasks)
     if record.finished and about.incremental:
         seen = np.array(record.summary.sample_accuracy, np.float64)
+        line = Series("all classes seen", tasks, seen, "var(--c1)")
         what = "Accuracy over all classes seen, after each task"
         yield Section(
             "Accuracy over all classes seen",
             "Fraction of right answers among the test samples of all classes so far, "
             "each sample once; the task of a sample is not given to the model.",
-            _lines(what, tasks, seen[:, None], ["all classes seen"], ["var(--c1)"]),
+            [line_chart(what, "task", [line])],
         )
     by_task = measures.mean_measured(record.accuracy, axis=0)
+    lines = [
+        Series(f"task {i}", tasks, by_task[:, i], charts.task_colour(i, about.tasks))
+        for i in tasks
+    ]
     yield Section(
         "Accuracy of every task",
         f"One line per task, {mean}, on test data. Every line starts where its task "
         "was learned.",
-        _lines(
-            "Accuracy of every task over time",
-            tasks,
-            by_task,
-            [f"task {i}" for i in tasks],
-            [charts.task_colour(i, about.tasks) for i in tasks],
-        ),
-    )
-    if record.finished:
-        yield Section(
-            "Catastrophic forgetting",
-            "Best accuracy before the last task minus the final accuracy (Chaudhry et "
-            f"al., 2018). Bars: {mean}; dots: single clients where they are few. Below "
-            "zero a task is better than it ever was.",
-            _forgetting(record.accuracy),
-        )
-    matrix = "Accuracy on every task after every task"
-    yield Section(
-        matrix,
-        f"a[t, i]: accuracy on task i after learning task t, {mean}. The diagonal is "
-        "the accuracy of each task just after it was learned, the last row the end.",
-        [_triangle(by_task, _limits(by_task), f"{matrix}, {mean}")],
+        [line_chart("Accuracy of every task over time", "task", lines)],
     )
     losses = measures.mean_measured(token_losses(record), axis=0)
-    if not np.isnan(losses).all():
-        matrix = "Loss of a token on every task after every task"
-        yield Section(
-            matrix,
+    for heading, note, values in (
+        (
+            "Accuracy on every task after every task",
+            f"a[t, i]: accuracy on task i after learning task t, {mean}. The diagonal "
+            "is the accuracy of each task just after it was learned, the last row the "
+            "end.",
+            by_task,
+        ),
+        (
+            "Loss of a token on every task after every task",
             f"Nats for each token of the right answers, {mean}. Less is better.",
-            [_triangle(losses, _limits(losses), f"{matrix}, {mean}")],
-        )
+            losses,
+        ),
+    ):
+        if not np.isnan(values).all():
+            chart = _triangle(values, _limits(values), f"{heading}, {mean}")
+            yield Section(heading, note, [chart])
 
 
-def _lines(
-    what: str,
-    at: Sequence[int],
-    values: Accuracy,
-    names: Iterable[str],
-    colours: Iterable[str],
-    step: str = "task",
-) -> list[Part]:
-    """Draw a line for each column of values."""
-    columns = zip(names, values.T, colours, strict=True)
-    series = [Series(name, at, column, colour) for name, column, colour in columns]
-    return [line_chart(what, step, series)]
-
-
-def _forgetting(accuracy: Accuracy) -> list[Part]:
-    per_client = measures.forgetting_per_task(accuracy)
-    means = measures.mean_measured(per_client, axis=0)
-    if np.isnan(means).all():
-        return []
-    tasks = range(len(means))
-    colours = ["var(--c4)" if mean > 0 else "var(--c2)" for mean in means]
-    # The dots of more clients would merge into bars.
-    clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
-    bars = [Series("mean", tasks, means, colours)]
-    dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
-    return [bar_chart("Forgetting of every task", "task", bars, "forgetting", dots)]
+def _concept_lines(record: Record) -> Lines | None:
+    rounds, accuracy = record.evaluations()
+    names, means = record.scenario.concepts, measures.mean_measured(accuracy, axis=1)
+    series = [
+        Series(name, rounds.tolist(), means[:, i], charts.category_colour(i))
+        for i, name in enumerate(names)
+    ]
+    return line_chart("Accuracy per concept over rounds", "round", series)
 
 
 def _triangle(
     cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
-) -> Chart:
+) -> Cells:
     tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
-    return matrix_chart(
-        what, titles, tasks, tasks, cells, limits=limits, caption=caption
-    )
+    return Cells(what, titles, tasks, tasks, cells, limits=limits, caption=caption)
 
 
 def _limits(accuracy: Accuracy) -> tuple[float, float]:
@@ -361,7 +286,7 @@ def _clients(record: Record) -> Iterator[Section]:
             for client, cells in enumerate(record.accuracy)
         ]
         note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
-        yield Section(heading, note, [Row(triangles)])
+        yield Section(heading, note, triangles)
         return
     last = "Final" if record.finished else "Latest"
     note, shown = f"{last} accuracy of every client on each of its {noun}s.", len(final)
@@ -373,7 +298,7 @@ def _clients(record: Record) -> Iterator[Section]:
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
         note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
-    chart = matrix_chart(
+    chart = Cells(
         f"{last} accuracy of every client on every {noun}",
         ("client", noun),
         [*map(str, rows)],
@@ -428,7 +353,7 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
     )
 
 
-def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
+def _held_by_one(holders: Mapping[str, list[int]]) -> Iterator[tuple[str, int]]:
     """Find the classes that one client alone has, in any spelling, and the client.
 
     With a single client there are none.
@@ -447,23 +372,47 @@ def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
 # ---- rounds and bytes
 
 
-def _rounds(record: Record) -> Iterator[Section]:
+def _training(record: Record) -> Section:
     rounds = record.rounds
-    yield Section(
-        "Training, round by round",
-        "Mean over the clients that replied. Bands: the task being learned. Triangles: "
-        "rounds in which a client that was asked did not reply.",
-        [*_curves(rounds)],
-    )
-    yield Section(
+    at = [line.round for line in rounds]
+    starts = [
+        later.round - 0.5 for line, later in pairwise(rounds) if later.task != line.task
+    ]
+    parts = []
+    for key, colour in (("valid_accuracy", "var(--c2)"), ("loss", "var(--c1)")):
+        what = {"valid_accuracy": "Validation accuracy", "loss": "Training loss"}[key]
+        values = np.array([getattr(line, key) for line in rounds], np.float64)
+        series = [Series(what.lower(), at, values, colour)]
+        parts.append(line_chart(what, "round", series, what.lower(), starts))
+    note = "Mean over the clients that replied. Dotted: the start of another task."
+    return Section("Training, round by round", note, parts)
+
+
+def _traffic(summary: Summary) -> Section:
+    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
+    kinds = sorted(Counter(up) + Counter(down))  # without those of no byte
+    counts = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
+    if counts:
+        counts += [
+            ("all", summary.bytes_up, summary.bytes_down),
+            ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
+        ]
+    rows: list[list[Value]] = [
+        [kind, *map(wording.size_exact, (sent, received, sent + received))]
+        for kind, sent, received in counts
+    ]
+    return Section(
         "Bytes that travelled",
-        "Bytes of the messages as they are sent, over all clients of a round. Nominal "
+        "Bytes of the messages as they are sent, over all clients and rounds. Nominal "
         "bytes are the papers' count: 4 for each non-zero parameter, none for indices, "
         "masks and headers.",
-        [*_traffic(record)],
+        [Table(["kind", "up", "down", "both"], rows, "traffic")],
     )
-    last = {client: line for line in rounds for client in line.failed}
-    times = Counter(client for line in rounds for client in line.failed)
+
+
+def _left_out(record: Record) -> Section:
+    last = {client: line for line in record.rounds for client in line.failed}
+    times = Counter(client for line in record.rounds for client in line.failed)
     rows = [
         [
             str(client),
@@ -474,72 +423,11 @@ def _rounds(record: Record) -> Iterator[Section]:
         for client in sorted(times)
     ]
     head = ["client", "last reason", "times", "last in round"]
-    yield Section(
+    return Section(
         "Clients left out of a round",
         "An update or an evaluation was refused, came late or did not come. The reason "
         "is the last one, in the server's words, and may quote the client's message.",
         [Table(head, rows, "left-out", 2, "Show the reasons")],
-    )
-
-
-def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
-    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
-    failed = [line.round for line in rounds if line.failed]
-    for what, values, colour in (
-        ("Validation accuracy", [line.valid_accuracy for line in rounds], "var(--c2)"),
-        ("Training loss", [line.loss for line in rounds], "var(--c1)"),
-    ):
-        name, curve = what.lower(), np.array(values, np.float64)
-        series = [Series(name, at, curve, colour)]
-        yield line_chart(what, "round", series, name, tasks, failed)
-
-
-def _traffic(record: Record) -> Iterator[Part]:
-    summary, rounds = record.summary, record.rounds
-    ways = {
-        "up": [line.bytes_up for line in rounds],
-        "down": [line.bytes_down for line in rounds],
-    }
-    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
-    counts = (up, down, *ways["up"], *ways["down"])
-    present = {kind for count in counts for kind, n in count.items() if n}
-    kinds = [kind for kind in KINDS if kind in present]
-    kinds += sorted(present.difference(kinds))
-    if not kinds or not rounds:
-        return
-    further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
-    colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
-    sizes = {
-        way: {kind: np.array([line.get(kind, 0) for line in each]) for kind in kinds}
-        for way, each in ways.items()
-    }
-    most = max(
-        float(np.sum([*by_kind.values()], axis=0).max()) for by_kind in sizes.values()
-    )
-    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
-    for way, by_kind in sizes.items():
-        series = [Series(k, at, values, colours[k]) for k, values in by_kind.items()]
-        yield bar_chart(
-            f"Bytes {way} in each round",
-            "round",
-            series,
-            "",
-            limits=(0.0, most),
-            tasks=tasks,
-            stacked=True,
-        )
-    totals = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
-    totals += [
-        ("all", summary.bytes_up, summary.bytes_down),
-        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
-    ]
-    yield Table(
-        ["kind", "up", "down", "both"],
-        [
-            [kind, *map(wording.size_exact, (sent, received, sent + received))]
-            for kind, sent, received in totals
-        ],
-        "traffic",
     )
 
 
@@ -616,51 +504,22 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    table = Table(["setting", "value"], [*_rows(summary)], "settings", words=2)
-    note = "How the run was made, by the names of the configuration."
-    return Section("Settings", note, [table], summary.command)
+    shown = {*About.model_fields, "privacy", "remarks"}
+    content = summary.model_dump(include=shown, exclude={"privacy": {"by_client"}})
+    table = Table(["setting", "value"], [*_flat(content)], "settings", words=2)
+    note = (
+        "How the run was made, by the keys of summary.json. The command runs the same "
+        "again in the folder of the run."
+    )
+    return Section("Settings", note, [table])
 
 
-def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
-    privacy = {} if summary.privacy is None else dict(summary.privacy)
-    sections: dict[str, dict[str, Any]] = {
-        "strategy": {
-            "name": summary.strategy,
-            "local_only": summary.local_only,
-            **summary.params,
-        },
-        "scenario": {
-            "name": summary.scenario,
-            "clients": summary.clients,
-            "tasks": summary.tasks,
-            **({} if summary.hidden is None else dict(summary.hidden)),
-        },
-        "data": {"datasets": summary.dataset},
-        "model": {"name": summary.model},
-        "training": {},
-        "federation": {"rounds_per_task": summary.rounds},
-        "privacy": {name: privacy[key] for key, name in PRIVACY.items() if privacy},
-        "run": {"seed": summary.seed},
-    }
-    for key, value in summary.training.items():
-        sections[ELSEWHERE.get(key, "training")][key] = value
-    machine = {key: value for key, value in summary.environment if value is not None}
-    yield from _flat(sections)
-    yield "rounds in all", str(summary.total_rounds)
-    yield from _flat(summary.remarks)
-    yield from _flat(machine)
-
-
-def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in params.items():
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """List values that are known; a value is written as TOML does."""
+    for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _shown(value)
-
-
-def _shown(value: object) -> str:
-    """Write a value as TOML does: ``true``, not ``True``."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+        elif isinstance(value, bool):
+            yield f"{prefix}{key}", str(value).lower()
+        elif value not in (None, []):
+            yield f"{prefix}{key}", str(value)
