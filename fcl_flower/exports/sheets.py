@@ -5,7 +5,7 @@ against a reference.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -13,18 +13,14 @@ import numpy as np
 
 from fcl_flower.core.errors import require_extra, unknown_name
 from fcl_flower.results import tables
-from fcl_flower.results.events import Round
+from fcl_flower.results.events import Round, Summary
 from fcl_flower.results.measures import Paired, mean_measured, paired
 from fcl_flower.results.record import Record, runs_in
 from fcl_flower.results.report.comparison import require_comparable
-from fcl_flower.results.tables import COSTS
+from fcl_flower.results.tables import COSTS, MEASURES, SPREAD
 
 Row: TypeAlias = Mapping[str, Any]
 
-MEASURES = (
-    *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
-    *("average_incremental_accuracy", "balanced_accuracy", "macro_f1"),
-)
 COLUMNS = {
     "accuracy": ("label", "seed", "client", "after_task", "task", "accuracy"),
     "rounds": (
@@ -33,17 +29,11 @@ COLUMNS = {
     ),
     "runs": (
         *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
-        *("clients", "tasks", "rounds", *MEASURES, *COSTS),
+        *("clients", "tasks", "rounds"),
+        *(m.key for m in MEASURES if m.key in Summary.model_fields and not m.place),
     ),
     "classes": ("label", "seed", "name", "tested", "recall", "precision", "f1"),
 }
-SPREAD = (
-    *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
-    *("transfer_gain", "average_incremental_accuracy", "balanced_accuracy"),
-    "macro_f1",
-)
-"""Keys of `tables.rows` that have a mean and a standard deviation."""
-
 METHOD_COLUMNS = (
     "label",
     "seeds",
@@ -228,16 +218,6 @@ def _tests(
 
 # ---- the sheet of methods as a table for a paper
 
-LATEX_MEASURES = {
-    "average_accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "average_incremental_accuracy": "average incremental accuracy",
-    "forgetting": "forgetting",
-    "forward_transfer": "forward transfer",
-    "transfer_gain": "transfer gain",
-}
-"""The heads of columns with mean and deviation, each there if a value is known."""
-
 _NOTE = (
     r"% For booktabs. Mean $\pm$ standard deviation over seeds; bold: highest accuracy."
 )
@@ -267,12 +247,16 @@ def write_latex(methods: Sheet, folder: Path) -> Path:
 def latex(methods: Sheet) -> str:
     """Write the sheet of `methods_sheet` as a ``tabular``."""
     rows = methods.rows
-    means = {key: [row.get(f"{key}_mean") for row in rows] for key in LATEX_MEASURES}
-    known = [key for key in means if any(mean is not None for mean in means[key])]
-    accuracies = [mean for mean in means["average_accuracy"] if mean is not None]
-    best = max(accuracies, default=None)
+    columns = {
+        measure.key: measure.column
+        for measure in tables.COLUMNS
+        if not measure.place  # what is not of the final models
+        and any(row.get(f"{measure.key}_mean") is not None for row in rows)
+    }
+    accuracies = (row.get("average_accuracy_mean") for row in rows)
+    best = max((mean for mean in accuracies if mean is not None), default=None)
     reference = next(filter(None, (row.get("reference") for row in rows)), None)
-    head = ["method", *(LATEX_MEASURES[key] for key in known)]
+    head = ["method", *columns.values()]
     notes = [_NOTE]
     if reference is not None:
         head += ["difference", "$p$"]
@@ -284,7 +268,7 @@ def latex(methods: Sheet) -> str:
             r"\toprule",
             _line(head),
             r"\midrule",
-            *(_line(_cells(row, known, best, reference is not None)) for row in rows),
+            *(_line(_cells(row, columns, best, reference is not None)) for row in rows),
             r"\bottomrule",
             r"\end{tabular}",
             "",
@@ -293,10 +277,10 @@ def latex(methods: Sheet) -> str:
 
 
 def _cells(
-    row: Mapping[str, Any], known: Sequence[str], best: float | None, tested: bool
+    row: Mapping[str, Any], keys: Iterable[str], best: float | None, tested: bool
 ) -> list[str]:
     cells = [row["label"].translate(_ESCAPED)]
-    for key in known:
+    for key in keys:
         mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
         bold = key == "average_accuracy" and mean == best
         cells.append(_spread(mean, deviation, bold))

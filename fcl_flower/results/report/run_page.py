@@ -167,7 +167,7 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
 def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
     content = summary.content()
     for measure in tables.MEASURES:
-        value = tables.value(content, measure.key)
+        value = tables.value(content, measure)
         same = measure.key == "before_aggregation" and value == summary.average_accuracy
         if value is not None and not same and (value or finished):
             meaning = measure.meaning.format(noun=wording.noun(summary))
