@@ -13,7 +13,7 @@ import numpy as np
 
 from fcl_flower.core.errors import require_extra, unknown_name
 from fcl_flower.results import tables
-from fcl_flower.results.events import Round, Summary
+from fcl_flower.results.events import Summary, Trained
 from fcl_flower.results.measures import Paired, mean_measured, paired
 from fcl_flower.results.record import Record, runs_in
 from fcl_flower.results.report.comparison import require_comparable
@@ -83,7 +83,7 @@ def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
             for (c, t, i), value in np.ndenumerate(run.accuracy)
             if not np.isnan(value)
         )
-        rows["rounds"] += (name | _round(line) for line in run.rounds)
+        rows["rounds"] += (name | _round(event) for event in run.rounds)
         rows["runs"].append(summary)
         rows["classes"] += (name | row for row in summary.get("per_class", ()))
     return [
@@ -93,11 +93,11 @@ def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
     ]
 
 
-def _round(line: Round) -> dict[str, Any]:
-    content = line.model_dump()
-    counts = {key: len(content[key]) for key in ("clients", "failed")}
-    sizes = {key: sum(content[key].values()) for key in ("bytes_up", "bytes_down")}
-    return content | counts | sizes
+def _round(event: Trained) -> dict[str, Any]:
+    line = event.line()
+    counts = {key: len(line[key]) for key in ("clients", "failed")}
+    sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
+    return line | counts | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:

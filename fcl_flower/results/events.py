@@ -261,28 +261,6 @@ class Summary(About, Measures):
         return self.model_dump(exclude_unset=True)
 
 
-class Round(_Noted):
-    """A line of ``rounds.jsonl``; a mean is over the clients that have a value."""
-
-    round: Annotated[int, Field(ge=1)]
-    task: Count
-    clients: list[int]
-    failed: list[int]
-    reasons: dict[int, str] = {}
-    loss: float | None
-    valid_loss: float | None = None
-    valid_accuracy: float | None
-    bytes_up: BytesOfKind
-    bytes_down: BytesOfKind
-    nominal_bytes_up: Count
-    nominal_bytes_down: Count
-    seconds: float
-    staleness: float | None = None
-    weight: float | None = None
-    clock: float | None = None
-    diagnostics: Scalars = {}
-
-
 class Progress(_Noted):
     """The content of ``progress.json``, with the time at which it was written.
 
@@ -374,26 +352,41 @@ class Trained(_Noted):
             "nominal_down": traffic.nominal_down,
         }
 
-    def line(self) -> Round:
+    @property
+    def loss(self) -> float | None:
+        """The training loss, mean over the clients that have one."""
+        return self._mean("loss")
+
+    @property
+    def valid_loss(self) -> float | None:
+        """The validation loss, mean over the clients that have one."""
+        return self._mean("valid_loss")
+
+    @property
+    def valid_accuracy(self) -> float | None:
+        """The validation accuracy, mean over the clients that have one."""
+        return self._mean("valid_accuracy")
+
+    def line(self) -> dict[str, Any]:
         """Sum up the round as a line of ``rounds.jsonl``."""
         numbers = {k: v for k, v in self.diagnostics.items() if isinstance(v, float)}
-        return Round(
-            round=self.round,
-            task=self.task,
-            clients=sorted(self.replies),
-            failed=sorted(self.failed),
-            reasons=self.failed,
-            loss=self._mean("loss"),
-            valid_loss=self._mean("valid_loss"),
-            valid_accuracy=self._mean("valid_accuracy"),
-            bytes_up=dict(sorted(self.traffic.up.items())),
-            bytes_down=dict(sorted(self.traffic.down.items())),
-            nominal_bytes_up=self.traffic.nominal_up,
-            nominal_bytes_down=self.traffic.nominal_down,
-            seconds=self.seconds,
+        return {
+            "round": self.round,
+            "task": self.task,
+            "clients": sorted(self.replies),
+            "failed": sorted(self.failed),
+            "reasons": self.failed,
+            "loss": self.loss,
+            "valid_loss": self.valid_loss,
+            "valid_accuracy": self.valid_accuracy,
+            "bytes_up": dict(sorted(self.traffic.up.items())),
+            "bytes_down": dict(sorted(self.traffic.down.items())),
+            "nominal_bytes_up": self.traffic.nominal_up,
+            "nominal_bytes_down": self.traffic.nominal_down,
+            "seconds": self.seconds,
             **self.timing,
             **({"diagnostics": numbers} if numbers else {}),
-        )
+        }
 
     def _mean(self, name: str) -> float | None:
         values = [reply[name] for reply in self.replies.values() if name in reply]

@@ -81,7 +81,7 @@ class Exporter:
             self._seconds.observe(event.seconds)
             self._traffic.labels("up").inc(event.traffic.up.total())
             self._traffic.labels("down").inc(event.traffic.down.total())
-            loss = event.line().loss
+            loss = event.loss
             self._gauges["loss"].set(math.nan if loss is None else loss)
             self._gauges["last_round_timestamp_seconds"].set(self._clock())
             for reason in event.failed.values():

@@ -210,9 +210,8 @@ class Recorder:
         """Add an event to the record, to the files, and tell the listeners."""
         self.record.add(event)
         if isinstance(event, Trained):
-            line = self.record.rounds[-1].model_dump(exclude_unset=True)
             with (self.folder / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(event.line()) + "\n")
         elif isinstance(event, Evaluated):
             with (self.folder / "accuracy.csv").open("a", newline="") as file:
                 lines = csv.writer(file)

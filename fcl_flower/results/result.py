@@ -182,14 +182,18 @@ class Comparison:
     def to_pandas(self) -> "pd.DataFrame":
         """Make a data frame with a row for each run; needs pandas."""
         summaries = [result.summary for result in self.results]
-        special = [
-            key
-            for key in ("balanced_accuracy", "average_incremental_accuracy")
-            if any(summary.get(key) is not None for summary in summaries)
+        known = [
+            measure
+            for measure in tables.MEASURES
+            if any(tables.value(summary, measure) is not None for summary in summaries)
         ]
-        measures = "average_accuracy", *special, "forgetting", "backward_transfer"
-        keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
-        return _data_frame([{key: s.get(key) for key in keys} for s in summaries])
+        return _data_frame(
+            [
+                {key: summary[key] for key in ("label", "seed")}
+                | {measure.key: tables.value(summary, measure) for measure in known}
+                for summary in summaries
+            ]
+        )
 
     def report(self) -> Path:
         """Find the comparison's page: one HTML file that loads nothing."""

@@ -209,8 +209,11 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="of the extra mlflow")
     address = f"sqlite:///{tmp_path / 'mine.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    with TRACKERS["mlflow"](RunConfig(), tmp_path / "run"):
-        pass
+    with (
+        pytest.raises(fcl.RoundError),
+        TRACKERS["mlflow"](RunConfig(), tmp_path / "run"),
+    ):
+        raise fcl.RoundError("nobody answers")
 
     client = mlflow.MlflowClient(address)
     experiment = client.get_experiment_by_name("fcl-flower")

@@ -358,7 +358,7 @@ def _over_tasks(record: Record) -> dict[int, float]:
 
 
 def _over_rounds(record: Record) -> dict[int, float]:
-    rounds, accuracy = record.evaluations()
+    rounds, accuracy = record.by_round()
     by_client = measures.mean_measured(accuracy, axis=2)
     average = measures.mean_measured(by_client, axis=1)
     return dict(zip(rounds.tolist(), average.tolist(), strict=True))

@@ -15,7 +15,7 @@ from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures, tables
 from fcl_flower.results.events import About, Hidden, Progress, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
-from fcl_flower.results.record import Record, read, token_losses
+from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
 from fcl_flower.results.report.charts import Cells, Chart, Lines, Series, line_chart
 from fcl_flower.results.report.page import Section, Tile, charts_of, write_page
@@ -220,7 +220,7 @@ def _accuracy(record: Record) -> Iterator[Section]:
         "was learned.",
         [line_chart("Accuracy of every task over time", "task", lines)],
     )
-    losses = measures.mean_measured(token_losses(record), axis=0)
+    losses = measures.mean_measured(record.by_task(record.tests, "losses"), axis=0)
     for heading, note, values in (
         (
             "Accuracy on every task after every task",
@@ -241,7 +241,7 @@ def _accuracy(record: Record) -> Iterator[Section]:
 
 
 def _concept_lines(record: Record) -> Lines | None:
-    rounds, accuracy = record.evaluations()
+    rounds, accuracy = record.by_round()
     names, means = record.scenario.concepts, measures.mean_measured(accuracy, axis=1)
     series = [
         Series(name, rounds.tolist(), means[:, i], charts.category_colour(i))
@@ -416,7 +416,7 @@ def _left_out(record: Record) -> Section:
     rows = [
         [
             str(client),
-            last[client].reasons.get(client, wording.UNKNOWN),
+            last[client].failed[client],
             str(times[client]),
             str(last[client].round),
         ]
