@@ -124,7 +124,7 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
     with require_extra("wandb", "run.track"):
         import wandb
 
-    with wandb.init(  # notes by itself whether an error ends the context
+    run = wandb.init(
         project=PROJECT,
         name=f"{config.title} seed {config.run.seed}",
         config=config.flat(),
@@ -132,18 +132,23 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
         mode=os.environ.get("WANDB_MODE", "offline"),
         reinit="create_new",
         settings=wandb.Settings(silent=True, console="off"),
-    ) as run:
+    )
 
-        def log(scalars: Mapping[str, float], step: int | None) -> None:
-            if step is not None:
-                run.log(dict(scalars), step=step)
-                return
-            run.summary.update({f"final/{n}": v for n, v in scalars.items()})
-            page = wandb.Artifact("report", "report")
-            page.add_file(str(folder / REPORT))
-            run.log_artifact(page)
+    def log(scalars: Mapping[str, float], step: int | None) -> None:
+        if step is not None:
+            run.log(dict(scalars), step=step)
+            return
+        run.summary.update({f"final/{n}": v for n, v in scalars.items()})
+        page = wandb.Artifact("report", "report")
+        page.add_file(str(folder / REPORT))
+        run.log_artifact(page)
 
+    try:
         yield log
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    run.finish()
 
 
 TRACKERS: Registry[Tracker] = Registry(

@@ -30,7 +30,6 @@ from run_folders import (
     make_under_way,
     points,
     rewrite_rounds,
-    same_group,
     summary_of,
     synthetic_scenario,
     write,
@@ -328,42 +327,24 @@ def test_settings_have_the_keys_of_the_summary(run):
 # ---- diagnostics, by their type
 
 
-def test_matrices_mark_what_the_strategy_marks_or_tasks_of_the_same_classes(tmp_path):
+def test_matrices_mark_what_the_strategy_marks(tmp_path):
     run = make_run(tmp_path / "run", overlap=True)
-    page, told, scenario = page_of(run), diagnostics_of(run), synthetic_scenario(3, 3)
-    alike = {
-        row: [column for column in weights if same_group(scenario, row, column)]
-        for row, weights in told["attention"]["values"].items()
+    page, told = page_of(run), diagnostics_of(run)
+    (_, *columns), *rows = numbers_of(page, OVERLAP)
+    names = [row[0] for row in rows]
+    assert marks_of(pictures(page)[OVERLAP]) == {
+        (names.index(row), columns.index(column))
+        for row, found in told["overlap"]["marked"].items()
+        for column in found
     }
-    for what, marked in ((ATTENTION, alike), (OVERLAP, told["overlap"]["marked"])):
-        (_, *columns), *rows = numbers_of(page, what)
-        names = [row[0] for row in rows]
-        assert marks_of(pictures(page)[what]) == {
-            (names.index(row), columns.index(column))
-            for row, found in marked.items()
-            for column in found
-        }
-
-
-def test_too_many_tasks_are_summed_up_per_client(tmp_path):
-    run = make_run(tmp_path / "run", clients=12, tasks=8)
-    weights = [
-        weight
-        for row, told in diagnostics_of(run)["attention"]["values"].items()
-        for column, weight in told.items()
-        if (row[:2], column[:2]) == ("2/", "5/")
-    ]
-    head, *rows = numbers_of(page_of(run), ATTENTION)
-    assert [row[0] for row in rows] == head[1:] == [*map(str, range(12))]
-    assert rows[2][head.index("5")] == f"{np.mean(weights):.3f}"
 
 
 def test_of_too_many_clients_the_first_are_shown(run):
-    values = {f"{c}/1": {f"{200 - c}/0": 0.5} for c in range(100)}
+    values = {f"{c}/1": {f"{c}/0": 0.5} for c in range(100)}
     found = Matrix(title="m", rows="r", columns="c", values=values)
     (section,) = diagnostics.sections(found, read(run))
     (chart,) = section.parts
-    assert [row[0] for row in chart.table.rows] == [*map(str, range(64))]
+    assert [row[0] for row in chart.table.rows] == [f"{c}/1" for c in range(64)]
     assert sum(cell == "" for row in chart.table.rows for cell in row) == 64 * 63
     assert "Shown are the first 64" in section.note
 
@@ -461,8 +442,7 @@ def test_the_scenario_says_when_clients_have_which_concept(
     assert told in prose(page)
     assert ("Client and server know which." in prose(page)) is ids
     assert dict(table_of(page, "settings"))["hidden.window"] == "20"
-    row = ["1", "digits/1", "2, 3", "186", "30", "72"]
-    assert table_of(page, "concepts")[1] == row
+    assert table_of(page, "scenario")[0][2].startswith("digits/1")
 
 
 # ---- runs under way

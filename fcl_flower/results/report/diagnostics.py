@@ -1,6 +1,7 @@
 """A strategy's diagnostics as sections: tables, matrices, and maps of points."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -31,74 +32,43 @@ def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
         table = Table(head, rows, "diagnostics", folded=folded)
         yield Section(report.title, report.note, [table])
     elif isinstance(report, diagnostics.Matrix):
-        yield _matrix(report, record)
+        yield _matrix(report)
     elif report.frames:
         yield from _clusterings(report, record)
 
 
-def _matrix(matrix: Matrix, record: Record) -> Section:
-    """Draw a matrix.
-
-    If there are too many tasks of clients (labels such as ``2/0``), it shows the means
-    over pairs of clients, and of too many clients the first ones. If the strategy marks
-    no cell, a mark shows pairs of tasks whose column has all classes of the row.
-    """
-    cells = {
-        (row, column): value
-        for row, values in matrix.values.items()
-        for column, value in values.items()
-    }
-    marked = {
-        (row, column) for row, labels in matrix.marked.items() for column in labels
-    }
-    (rows, columns), notes = _labels(cells), [matrix.note]
+def _matrix(matrix: Matrix) -> Section:
+    """Draw a matrix, of many rows or columns the first ones."""
+    rows = _in_order(matrix.values)
+    columns = _in_order({label for row in matrix.values.values() for label in row})
+    notes = [matrix.note]
     if max(len(rows), len(columns)) > LEGIBLE:
-        grouped: dict[tuple[str, str], list[float]] = {}
-        for (row, column), value in cells.items():
-            pair = row.split("/")[0], column.split("/")[0]
-            grouped.setdefault(pair, []).append(value)
-        cells = {pair: float(np.mean(values)) for pair, values in grouped.items()}
-        marked, (rows, columns) = set(), _labels(cells)
-        notes += ["Means over all tasks of a client: there are too many to show each."]
-    elif not marked:
-        classes = {label: _classes(label, record) for label in (*rows, *columns)}
-        marked = {(r, c) for r, c in cells if classes[r] and classes[r] <= classes[c]}
-        notes += ["A dot: both tasks have the same classes."] if marked else []
-    if max(len(rows), len(columns)) > LEGIBLE:
-        shown = {*rows[:LEGIBLE]}
-        cells = {pair: value for pair, value in cells.items() if pair[0] in shown}
-        rows, columns = (labels[:LEGIBLE] for labels in _labels(cells))
+        rows, columns = rows[:LEGIBLE], columns[:LEGIBLE]
         notes += [f"Shown are the first {LEGIBLE}; all are in diagnostics.json."]
-    values = [[cells.get((row, column), np.nan) for column in columns] for row in rows]
-    marks = [
-        (rows.index(row), columns.index(column))
-        for row, column in marked
-        if row in rows and column in columns
+    values = [
+        [matrix.values[row].get(name, np.nan) for name in columns] for row in rows
     ]
-    titles, numbers = (matrix.rows, matrix.columns), np.array(values, np.float64)
-    chart = Cells(matrix.title, titles, rows, columns, numbers, marks)
-    parts = [chart] if columns else []
-    return Section(matrix.title, " ".join(filter(None, notes)), parts)
+    marked = [
+        (i, columns.index(column))
+        for i, row in enumerate(rows)
+        for column in matrix.marked.get(row, ())
+        if column in columns
+    ]
+    titles, cells = (matrix.rows, matrix.columns), np.array(values, np.float64)
+    known = columns and not np.isnan(cells).all()
+    chart = Cells(matrix.title, titles, rows, columns, cells, marked)
+    return Section(
+        matrix.title, " ".join(filter(None, notes)), [chart] if known else []
+    )
 
 
-def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """List the labels of rows and of columns, sorted by number: ``2/9``, ``2/10``."""
+def _in_order(labels: Iterable[str]) -> list[str]:
+    """Sort labels by their numbers: ``2/9``, ``2/10``."""
 
-    def by_number(label: str) -> tuple[list[int], str]:
-        parts = label.split("/")
-        numbers = all(part.isdecimal() for part in parts)
-        return [*map(int, parts)] if numbers else [], label
+    def numbers(label: str) -> tuple[list[int], str]:
+        return [*map(int, re.findall(r"\d+", label))], label
 
-    return [sorted({pair[side] for pair in cells}, key=by_number) for side in (0, 1)]
-
-
-def _classes(label: str, record: Record) -> set[str]:
-    """Look up the classes of a task ``client/task``; empty if they are not known."""
-    client, _, task = label.partition("/")
-    try:
-        return {*record.scenario.clients[int(client)][int(task)].class_names}
-    except (ValueError, IndexError):
-        return set()
+    return sorted(labels, key=numbers)
 
 
 def _clusterings(points: Points, record: Record) -> Iterator[Section]:

@@ -25,7 +25,6 @@ MULTIPLES = 10
 """The number of clients up to which each has its own matrix."""
 NOTICEABLE = 0.0005
 """The smallest difference that the page does not round to 0.000."""
-SPLITS = ("train", "valid", "test")
 
 
 def write_report(folder: Path) -> Path:
@@ -67,7 +66,6 @@ def run_charts(folder: Path) -> list[Chart]:
 
 
 def _sections(record: Record) -> Iterator[Section]:
-    hidden = record.about.hidden
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
@@ -77,7 +75,7 @@ def _sections(record: Record) -> Iterator[Section]:
     yield _left_out(record)
     for report in record.diagnostics.values():
         yield from diagnostics.sections(report, record)
-    yield _scenario(record) if hidden is None else _concepts(record, hidden)
+    yield _scenario(record)
     yield _settings(record.summary)
 
 
@@ -435,64 +433,49 @@ def _left_out(record: Record) -> Section:
 
 
 def _scenario(record: Record) -> Section:
-    scenario, streams = record.scenario, record.scenario.clients
-    clients, longest = len(streams), max(map(len, streams))
-    tasks = f"{wording.plural(clients, 'client')}, {wording.plural(longest, 'task')}"
+    """List what each client has in each task, or of each hidden concept."""
+    scenario, noun = record.scenario, wording.noun(record.about)
+    clients, longest = len(scenario.clients), max(map(len, scenario.clients))
+    size = f"{wording.plural(clients, 'client')}, {wording.plural(longest, noun)}"
     if not scenario.datasets:
         most = wording.plural(scenario.classes_per_task or 0, "class")
         note = (
             f"A task has up to {most}. What is in the tasks, and how many examples, is "
             "known to the client only."
         )
-        return Section("Local data", note, [f"{tasks} each."])
+        return Section("Local data", note, [f"{size} each."])
+    tasks = [info for stream in scenario.clients for info in stream]
+    classes = len({name for info in tasks for name in info.class_names})
     rows: list[list[Value]] = [
         [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
-        for client, stream in enumerate(streams)
+        for client, stream in enumerate(scenario.clients)
     ]
-    folded = "Show every client's tasks"
-    head = ["client", *(f"task {t}" for t in range(longest))]
+    head = ["client", *(f"{noun} {t}" for t in range(longest))]
+    folded = "Show what every client has"
     return Section(
-        "Tasks",
-        f"{tasks} at most, {_drawn(record)} Under each task: its class group, its "
-        "classes, and these three counts.",
+        "Scenario",
+        f"{size} at most, {wording.plural(classes, 'different class')}; scenario "
+        f"{scenario.name}, drawn with seed {scenario.seed} from "
+        f"{', '.join(scenario.datasets)}: {sum(info.train for info in tasks):,} "
+        f"training, {sum(info.valid for info in tasks):,} validation and "
+        f"{sum(info.test for info in tasks):,} test examples. Under each name: its "
+        f"class group, its classes, and these counts. {_stream(record.about.hidden)}",
         [Table(head, rows, "scenario", longest + 1, folded, MULTIPLES)],
     )
 
 
-def _concepts(record: Record, hidden: Hidden) -> Section:
-    rows = []
-    for number, chunks in enumerate(zip(*record.scenario.clients, strict=True)):
-        counts = [sum(getattr(t, split) for t in chunks) for split in SPLITS]
-        name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
-        rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
-    stream = "Each round a client has all concepts at once, with all its examples."
-    if hidden.mean_duration:
-        duration = f"every {hidden.mean_duration} rounds on average"
-        drawn = "each round" if hidden.mean_duration == 1 else duration
-        who = "Client and server know" if hidden.reveal_ids else "Nobody knows"
-        stream = (
-            f"Each round a client has one concept, drawn anew {drawn}, with up to "
-            f"{hidden.window:,} of its training examples of it. {who} which."
-        )
-    return Section(
-        "Hidden concepts",
-        f"{wording.plural(record.about.clients, 'client')}, {_drawn(record)} {stream} "
-        "The counts are totals over clients; no two clients have an example in common.",
-        [Table(["concept", "name", "classes", *SPLITS], rows, "concepts", 3)],
-    )
-
-
-def _drawn(record: Record) -> str:
-    scenario = record.scenario
-    tasks = [info for stream in record.scenario.clients for info in stream]
-    classes = len({name for info in tasks for name in info.class_names})
-    train, valid, test = (
-        sum(getattr(info, split) for info in tasks) for split in SPLITS
-    )
+def _stream(hidden: Hidden | None) -> str:
+    """Say when a client has which hidden concept."""
+    if hidden is None:
+        return ""
+    if not hidden.mean_duration:
+        return "Each round a client has all concepts at once, with all its examples."
+    rounds = f"every {hidden.mean_duration} rounds on average"
+    drawn = "each round" if hidden.mean_duration == 1 else rounds
+    who = "Client and server know" if hidden.reveal_ids else "Nobody knows"
     return (
-        f"{wording.plural(classes, 'different class')}; scenario {scenario.name}, "
-        f"drawn with seed {scenario.seed} from {', '.join(scenario.datasets)}: "
-        f"{train:,} training, {valid:,} validation and {test:,} test examples."
+        f"Each round a client has one concept, drawn anew {drawn}, with up to "
+        f"{hidden.window:,} of its training examples of it. {who} which."
     )
 
 
