@@ -117,8 +117,7 @@ def _cells(axes: Axes, chart: Cells) -> None:
         every = -(-len(names) // 40)
         shown = [plain(short(name)) for name in names[::every]]
         axis.set_ticks(range(0, len(names), every), shown)
-    if not chart.caption:
-        axes.figure.colorbar(picture, ax=axes)
+    axes.figure.colorbar(picture, ax=axes)
     for (row, column), value in np.ndenumerate(chart.cells):
         if chart.numbered and not np.isnan(value):
             ink = css("var(--paper)" if value > (low + high) / 2 else "var(--ink)")

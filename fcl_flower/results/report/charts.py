@@ -182,20 +182,16 @@ class Cells:
         columns: names of the columns.
         cells: values; NaN leaves a cell empty.
         marked: row and column of the cells with a dot.
-        limits: values of the palest and the strongest colour; None for the smallest and
-            the largest value.
-        caption: caption of one of several charts side by side, without a colour scale.
     """
 
     kind: ClassVar = "chart"
+    caption: ClassVar = ""
     what: str
     titles: tuple[str, str]
     rows: Sequence[str]
     columns: Sequence[str]
     cells: Accuracy
     marked: Collection[tuple[int, int]] = ()
-    limits: tuple[float, float] | None = None
-    caption: str = ""
 
     @property
     def height(self) -> int:
@@ -210,13 +206,13 @@ class Cells:
     @property
     def ends(self) -> tuple[float, float]:
         """The values of the palest and the strongest colour, which differ."""
-        low, high = self.limits or (np.nanmin(self.cells), np.nanmax(self.cells))
+        low, high = np.nanmin(self.cells), np.nanmax(self.cells)
         return float(low), float(high if high > low else low + 1)
 
     @property
     def numbered(self) -> bool:
         """Whether there is room for numbers in the cells."""
-        return len(self.columns) <= (6 if self.caption else NUMBERED)
+        return len(self.columns) <= NUMBERED
 
     @property
     def texts(self) -> list[list[str]]:
@@ -264,7 +260,7 @@ class Cells:
         right, bottom = len(self.columns) - 0.5, len(self.rows) - 0.5
         layout = {
             "showlegend": False,
-            "coloraxis": {"cmin": low, "cmax": high, "showscale": not self.caption},
+            "coloraxis": {"cmin": low, "cmax": high},
             "xaxis": _names(column_title, self.columns) | {"range": [-0.5, right]},
             "yaxis": _names(row_title, self.rows) | {"range": [bottom, -0.5]},
         }

@@ -81,7 +81,7 @@ def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
         f"{wording.plural(len(labels), 'method')} on {first.scenario}",
         f"{first.dataset or wording.data(first)}, model {' or '.join(models)}, "
         f"{wording.plural(first.clients, 'client')}, "
-        f"{wording.plural(first.tasks, wording.full_noun(first))}, "
+        f"{wording.plural(first.tasks, wording.noun(first))}, "
         f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}",
         _sections(groups, folder),
@@ -244,8 +244,6 @@ def _verdicts(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
             "nothing can be said about federation."
         )
         yield sentence, ""
-    for sentence in _headlines(finished):
-        yield sentence, ""
 
 
 def _effect(pair: Pair) -> tuple[str, str]:
@@ -274,21 +272,6 @@ def _effect(pair: Pair) -> tuple[str, str]:
         return f"No clear effect of federation on {pair.federated}: {evidence}.", ""
     verb, tone = ("helped", "good") if gain > 0 else ("hurt", "bad")
     return f"Federation {verb} {pair.federated}: {evidence}.", tone
-
-
-def _headlines(groups: Sequence[Group]) -> Iterator[str]:
-    if len(groups) < 2:
-        return
-    for key, sentence in (
-        ("average_accuracy", "{} ends with the highest accuracy: {}."),
-        ("forgetting", "{} forgets most: {} of its accuracy on earlier {}s."),
-    ):
-        rows = [row for group in groups if (row := group.row)[key]]
-        means = [(row[key]["mean"], row["label"]) for row in rows]
-        most, label = max(means, default=(0.0, ""), key=lambda mean: mean[0])
-        if most > 0:
-            noun = wording.noun(groups[0].about)
-            yield sentence.format(label, wording.fraction(most), noun)
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:

@@ -245,7 +245,7 @@ TEMPLATE = """\
 <details class="numbers"><summary>Numbers of this picture</summary>
 {{ plain(content.table) }}</details>
 </figure>
-{% elif content.folded and content.rows|length > content.whole %}
+{% elif content.folded and content.rows|length > content.open_up_to %}
 <details><summary>{{ content.folded }}</summary>{{ plain(content) }}</details>
 {% else %}{{ plain(content) }}
 {% endif %}

@@ -1,6 +1,5 @@
 """The page of one run: a section for each kind of result."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -21,8 +20,6 @@ from fcl_flower.results.report.charts import Cells, Chart, Lines, Series, line_c
 from fcl_flower.results.report.page import Section, Tile, charts_of, write_page
 from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
-MULTIPLES = 10
-"""The number of clients up to which each has its own matrix."""
 NOTICEABLE = 0.0005
 """The smallest difference that the page does not round to 0.000."""
 
@@ -35,7 +32,7 @@ def write_report(folder: Path) -> Path:
     """
     record = read(folder)
     about = record.about
-    tasks = wording.plural(about.tasks, wording.full_noun(about))
+    tasks = wording.plural(about.tasks, wording.noun(about))
     alone = ", local-only: no communication" if about.local_only else ""
     environment = about.environment.describe()
     progress = [] if record.progress is None else _progress(record, record.progress)
@@ -234,7 +231,8 @@ def _accuracy(record: Record) -> Iterator[Section]:
         ),
     ):
         if not np.isnan(values).all():
-            chart = _triangle(values, _limits(values), f"{heading}, {mean}")
+            names, titles = [*map(str, tasks)], ("after task", "on task")
+            chart = Cells(f"{heading}, {mean}", titles, names, names, values)
             yield Section(heading, note, [chart])
 
 
@@ -248,63 +246,32 @@ def _concept_lines(record: Record) -> Lines | None:
     return line_chart("Accuracy per concept over rounds", "round", series)
 
 
-def _triangle(
-    cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
-) -> Cells:
-    tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
-    return Cells(what, titles, tasks, tasks, cells, limits=limits, caption=caption)
-
-
-def _limits(accuracy: Accuracy) -> tuple[float, float]:
-    """Find multiples of 0.05 around all accuracies, at least 0.05 apart."""
-    low = math.floor(float(np.nanmin(accuracy)) * 20 + 1e-9)
-    high = math.ceil(float(np.nanmax(accuracy)) * 20 - 1e-9)
-    return low / 20, max(high, low + 1) / 20
-
-
 # ---- clients and classes
 
 
 def _clients(record: Record) -> Iterator[Section]:
-    if record.about.clients == 1 or np.isnan(record.accuracy).all():
-        return
-    heading, noun = "Accuracy of every client", wording.noun(record.about)
-    limits = low, high = _limits(record.accuracy)
-    final = measures.mean_measured(record.latest, axis=1)
-    ends = "ends" if record.finished else "is so far"
-    in_order = record.about.tasks > 1 and record.about.hidden is None
-    if len(final) <= MULTIPLES and in_order:
-        triangles = [
-            _triangle(
-                cells,
-                limits,
-                f"Accuracies of client {client}",
-                f"client {client}: {ends} at {wording.fraction(final[client])}",
-            )
-            for client, cells in enumerate(record.accuracy)
-        ]
-        note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
-        yield Section(heading, note, triangles)
+    count, noun = record.about.clients, wording.noun(record.about)
+    if count == 1 or np.isnan(record.latest).all():
         return
     last = "Final" if record.finished else "Latest"
-    note, shown = f"{last} accuracy of every client on each of its {noun}s.", len(final)
-    rows = [*range(shown)]
-    if shown > LEGIBLE:
+    note = f"{last} accuracy of every client on each of its {noun}s."
+    rows = [*range(count)]
+    if count > LEGIBLE:
         half = LEGIBLE // 2
+        final = measures.mean_measured(record.latest, axis=1)
         ranked = np.argsort(-final, kind="stable").tolist()
         # Clients that were not measured rank last, and are left out if possible.
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
-        note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
+        note += f" Shown are the best {half} and the worst {half} of {count:,} clients."
     chart = Cells(
         f"{last} accuracy of every client on every {noun}",
         ("client", noun),
         [*map(str, rows)],
         [*map(str, range(record.about.tasks))],
         record.latest[rows],
-        limits=limits,
     )
-    yield Section(heading, note, [chart])
+    yield Section("Accuracy of every client", note, [chart])
 
 
 def _classes(summary: Summary) -> Section:
@@ -460,7 +427,7 @@ def _scenario(record: Record) -> Section:
         f"training, {sum(info.valid for info in tasks):,} validation and "
         f"{sum(info.test for info in tasks):,} test examples. Under each name: its "
         f"class group, its classes, and these counts. {_stream(record.about.hidden)}",
-        [Table(head, rows, "scenario", longest + 1, folded, MULTIPLES)],
+        [Table(head, rows, "scenario", longest + 1, folded)],
     )
 
 
