@@ -78,8 +78,6 @@ def draw(chart: Chart) -> Figure:
 def _lines(axes: Axes, chart: Lines) -> None:
     axes.set(xlabel=chart.x_title, ylabel=plain(chart.title))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for start in chart.starts:
-        axes.axvline(start, color=css("var(--muted)"), linestyle=":", linewidth=0.8)
     for line in chart.series:
         colour = css(line.colour)
         if line.spread is not None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -306,7 +306,8 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     if begun.counts_classes and not so_far:
         content |= _by_class(record)
     elif record.unbalanced and not so_far:
-        content["balanced_accuracy"] = _balanced_accuracy(record)
+        final = record.last_evaluations(at_end=True).values()
+        content["balanced_accuracy"] = _mean_of_means(each.balanced for each in final)
     losses = record.by_task(record.tests, "losses")
     if not np.isnan(losses).all():
         content["token_loss"] = _or_none(measures.mean_over_clients(losses[:, -1]))
@@ -382,11 +383,16 @@ def _inferred(record: Record) -> float | None:
         for client, evaluation in test.scores.items()
         if evaluation.inferred
     }
-    means = [
-        sum(report) / len(report)
+    return _mean_of_means(
+        report
         for client, report in reports.items()
         if len(report) == len(record.about.own_tasks(client))
-    ]
+    )
+
+
+def _mean_of_means(reports: Iterable[Sequence[float]]) -> float | None:
+    """Average over the tasks of each client, and then over clients."""
+    means = [sum(report) / len(report) for report in reports if report]
     return sum(means) / len(means) if means else None
 
 
@@ -444,14 +450,6 @@ def _by_class(record: Record) -> dict[str, Any]:
         if counts[1]
     ]
     return content
-
-
-def _balanced_accuracy(record: Record) -> float | None:
-    """Average the clients' reports after the last task: over tasks, then clients."""
-    final = record.last_evaluations(at_end=True).values()
-    reports = [evaluation.balanced for evaluation in final if evaluation.balanced]
-    means = [sum(report) / len(report) for report in reports]
-    return sum(means) / len(means) if means else None
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:

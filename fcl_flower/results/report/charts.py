@@ -67,7 +67,6 @@ class Lines:
         step: unit of the x axis, ``task`` or ``round``.
         series: lines, each with a value.
         title: title of the y axis.
-        starts: places of dotted upright lines, where another task starts.
     """
 
     kind: ClassVar = "chart"
@@ -77,7 +76,6 @@ class Lines:
     step: str
     series: Sequence[Series]
     title: str
-    starts: Sequence[float] = ()
 
     @property
     def height(self) -> int:
@@ -147,14 +145,11 @@ class Lines:
             }
             for line in self.series
         ]
-        dotted = {"color": "var(--muted)", "dash": "dot", "width": 1}
-        upright = {"type": "line", "y0": 0, "y1": 1, "yref": "paper", "line": dotted}
         few = {"tickvals": self.places} if len(self.places) <= 25 else {}
         layout = {
             "showlegend": True,
             "xaxis": {"title": {"text": self.x_title}, **few},
             "yaxis": {"title": {"text": self.title}},
-            "shapes": [{**upright, "x0": x, "x1": x} for x in self.starts],
         }
         return {"data": [*bands, *lines], "layout": layout}
 
@@ -164,11 +159,10 @@ def line_chart(
     step: str,
     series: Iterable[Series],
     title: str = "test accuracy",
-    starts: Sequence[float] = (),
 ) -> Lines | None:
     """Make `Lines` of those series that have a value; None without any."""
     known = [line for line in series if not np.isnan(line.values).all()]
-    return Lines(what, step, known, title, starts) if known else None
+    return Lines(what, step, known, title) if known else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

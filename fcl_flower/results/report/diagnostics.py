@@ -9,14 +9,7 @@ from fcl_flower.core import diagnostics
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Matrix, Points
 from fcl_flower.results.record import Record
 from fcl_flower.results.report import wording
-from fcl_flower.results.report.charts import (
-    Cells,
-    Lines,
-    Point,
-    PointMap,
-    Series,
-    line_chart,
-)
+from fcl_flower.results.report.charts import Cells, Point, PointMap
 from fcl_flower.results.report.page import Section
 from fcl_flower.results.report.wording import LEGIBLE, Table
 
@@ -34,7 +27,7 @@ def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
     elif isinstance(report, diagnostics.Matrix):
         yield _matrix(report)
     elif report.frames:
-        yield from _clusterings(report, record)
+        yield _maps(report, record.scenario.concepts)
 
 
 def _matrix(matrix: Matrix) -> Section:
@@ -71,44 +64,20 @@ def _in_order(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=numbers)
 
 
-def _clusterings(points: Points, record: Record) -> Iterator[Section]:
-    """Show how well clusters of models agree with hidden concepts, and draw maps.
-
-    The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
-    """
-    frames = points.frames
-    names = record.scenario.concepts
+def _maps(points: Points, names: Sequence[str]) -> Section:
+    """Draw the clusters of the first round, and of the last one with several."""
+    first, *_ = frames = points.frames
     last = next((f for f in reversed(frames) if f.clusters > 1), frames[-1])
-    judged = [frame for frame in frames if frame.concept]
-    yield Section(
-        "Clustering and matching",
-        "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
-        "perfect, 0 is what chance gives. Matching effectiveness: fraction of the "
-        "updates that went into the concept model which their client had started from.",
-        [_agreement(judged)] if judged else [],
-    )
     numbers = "that of the client"
-    if judged:
+    if any(frame.concept for frame in frames):
         pairs = (f"{number} {name}" for number, name in enumerate(names))
         numbers = f"the hidden concept of its data: {', '.join(pairs)}"
-    maps = [frames[0]] if last is frames[0] else [frames[0], last]
-    yield Section(
+    return Section(
         points.title,
         f"{points.note} Its number is {numbers}. Zoom in where points overlap. "
         "Each map has its own scale, the same in both directions.",
-        [_map(frame, names) for frame in maps],
+        [_map(frame, names) for frame in ([first] if last is first else [first, last])],
     )
-
-
-def _agreement(frames: Sequence[Clustering]) -> Lines | None:
-    at = [frame.round for frame in frames]
-    indices = np.array([(frame.ari, frame.effectiveness) for frame in frames], float)
-    series = [
-        Series("adjusted Rand index", at, indices[:, 0], "var(--c0)"),
-        Series("matching effectiveness", at, indices[:, 1], "var(--c2)"),
-    ]
-    what = "Clustering and matching over rounds"
-    return line_chart(what, "round", series, "index, fraction")
 
 
 def _map(frame: Clustering, names: Sequence[str]) -> PointMap:

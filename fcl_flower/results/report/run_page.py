@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -338,18 +337,14 @@ def _held_by_one(holders: Mapping[str, list[int]]) -> Iterator[tuple[str, int]]:
 
 
 def _training(record: Record) -> Section:
-    rounds = record.rounds
-    at = [line.round for line in rounds]
-    starts = [
-        later.round - 0.5 for line, later in pairwise(rounds) if later.task != line.task
-    ]
-    parts = []
-    for key, colour in (("valid_accuracy", "var(--c2)"), ("loss", "var(--c1)")):
-        what = {"valid_accuracy": "Validation accuracy", "loss": "Training loss"}[key]
-        values = np.array([getattr(line, key) for line in rounds], np.float64)
-        series = [Series(what.lower(), at, values, colour)]
-        parts.append(line_chart(what, "round", series, what.lower(), starts))
-    note = "Mean over the clients that replied. Dotted: the start of another task."
+    at, parts = [line.round for line in record.rounds], []
+    for what, values, colour in (
+        ("Validation accuracy", [r.valid_accuracy for r in record.rounds], "var(--c2)"),
+        ("Training loss", [r.loss for r in record.rounds], "var(--c1)"),
+    ):
+        series = Series(what.lower(), at, np.array(values, np.float64), colour)
+        parts.append(line_chart(what, "round", [series], what.lower()))
+    note = "Mean over the clients that replied."
     return Section("Training, round by round", note, parts)
 
 
