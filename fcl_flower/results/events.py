@@ -54,6 +54,13 @@ class Traffic:
         self.nominal_up += other.nominal_up
         self.nominal_down += other.nominal_down
 
+    def by_kind(self) -> dict[str, BytesOfKind]:
+        """List the bytes by direction and kind, in alphabetical order."""
+        return {
+            "up": dict(sorted(self.up.items())),
+            "down": dict(sorted(self.down.items())),
+        }
+
 
 class TaskInfo(_Noted):
     """A task, or hidden concept, of a client; local data have only its name."""
@@ -170,13 +177,6 @@ class Measures(_Noted):
     client_accuracy: list[list[list[Fraction | None]]] = []
 
 
-class BytesByKind(_Noted):
-    """The bytes of a whole run in both directions, by kind of payload group."""
-
-    up: BytesOfKind
-    down: BytesOfKind
-
-
 class ClassResult(_Noted):
     """The scores of a class over all clients.
 
@@ -241,7 +241,7 @@ class Summary(About, Measures):
     bytes_down: Count
     nominal_bytes_up: Count
     nominal_bytes_down: Count
-    bytes_by_kind: BytesByKind
+    bytes_by_kind: dict[str, BytesOfKind]
     model_bytes: Count
     balanced_accuracy: Fraction | None = None
     macro_f1: Fraction | None = None
@@ -346,8 +346,7 @@ class Trained(_Noted):
     @field_serializer("traffic")
     def _sorted(self, traffic: Traffic) -> dict[str, Any]:
         return {
-            "up": dict(sorted(traffic.up.items())),
-            "down": dict(sorted(traffic.down.items())),
+            **traffic.by_kind(),
             "nominal_up": traffic.nominal_up,
             "nominal_down": traffic.nominal_down,
         }
@@ -379,8 +378,8 @@ class Trained(_Noted):
             "loss": self.loss,
             "valid_loss": self.valid_loss,
             "valid_accuracy": self.valid_accuracy,
-            "bytes_up": dict(sorted(self.traffic.up.items())),
-            "bytes_down": dict(sorted(self.traffic.down.items())),
+            "bytes_up": self.traffic.by_kind()["up"],
+            "bytes_down": self.traffic.by_kind()["down"],
             "nominal_bytes_up": self.traffic.nominal_up,
             "nominal_bytes_down": self.traffic.nominal_down,
             "seconds": self.seconds,

@@ -115,7 +115,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Write the files of a run without rounds in place of an earlier run's."""
-        self._journal.clear()
+        (self.folder / journal.FILE).unlink(missing_ok=True)
         self._write_files()
         self._journal.begin(self._begun)
         self._apply(self._begun)

@@ -134,7 +134,7 @@ def test_traffic_metrics_and_time_add_up():
         )
     )
     summary = found.summary
-    assert summary.bytes_by_kind.up == {"a": 3, "b": 9}
+    assert summary.bytes_by_kind["up"] == {"a": 3, "b": 9}
     assert (summary.bytes_up, summary.bytes_down) == (12, 6)
     assert (summary.nominal_bytes_up, summary.nominal_bytes_down) == (24, 27)
     assert summary.label_epsilon == {0: 3.0}, "the most that the client reported"

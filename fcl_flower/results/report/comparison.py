@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
 from fcl_flower.results.events import About
+from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
 from fcl_flower.results.report.charts import Chart, Series, line_chart
@@ -43,18 +44,6 @@ class Group:
     def row(self) -> Mapping[str, Any]:
         """The means over the runs; a run under way has no gain over others."""
         return tables.rows([run.summary.content() for run in self.runs])[0]
-
-
-class Pair(NamedTuple):
-    """A federated method beside its local-only counterpart.
-
-    ``gains`` are the transfer gains of the seeds, or of the clients of a single seed.
-    """
-
-    federated: str
-    alone: str
-    unit: str
-    gains: Sequence[float]
 
 
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
@@ -173,32 +162,6 @@ def _groups(runs: Sequence[Record]) -> list[Group]:
     return groups
 
 
-def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
-    """Pair each federated group with its local-only counterpart, by their seeds.
-
-    Both must get hidden concepts in the same way, as a client that has all concepts at
-    once gains by that and not by federation.
-    """
-    for group, other in product(groups, groups):
-        ours, theirs = group.about, other.about
-        if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
-            continue
-        alone = {run.about.seed: run.accuracy for run in other.runs}
-        gains = [
-            measures.transfer_gain(run.accuracy, alone[run.about.seed])
-            for run in group.runs
-            if run.about.seed in alone
-        ]
-        if not gains:
-            continue
-        unit, by_unit = "client", measures.mean_measured(gains[0], axis=1)
-        if len(gains) > 1:
-            by_task = measures.mean_measured(np.array(gains), axis=1)
-            unit, by_unit = "seed", measures.mean_measured(by_task, axis=1)
-        measured = by_unit[~np.isnan(by_unit)].tolist()
-        yield Pair(group.label, other.label, unit, measured)
-
-
 # ---- the page
 
 
@@ -235,10 +198,26 @@ def _sections(groups: Sequence[Group], folder: Path | None) -> Iterator[Section]
 
 
 def _verdicts(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
-    finished = [group for group in groups if not group.under_way]
-    pairs = [*_pairs(finished)]
-    yield from map(_effect, pairs)
-    if finished and not pairs:
+    """Compare each federated group with its local-only counterpart, seed by seed.
+
+    Both must get hidden concepts in the same way, as a client that has all concepts at
+    once gains by that and not by federation.
+    """
+    finished, paired = [group for group in groups if not group.under_way], False
+    for group, other in product(finished, finished):
+        ours, theirs = group.about, other.about
+        if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
+            continue
+        alone = {run.about.seed: run.accuracy for run in other.runs}
+        gains = [
+            measures.transfer_gain(run.accuracy, alone[run.about.seed])
+            for run in group.runs
+            if run.about.seed in alone
+        ]
+        if gains:
+            paired = True
+            yield _effect(group.label, other.label, gains)
+    if finished and not paired:
         sentence = (
             "No run here has its local-only counterpart of the same seed beside it, so "
             "nothing can be said about federation."
@@ -246,32 +225,38 @@ def _verdicts(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
         yield sentence, ""
 
 
-def _effect(pair: Pair) -> tuple[str, str]:
+def _effect(label: str, alone: str, gains: Sequence[Accuracy]) -> tuple[str, str]:
     """Say whether federation helped, with the tone of the sentence.
 
-    It helped or hurt only if the 95 % interval leaves out zero.
+    It helped or hurt only if the 95 % interval leaves out zero. The interval is over
+    seeds, or over the clients of a single seed.
     """
-    if not pair.gains:
+    unit, by_unit = "client", measures.mean_measured(gains[0], axis=1)
+    if len(gains) > 1:
+        by_task = measures.mean_measured(np.array(gains), axis=1)
+        unit, by_unit = "seed", measures.mean_measured(by_task, axis=1)
+    measured = by_unit[~np.isnan(by_unit)].tolist()
+    if not measured:
         sentence = "nothing was measured at the end of both runs, so nothing can be "
-        return f"{pair.federated}: {sentence}said about federation.", ""
-    effect = measures.paired(pair.gains)
+        return f"{label}: {sentence}said about federation.", ""
+    effect = measures.paired(measured)
     gain, margin = effect.difference, effect.margin
-    amount = f"{wording.signed(gain)} final accuracy over {pair.alone}"
+    amount = f"{wording.signed(gain)} final accuracy over {alone}"
     if margin is None:
-        sentence = f"with a single {pair.unit} there is no telling whether federation "
-        return f"{pair.federated}: {amount}; {sentence}did it.", ""
-    better = sum(gain > 0 for gain in pair.gains)
+        sentence = f"with a single {unit} there is no telling whether federation "
+        return f"{label}: {amount}; {sentence}did it.", ""
+    better = sum(gain > 0 for gain in measured)
     low, high = gain - margin, gain + margin
     evidence = (
         f"{amount}, 95 % interval {wording.signed(low)} to {wording.signed(high)}, "
-        f"better for {better} of {wording.plural(effect.pairs, pair.unit)}"
+        f"better for {better} of {wording.plural(effect.pairs, unit)}"
     )
-    if pair.unit == "client":
+    if unit == "client":
         evidence += "; one seed, so another may differ"
     if low <= 0 <= high:
-        return f"No clear effect of federation on {pair.federated}: {evidence}.", ""
+        return f"No clear effect of federation on {label}: {evidence}.", ""
     verb, tone = ("helped", "good") if gain > 0 else ("hurt", "bad")
-    return f"Federation {verb} {pair.federated}: {evidence}.", tone
+    return f"Federation {verb} {label}: {evidence}.", tone
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:

@@ -293,8 +293,16 @@ def _classes(summary: Summary) -> Section:
 
 
 def _names_of_classes(record: Record) -> Iterator[Section]:
-    holders = record.begun.class_holders
-    rows = [[name, str(client)] for name, client in sorted(_held_by_one(holders))]
+    holders, of_spelling = record.begun.class_holders, defaultdict[str, set[int]](set)
+    for name, clients in holders.items():
+        of_spelling[plain(name)].update(clients)
+    several = len(set[int]().union(*of_spelling.values())) > 1
+    rows = [
+        [name, str(client)]
+        for name in sorted(holders)
+        for client in of_spelling[plain(name)]
+        if several and len(of_spelling[plain(name)]) == 1
+    ]
     folded = "Show these classes"
     yield Section(
         "Classes that one client alone has",
@@ -317,22 +325,6 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
     )
 
 
-def _held_by_one(holders: Mapping[str, list[int]]) -> Iterator[tuple[str, int]]:
-    """Find the classes that one client alone has, in any spelling, and the client.
-
-    With a single client there are none.
-    """
-    if len(set[int]().union(*holders.values())) < 2:
-        return
-    groups = defaultdict[str, list[str]](list)
-    for name in holders:
-        groups[plain(name)].append(name)
-    for names in groups.values():
-        clients = set[int]().union(*(holders[name] for name in names))
-        if len(clients) == 1:
-            yield from ((name, client) for client in clients for name in names)
-
-
 # ---- rounds and bytes
 
 
@@ -349,7 +341,7 @@ def _training(record: Record) -> Section:
 
 
 def _traffic(summary: Summary) -> Section:
-    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
+    up, down = summary.bytes_by_kind["up"], summary.bytes_by_kind["down"]
     kinds = sorted(Counter(up) + Counter(down))  # without those of no byte
     counts = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
     if counts:
