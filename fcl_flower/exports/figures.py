@@ -22,7 +22,7 @@ from fcl_flower.results.report.charts import (
     PointMap,
     category_colour,
     category_ink,
-    short,
+    ticks,
 )
 from fcl_flower.results.report.page import STYLE
 
@@ -112,9 +112,8 @@ def _cells(axes: Axes, chart: Cells) -> None:
     axes.spines[:].set_visible(False)
     axes.set(xlabel=plain(chart.titles[1]), ylabel=plain(chart.titles[0]))
     for axis, names in ((axes.xaxis, chart.columns), (axes.yaxis, chart.rows)):
-        every = -(-len(names) // 40)
-        shown = [plain(short(name)) for name in names[::every]]
-        axis.set_ticks(range(0, len(names), every), shown)
+        places, shown = ticks(names)
+        axis.set_ticks(places, [*map(plain, shown)])
     axes.figure.colorbar(picture, ax=axes)
     for (row, column), value in np.ndenumerate(chart.cells):
         if chart.numbered and not np.isnan(value):

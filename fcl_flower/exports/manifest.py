@@ -4,7 +4,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from fcl_flower import __version__
 from fcl_flower.data.texts import EMPTY, WORD
 from fcl_flower.exports.networks import Exported
 from fcl_flower.models.pretrained import EncoderParams
+from fcl_flower.results.environment import installed
 
 FORMAT: Final = 1
 """The format of the manifest."""
@@ -124,17 +124,13 @@ def _tokens(exported: Exported) -> dict[str, Any]:
 
 
 def _software() -> dict[str, str]:
-    versions = {
+    own = {
         "fcl-flower": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {name: installed(name) for name in _PACKAGES}
+    return own | {name: number for name, number in found.items() if number}
 
 
 def write_manifest(about: Mapping[str, Any], path: Path, files: Iterable[Path]) -> None:

@@ -5,7 +5,8 @@ against a reference.
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -34,13 +35,21 @@ COLUMNS = {
     ),
     "classes": ("label", "seed", "name", "tested", "recall", "precision", "f1"),
 }
+TESTED = {
+    "difference": "difference",
+    "difference_deviation": "deviation",
+    "difference_margin": "margin",
+    "pairs": "pairs",
+    "p": "p",
+}
+"""The columns of a test over seeds, and what `Paired` calls them."""
 METHOD_COLUMNS = (
     "label",
     "seeds",
-    *(f"{key}_{what}" for key in SPREAD for what in ("mean", "deviation")),
+    *(f"{key}_{what}" for key, what in product(SPREAD, ("mean", "deviation"))),
     *COSTS,
-    *("reference", "difference", "difference_deviation", "difference_margin", "pairs"),
-    *("p", "p_adjusted", "client_difference", "client_margin", "client_pairs"),
+    *("reference", *TESTED, "p_adjusted"),
+    *("client_difference", "client_margin", "client_pairs"),
 )
 
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
@@ -178,28 +187,16 @@ def methods_sheet(runs: Sequence[Record], reference: str | None = None) -> Sheet
     corrected = adjusted([None if test is None else test.p for test in tests])
     lines = []
     for row, test, p, of_clients in zip(rows, tests, corrected, clients, strict=True):
-        line = {
-            f"{key}_{what}": (row[key] or {}).get(what)
-            for key in SPREAD
-            for what in ("mean", "deviation")
-        }
-        line |= row | {"seeds": len(row["seeds"])}
+        line = row | {"seeds": len(row["seeds"]), "p_adjusted": p}
+        for key, what in product(SPREAD, ("mean", "deviation")):
+            line[f"{key}_{what}"] = (row[key] or {}).get(what)
         if test is not None:
-            line |= {
-                "reference": against,
-                "difference": test.difference,
-                "difference_deviation": test.deviation,
-                "difference_margin": test.margin,
-                "pairs": test.pairs,
-                "p": test.p,
-                "p_adjusted": p,
-            }
+            line["reference"] = against
+            line |= {column: getattr(test, key) for column, key in TESTED.items()}
         if of_clients is not None:
-            line |= {
-                "client_difference": of_clients.difference,
-                "client_margin": of_clients.margin,
-                "client_pairs": of_clients.pairs,
-            }
+            line["client_difference"] = of_clients.difference
+            line["client_margin"] = of_clients.margin
+            line["client_pairs"] = of_clients.pairs
         lines.append(line)
     return Sheet("methods", METHOD_COLUMNS, lines)
 
@@ -225,8 +222,6 @@ _TEST = (
     "% Difference of accuracy to {reference}, seed by seed; p of the two-sided paired "
     "t-test, Holm-adjusted."
 )
-_UNKNOWN = "--"
-
 _ESCAPED = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {
@@ -255,52 +250,31 @@ def latex(methods: Sheet) -> str:
     }
     accuracies = (row.get("average_accuracy_mean") for row in rows)
     best = max((mean for mean in accuracies if mean is not None), default=None)
-    reference = next(filter(None, (row.get("reference") for row in rows)), None)
-    head = ["method", *columns.values()]
-    notes = [_NOTE]
-    if reference is not None:
-        head += ["difference", "$p$"]
+    lines, notes = [["method", *columns.values()]], [_NOTE]
+    for row in rows:
+        cells = [row["label"].translate(_ESCAPED)]
+        for key in columns:
+            mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
+            bold = key == "average_accuracy" and mean == best
+            cells.append(_number(mean, deviation, bold=bold))
+        lines.append(cells)
+    if reference := next(filter(None, (row.get("reference") for row in rows)), None):
         notes.append(_TEST.format(reference=" ".join(reference.split())))
-    return "\n".join(
-        [
-            *notes,
-            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-            r"\toprule",
-            _line(head),
-            r"\midrule",
-            *(_line(_cells(row, columns, best, reference is not None)) for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+        lines[0] += ["difference", "$p$"]
+        for cells, row in zip(lines[1:], rows, strict=True):
+            small = (row.get("p_adjusted") or 1.0) < 0.001
+            p = "$<0.001$" if small else _number(row.get("p_adjusted"))
+            cells += [_number(row.get("difference")), p]
+    head, *body = (" & ".join(cells) + r" \\" for cells in lines)
+    start = rf"\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}"
+    ends = r"\bottomrule", r"\end{tabular}", ""
+    return "\n".join([*notes, start, r"\toprule", head, r"\midrule", *body, *ends])
 
 
-def _cells(
-    row: Mapping[str, Any], keys: Iterable[str], best: float | None, tested: bool
-) -> list[str]:
-    cells = [row["label"].translate(_ESCAPED)]
-    for key in keys:
-        mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
-        bold = key == "average_accuracy" and mean == best
-        cells.append(_spread(mean, deviation, bold))
-    if tested:
-        cells += [_spread(row.get("difference"), None), _p(row.get("p_adjusted"))]
-    return cells
-
-
-def _spread(mean: float | None, deviation: float | None, bold: bool = False) -> str:
+def _number(
+    mean: float | None, deviation: float | None = None, *, bold: bool = False
+) -> str:
     if mean is None:
-        return _UNKNOWN
+        return "--"
     number = rf"\mathbf{{{mean:z.3f}}}" if bold else f"{mean:z.3f}"
     return f"${number}$" if deviation is None else rf"${number} \pm {deviation:.3f}$"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return _UNKNOWN
-    return "$<0.001$" if p < 0.001 else f"${p:.3f}$"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"

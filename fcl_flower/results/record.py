@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -339,13 +339,12 @@ def _measures(
     }
     if np.isnan(accuracy).all():
         return values
-    hidden = record.about.hidden is not None
-    names: Collection[str] = MEASURES
+    hidden, names = record.about.hidden is not None, [*MEASURES]
     if so_far:
         accuracy = measures.trim_unlearned(accuracy)
-        names = ("average_accuracy", "learning_accuracy")
+        names = ["average_accuracy", "learning_accuracy"]
     if hidden:
-        names = ("average_accuracy",)
+        names = ["average_accuracy"]
     values |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
     if hidden and not so_far:
         lost = measures.forgetting_of_concepts(record.after_each(tests))
@@ -416,25 +415,22 @@ def _by_class(record: Record) -> dict[str, Any]:
     ``balanced_accuracy`` averages `measures.recall`, and ``macro_f1`` `measures.f1`,
     over the classes of a task, then over tasks and over clients.
     """
-    content: dict[str, Any] = {"balanced_accuracy": None, "macro_f1": None}
     final = {  # each of shape (3, tasks, classes)
         client: np.array(evaluation.by_class, np.int64).swapaxes(0, 1)
         for client, evaluation in record.last_evaluations(at_end=True).items()
     }
-    for key, measure in (
-        ("balanced_accuracy", measures.recall),
-        ("macro_f1", measures.f1),
-    ):
-        if final:
-            by_class = np.array([measure(counts) for counts in final.values()])
-            by_task = measures.mean_measured(by_class, axis=2)
-            content[key] = _or_none(measures.mean_over_clients(by_task))
+
+    def mean(measure: Callable[[measures.Counts], Accuracy]) -> float | None:
+        by_class = np.array([measure(counts) for counts in final.values()])
+        by_task = measures.mean_measured(by_class, axis=2)
+        return _or_none(measures.mean_over_clients(by_task))
+
     total: dict[str, measures.Counts] = {}
     for client, counts in sorted(final.items()):
         for task, label in np.argwhere(counts.any(0)).tolist():
             name = _class_name(record, client, task, label)
             total[name] = total.get(name, 0) + counts[:, task, label]
-    content["per_class"] = [
+    per_class = [
         ClassResult(
             name=name,
             tested=int(counts[1]),
@@ -445,7 +441,11 @@ def _by_class(record: Record) -> dict[str, Any]:
         for name, counts in total.items()
         if counts[1]
     ]
-    return content
+    return {
+        "balanced_accuracy": mean(measures.recall) if final else None,
+        "macro_f1": mean(measures.f1) if final else None,
+        "per_class": per_class,
+    }
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:

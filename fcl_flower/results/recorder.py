@@ -323,24 +323,13 @@ class Recorder:
 
     def _remarks(self, advice: str) -> dict[str, str]:
         """Collect the remarks for a reader of the whole run, by topic."""
-        record, config, privacy = self.record, self._config, self._config.privacy
-        remarks = {}
+        record, config, remarks = self.record, self._config, {}
         if of_labels := record.reported[LABEL_EPSILON]:
             largest = max(of_labels.values())
             remarks["privacy of labels"] = (
                 f"noised statistics, at most epsilon {largest:.3g} at delta "
-                f"{privacy.delta:g} for a client"
+                f"{config.privacy.delta:g} for a client"
             )
-        if privacy.unit != "none":
-            if self._simulated:
-                remarks["privacy noise"] = "from the run's seed, as in every simulation"
-            if privacy.scores:
-                remarks["privacy of scores"] = (
-                    "none: accuracies on clients' test data are exact, and no epsilon "
-                    "covers them (privacy.scores)"
-                )
-            if self._ledger is not None and self._ledger.stopped:
-                remarks["privacy budget"] = self._ledger.stopped
         most = config.federation.rounds_per_task
         ended_early = [
             f"task {task} after {rounds} rounds"

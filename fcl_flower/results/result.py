@@ -29,7 +29,13 @@ class Rows(list[dict[str, Any]]):
     def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
         """Make a table of rows with the same columns; ``text`` is its Markdown."""
         super().__init__(dict(row) for row in rows)
-        self._text = text or _markdown(self)
+        cells = (
+            [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
+            for row in self
+        )
+        self._text = text
+        if self and not text:
+            self._text = tables.markdown([*self[0]], cells)
 
     @override
     def __str__(self) -> str:
@@ -206,18 +212,6 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return _framed(self.report())
-
-
-def _markdown(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    return tables.markdown(
-        [*rows[0]],
-        [
-            [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
-            for row in rows
-        ],
-    )
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":

@@ -251,12 +251,12 @@ class Cells:
             "marker": {"size": 6, "color": "var(--mark)"},
             "hoverinfo": "skip",
         }
-        right, bottom = len(self.columns) - 0.5, len(self.rows) - 0.5
+        across, down = (-0.5, len(self.columns) - 0.5), (len(self.rows) - 0.5, -0.5)
         layout = {
             "showlegend": False,
             "coloraxis": {"cmin": low, "cmax": high},
-            "xaxis": _names(column_title, self.columns) | {"range": [-0.5, right]},
-            "yaxis": _names(row_title, self.rows) | {"range": [bottom, -0.5]},
+            "xaxis": _axis(column_title, self.columns, across),
+            "yaxis": _axis(row_title, self.rows, down),
         }
         return {"data": [heat, dots] if self.marked else [heat], "layout": layout}
 
@@ -319,15 +319,20 @@ class PointMap:
 Chart: TypeAlias = Lines | Cells | PointMap
 
 
-def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Name rows or columns; of many only every second or third."""
+def ticks(labels: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Choose the places and names beside a matrix: of many every second or third."""
     every = -(-len(labels) // 40)
+    return [*range(0, len(labels), every)], [*map(short, labels[::every])]
+
+
+def _axis(title: str, labels: Sequence[str], ends: tuple[float, float]) -> object:
+    places, names = ticks(labels)
     return {
         "title": {"text": escaped(title)},
-        "tickvals": [*range(0, len(labels), every)],
-        "ticktext": [escaped(short(label)) for label in labels[::every]],
+        "tickvals": places,
+        "ticktext": [*map(escaped, names)],
         "showgrid": False,
-        "zeroline": False,
+        "range": ends,
     }
 
 

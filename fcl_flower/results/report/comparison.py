@@ -191,8 +191,7 @@ def _sections(groups: Sequence[Group], folder: Path | None) -> Iterator[Section]
     )
     yield Section(
         "Runs",
-        "How each run was made. A command runs the same again in the folder of its "
-        "run.",
+        "The page of each run says how it was made.",
         [_runs(groups, folder)],
     )
 
@@ -312,7 +311,7 @@ def _curve(group: Group, curve: Callable[[Record], dict[int, float]]) -> Series:
         at,
         measures.mean_measured(values, axis=0),
         group.colour,
-        measures.spread_measured(values, axis=0) if several else None,
+        np.std(values, axis=0, ddof=1) if several else None,
         group.about.local_only,
     )
 
@@ -337,15 +336,5 @@ def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
     for run in (run for group in groups for run in group.runs):
         about = run.about
         name = Cell(about.label, link=_page_from(folder, run), hint=run.folder.name)
-        rows.append(
-            [
-                name,
-                str(about.seed),
-                about.model,
-                wording.steps(about),
-                about.command or wording.UNKNOWN,
-                about.environment.describe() or wording.UNKNOWN,
-            ]
-        )
-    head = ["run", "seed", "model", "length", "command", "made"]
-    return Table(head, rows, "runs", words=6)
+        rows.append([name, str(about.seed), about.model, wording.steps(about)])
+    return Table(["run", "seed", "model", "length"], rows, "runs", words=4)

@@ -1,7 +1,7 @@
 """A strategy's diagnostics as sections: tables, matrices, and maps of points."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fcl_flower.results.report.page import Section
 from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
-def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
+def section(report: Diagnostic, record: Record) -> Section:
     """Draw one diagnostic of a strategy."""
     if isinstance(report, diagnostics.Table):
         rows = [
@@ -23,11 +23,10 @@ def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
         ]
         head, folded = [report.rows, *report.columns], "Show every row"
         table = Table(head, rows, "diagnostics", folded=folded)
-        yield Section(report.title, report.note, [table])
-    elif isinstance(report, diagnostics.Matrix):
-        yield _matrix(report)
-    elif report.frames:
-        yield _maps(report, record.scenario.concepts)
+        return Section(report.title, report.note, [table])
+    if isinstance(report, diagnostics.Matrix):
+        return _matrix(report)
+    return _maps(report, record.scenario.concepts)
 
 
 def _matrix(matrix: Matrix) -> Section:
@@ -66,7 +65,9 @@ def _in_order(labels: Iterable[str]) -> list[str]:
 
 def _maps(points: Points, names: Sequence[str]) -> Section:
     """Draw the clusters of the first round, and of the last one with several."""
-    first, *_ = frames = points.frames
+    if not (frames := points.frames):
+        return Section(points.title, points.note, [])
+    first = frames[0]
     last = next((f for f in reversed(frames) if f.clusters > 1), frames[-1])
     numbers = "that of the client"
     if any(frame.concept for frame in frames):

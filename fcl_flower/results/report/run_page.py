@@ -65,12 +65,12 @@ def _sections(record: Record) -> Iterator[Section]:
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
-    yield from _names_of_classes(record)
+    yield _names_of_classes(record)
     yield _training(record)
     yield _traffic(record.summary)
     yield _left_out(record)
     for report in record.diagnostics.values():
-        yield from diagnostics.sections(report, record)
+        yield diagnostics.section(report, record)
     yield _scenario(record)
     yield _settings(record.summary)
 
@@ -99,10 +99,10 @@ def _headlines(record: Record) -> Iterator[str]:
             f"Client {best} {ends} best ({means[best]:.3f}), client {worst} worst "
             f"({means[worst]:.3f})."
         )
-    if alike := look_alikes(record.begun.class_holders):
-        named = "; ".join(" and ".join(map(repr, group)) for group in alike[:3])
-        others = ", and others" if len(alike) > 3 else ""
-        yield f"Some classes look alike, yet are learned apart: {named}{others}."
+    holders = record.begun.class_holders
+    for names in look_alikes(holders):
+        each = (f"{n!r} (client {', '.join(map(str, holders[n]))})" for n in names)
+        yield f"Some classes look alike, yet are learned apart: {' and '.join(each)}."
     if record.finished and record.unbalanced:
         yield (
             "Classes of some test sets differ in size by a factor of three or more: in "
@@ -118,14 +118,12 @@ def _forgotten(accuracy: Accuracy) -> Iterator[str]:
     lost = measures.mean_measured(measures.forgetting_per_task(accuracy), axis=0)
     if np.isnan(lost).all():
         return
-    worst, count = int(np.nanargmax(lost)), int((lost >= NOTICEABLE).sum())
-    if not count:
+    worst = int(np.nanargmax(lost))
+    if lost[worst] >= NOTICEABLE:
+        end = f"it ends {lost[worst]:.3f} below its best."
+        yield f"Task {worst} was forgotten most: {end}"
+    else:
         yield "Nothing was forgotten: no task lost accuracy as later ones were learned."
-        return
-    yield (
-        f"Task {worst} was forgotten most: it ends {lost[worst]:.3f} below its best; "
-        f"{count} of {wording.plural(len(lost), 'earlier task')} lost accuracy."
-    )
 
 
 def where(progress: Progress | None) -> str:
@@ -170,11 +168,12 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
         hidden = "all data" if privacy.unit == "client" else "one example"
         budget = f", of a budget of {privacy.budget:g}" if privacy.budget else ""
         observer = "the server" if privacy.observer == "server" else "other clients"
+        scores = "; no ε covers the exact scores" if privacy.scores else ""
         yield (
             "Differential privacy",
             f"ε = {privacy.epsilon:.3g}",
             f"at δ = {privacy.delta:g}{budget}; hides {hidden} of a client "
-            f"from {observer}",
+            f"from {observer}{scores}",
         )
 
 
@@ -193,25 +192,19 @@ def _accuracy(record: Record) -> Iterator[Section]:
     if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
         return
     tasks = range(about.tasks)
-    if record.finished and about.incremental:
-        seen = np.array(record.summary.sample_accuracy, np.float64)
-        line = Series("all classes seen", tasks, seen, "var(--c1)")
-        what = "Accuracy over all classes seen, after each task"
-        yield Section(
-            "Accuracy over all classes seen",
-            "Fraction of right answers among the test samples of all classes so far, "
-            "each sample once; the task of a sample is not given to the model.",
-            [line_chart(what, "task", [line])],
-        )
     by_task = measures.mean_measured(record.accuracy, axis=0)
     lines = [
         Series(f"task {i}", tasks, by_task[:, i], charts.task_colour(i, about.tasks))
         for i in tasks
     ]
+    if record.finished and about.incremental:
+        seen = np.array(record.summary.sample_accuracy, np.float64)
+        lines.append(Series("all classes so far", tasks, seen, "var(--ink)"))
     yield Section(
         "Accuracy of every task",
         f"One line per task, {mean}, on test data. Every line starts where its task "
-        "was learned.",
+        "was learned. The accuracy over all classes so far counts each test sample "
+        "once.",
         [line_chart("Accuracy of every task over time", "task", lines)],
     )
     losses = measures.mean_measured(record.by_task(record.tests, "losses"), axis=0)
@@ -292,7 +285,7 @@ def _classes(summary: Summary) -> Section:
     )
 
 
-def _names_of_classes(record: Record) -> Iterator[Section]:
+def _names_of_classes(record: Record) -> Section:
     holders, of_spelling = record.begun.class_holders, defaultdict[str, set[int]](set)
     for name, clients in holders.items():
         of_spelling[plain(name)].update(clients)
@@ -304,24 +297,11 @@ def _names_of_classes(record: Record) -> Iterator[Section]:
         if several and len(of_spelling[plain(name)]) == 1
     ]
     folded = "Show these classes"
-    yield Section(
+    return Section(
         "Classes that one client alone has",
         "Clients name the classes of a single head as they meet them. A name that no "
         "other client has, in any spelling, may be right, or a slip in the labels.",
         [Table(["class", "client"], rows, "class-holders", 2, folded)],
-    )
-    alike = [
-        [
-            ", ".join(map(repr, names)),
-            "; ".join(", ".join(map(str, holders[name])) for name in names),
-        ]
-        for names in look_alikes(holders)
-    ]
-    yield Section(
-        "Classes that look alike",
-        "The names differ in case, white space or decimals only, yet each is a class "
-        "of its own. Clients stand in the order of the names.",
-        [Table(["classes", "clients"], alike, "look-alikes", 2)],
     )
 
 
