@@ -11,11 +11,11 @@ import numpy as np
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures, tables
-from fcl_flower.results.events import About, Hidden, Progress, Summary, TaskInfo
+from fcl_flower.results.events import About, Progress, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
-from fcl_flower.results.report.charts import Cells, Chart, Lines, Series, line_chart
+from fcl_flower.results.report.charts import Cells, Chart, Series, line_chart
 from fcl_flower.results.report.page import Section, Tile, charts_of, write_page
 from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
@@ -183,13 +183,20 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
 def _accuracy(record: Record) -> Iterator[Section]:
     about, mean = record.about, wording.mean_over(record.about.clients, "client")
     if about.hidden is not None:
+        rounds, accuracy = record.by_round()
+        means = measures.mean_measured(accuracy, axis=1)
+        lines = [
+            Series(name, rounds.tolist(), means[:, i], charts.category_colour(i))
+            for i, name in enumerate(record.scenario.concepts)
+        ]
         yield Section(
             "Accuracy of every hidden concept",
             f"One line per concept, {mean}, on test data. Each client is tested on all "
             "concepts.",
-            [_concept_lines(record)],
+            [line_chart("Accuracy per concept over rounds", "round", lines)],
         )
-    if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
+        return
+    if about.tasks == 1 or np.isnan(record.accuracy).all():
         return
     tasks = range(about.tasks)
     by_task = measures.mean_measured(record.accuracy, axis=0)
@@ -226,16 +233,6 @@ def _accuracy(record: Record) -> Iterator[Section]:
             names, titles = [*map(str, tasks)], ("after task", "on task")
             chart = Cells(f"{heading}, {mean}", titles, names, names, values)
             yield Section(heading, note, [chart])
-
-
-def _concept_lines(record: Record) -> Lines | None:
-    rounds, accuracy = record.by_round()
-    names, means = record.scenario.concepts, measures.mean_measured(accuracy, axis=1)
-    series = [
-        Series(name, rounds.tolist(), means[:, i], charts.category_colour(i))
-        for i, name in enumerate(names)
-    ]
-    return line_chart("Accuracy per concept over rounds", "round", series)
 
 
 # ---- clients and classes
@@ -393,23 +390,8 @@ def _scenario(record: Record) -> Section:
         f"{', '.join(scenario.datasets)}: {sum(info.train for info in tasks):,} "
         f"training, {sum(info.valid for info in tasks):,} validation and "
         f"{sum(info.test for info in tasks):,} test examples. Under each name: its "
-        f"class group, its classes, and these counts. {_stream(record.about.hidden)}",
+        "class group, its classes, and these counts.",
         [Table(head, rows, "scenario", longest + 1, folded)],
-    )
-
-
-def _stream(hidden: Hidden | None) -> str:
-    """Say when a client has which hidden concept."""
-    if hidden is None:
-        return ""
-    if not hidden.mean_duration:
-        return "Each round a client has all concepts at once, with all its examples."
-    rounds = f"every {hidden.mean_duration} rounds on average"
-    drawn = "each round" if hidden.mean_duration == 1 else rounds
-    who = "Client and server know" if hidden.reveal_ids else "Nobody knows"
-    return (
-        f"Each round a client has one concept, drawn anew {drawn}, with up to "
-        f"{hidden.window:,} of its training examples of it. {who} which."
     )
 
 

@@ -101,11 +101,6 @@ def size_exact(count: float) -> Cell:
     return Cell(size(count), f"{count:,.0f} bytes")
 
 
-def operations(count: float) -> Cell:
-    """Format multiply-adds: ``2.52e+12``, with all digits under the pointer."""
-    return Cell(f"{count:.3g}", f"{count:,.0f} multiply-adds")
-
-
 def duration(seconds: float) -> str:
     """Format a time: ``4.2 s``, ``3 min 20 s`` or ``1 h 02 min``."""
     if seconds < 59.95:
@@ -136,7 +131,7 @@ FORMS: dict[str, Callable[[float], Value]] = {
     "gain": signed,
     "share": share,
     "bytes": size_exact,
-    "count": operations,
+    "count": "{:.3g}".format,
     "duration": duration,
     "number": "{:g}".format,
 }
