@@ -19,7 +19,6 @@ from fcl_flower.results import journal
 from fcl_flower.results.environment import PeakMemory, current_environment
 from fcl_flower.results.events import (
     EPSILON,
-    LABEL_EPSILON,
     About,
     Begun,
     ClassHolders,
@@ -248,7 +247,7 @@ class Recorder:
         if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
             return
         self._progress_written = now
-        rounds = record.about.total_rounds
+        rounds, took = record.about.total_rounds, [r.seconds for r in record.rounds]
         write_json(
             self.folder / "progress.json",
             {
@@ -264,11 +263,7 @@ class Recorder:
                 "bytes_up": record.traffic.up.total(),
                 "bytes_down": record.traffic.down.total(),
                 "seconds": now - self._started,
-                "left": time_left(
-                    [line.seconds for line in record.rounds],
-                    rounds,
-                    now - self._round_started,
-                ),
+                "left": time_left(took, rounds, now - self._round_started),
             },
         )
 
@@ -323,13 +318,7 @@ class Recorder:
 
     def _remarks(self, advice: str) -> dict[str, str]:
         """Collect the remarks for a reader of the whole run, by topic."""
-        record, config, remarks = self.record, self._config, {}
-        if of_labels := record.reported[LABEL_EPSILON]:
-            largest = max(of_labels.values())
-            remarks["privacy of labels"] = (
-                f"noised statistics, at most epsilon {largest:.3g} at delta "
-                f"{config.privacy.delta:g} for a client"
-            )
+        record, config, remarks = self.record, self._config, dict[str, str]()
         most = config.federation.rounds_per_task
         ended_early = [
             f"task {task} after {rounds} rounds"

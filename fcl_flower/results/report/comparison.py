@@ -1,7 +1,7 @@
 """The page of several runs of the identical scenario, side by side."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -181,13 +181,10 @@ def _sections(groups: Sequence[Group], folder: Path | None) -> Iterator[Section]
         note += " Bands: standard deviation over seeds."
     hidden = groups[0].about.hidden is not None
     step, over = ("round", "all concepts") if hidden else ("task", "the tasks so far")
-    series = [
-        _curve(group, _over_rounds if hidden else _over_tasks) for group in groups
-    ]
     yield Section(
         f"Accuracy as {step}s go by",
         f"Average accuracy over {over}, mean over clients{note}",
-        [line_chart("Average accuracy of every method", step, series)],
+        [line_chart("Average accuracy of every method", step, map(_curve, groups))],
     )
     yield Section(
         "Runs",
@@ -300,9 +297,9 @@ def _mean(measure: Measure, row: Mapping[str, Any]) -> Value:
     return wording.with_spread(text, spread["deviation"])
 
 
-def _curve(group: Group, curve: Callable[[Record], dict[int, float]]) -> Series:
-    """Average the curves of a group where all its runs have a value."""
-    curves = [curve(run) for run in group.runs]
+def _curve(group: Group) -> Series:
+    """Average the accuracies so far of a group where all its runs have a value."""
+    curves = [_so_far(run) for run in group.runs]
     at = sorted(set.intersection(*map(set, curves)))
     values = np.array([[values[place] for place in at] for values in curves])
     several = len(group.runs) > 1
@@ -316,19 +313,15 @@ def _curve(group: Group, curve: Callable[[Record], dict[int, float]]) -> Series:
     )
 
 
-def _over_tasks(record: Record) -> dict[int, float]:
-    accuracy = record.accuracy
-    return {
-        t: measures.average_accuracy(accuracy[:, : t + 1, : t + 1])
-        for t in range(record.about.tasks)
-    }
-
-
-def _over_rounds(record: Record) -> dict[int, float]:
-    rounds, accuracy = record.by_round()
-    by_client = measures.mean_measured(accuracy, axis=2)
-    average = measures.mean_measured(by_client, axis=1)
-    return dict(zip(rounds.tolist(), average.tolist(), strict=True))
+def _so_far(record: Record) -> dict[int, float]:
+    """Average the accuracy after each task, or each evaluation of hidden concepts."""
+    accuracy, tasks = record.accuracy, range(record.about.tasks)
+    if record.about.hidden is None:
+        parts = (accuracy[:, : t + 1, : t + 1] for t in tasks)
+        return {t: measures.average_accuracy(part) for t, part in enumerate(parts)}
+    rounds, evaluations = record.by_round()
+    means = map(measures.mean_over_clients, evaluations)
+    return dict(zip(rounds.tolist(), means, strict=True))
 
 
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:

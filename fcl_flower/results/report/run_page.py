@@ -340,16 +340,11 @@ def _traffic(summary: Summary) -> Section:
 
 
 def _left_out(record: Record) -> Section:
-    last = {client: line for line in record.rounds for client in line.failed}
-    times = Counter(client for line in record.rounds for client in line.failed)
+    last = {client: event for event in record.rounds for client in event.failed}
+    times = Counter(client for event in record.rounds for client in event.failed)
     rows = [
-        [
-            str(client),
-            last[client].failed[client],
-            str(times[client]),
-            str(last[client].round),
-        ]
-        for client in sorted(times)
+        [str(client), event.failed[client], str(times[client]), str(event.round)]
+        for client, event in sorted(last.items())
     ]
     head = ["client", "last reason", "times", "last in round"]
     return Section(
@@ -403,7 +398,7 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    shown = {*About.model_fields, "privacy", "remarks"}
+    shown = {*About.model_fields, "privacy", "label_epsilon", "remarks"}
     content = summary.model_dump(include=shown, exclude={"privacy": {"by_client"}})
     table = Table(["setting", "value"], [*_flat(content)], "settings", words=2)
     note = (
