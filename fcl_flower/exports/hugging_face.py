@@ -16,11 +16,6 @@ from fcl_flower.models.normalisation import Normalisation
 from fcl_flower.models.pretrained import EncoderParams, load_tokenizer
 
 _TOLERANCE = 1e-4
-_MODALITIES = {
-    "AutoModelForSequenceClassification": True,
-    "AutoModelForImageClassification": False,
-}
-"""Whether the class that opens the folder is for texts; otherwise it is for images."""
 
 
 def write_transformers(exported: Exported, folder: Path) -> None:
@@ -70,10 +65,10 @@ def write_transformers(exported: Exported, folder: Path) -> None:
         label2id={name: label for label, name in enumerate(exported.names)},
     )
     code = Path(mean_pooled.__file__)
-    config.auto_map = {"AutoConfig": f"{code.stem}.MeanPooledConfig"} | {
-        opens: f"{code.stem}.MeanPooledClassifier"
-        for opens, of_texts in _MODALITIES.items()
-        if of_texts == body.text
+    what = "Sequence" if body.text else "Image"
+    config.auto_map = {
+        "AutoConfig": f"{code.stem}.MeanPooledConfig",
+        f"AutoModelFor{what}Classification": f"{code.stem}.MeanPooledClassifier",
     }
     opened = mean_pooled.MeanPooledClassifier(config)
     opened.train(False)

@@ -3,18 +3,17 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jinja2 import Environment
 
 from fcl_flower import __version__
 from fcl_flower.data.texts import EMPTY, WORD
 from fcl_flower.exports.networks import Exported
 from fcl_flower.models.pretrained import EncoderParams
+from fcl_flower.results.environment import installed
 
 FORMAT: Final = 1
 """The format of the manifest."""
@@ -125,17 +124,13 @@ def _tokens(exported: Exported) -> dict[str, Any]:
 
 
 def _software() -> dict[str, str]:
-    versions = {
+    own = {
         "fcl-flower": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {name: installed(name) for name in _PACKAGES}
+    return own | {name: number for name, number in found.items() if number}
 
 
 def write_manifest(about: Mapping[str, Any], path: Path, files: Iterable[Path]) -> None:
@@ -156,69 +151,48 @@ KINDS = {"images": "image", "text": "text", "tabular": "tabular"}
 """The kind of classification by modality; any other is of time series."""
 
 CARD = """\
-{% set whose = "the server" if run.client is none else "client %s" % run.client %}
 ---
 library_name: fcl-flower
 tags:
 - federated-learning
 - continual-learning
-- {{ kinds[input.kind] or "time-series" }}-classification
+- {kind}-classification
 ---
-# {{ run.title|plain }}: {{ ("task " ~ task.name if task else "all tasks")|plain }} of \
-{{ whose }}
+# {title}: {task} of {whose}
 
-A classifier that {{ whose }} of a federation has learned with `{{ run.strategy }}` \
-([fcl-flower](https://pypi.org/project/fcl-flower/) {{ software["fcl-flower"] }}), \
-as it was after round {{ run.round }}.
+A classifier that {whose} of a federation has learned
+([fcl-flower](https://pypi.org/project/fcl-flower/)), as it was after round {round}.
 
 | | |
 | --- | --- |
-| network | `{{ model }}` |
-| run | {{ (run.id or run.title)|plain }}, seed {{ run.seed }} |
-| version | {{ run.version }} {{ run.written }} |
-| tasks learned | {{ tasks|join(", ")|plain or "not known here" }} |
-| classes | {{ classes|join(", ")|plain }} |
-| accuracy | {{ accuracy.value|digits(".3f") ~ " on " ~ accuracy.on if accuracy else \
-"not measured" }} |
-| privacy | \
-{% if privacy %}
-epsilon {{ "counted at the server" if privacy.epsilon is none else \
-privacy.epsilon|digits(".3g") }} at delta {{ privacy.delta|digits("g") }}, for each \
-{{ privacy.unit }}{% else %}no differential privacy{% endif %} |
-
-## Input
-
-`{{ input.name }}`: {{ input.kind }}, {{ input.dtype }} of shape \
-({{ input.shape|join(", ") }}). Inside of the network: {{ input.inside }}.
-{% if input.columns %}
-The columns are, in this order: {{ columns|join(", ") }}.
-{% endif %}
-{% if input.colour %}
-An image is made {{ input.colour }} and resized bilinearly.
-{% endif %}
-{% if input.tokens %}
-Tokens are {{ input.tokens.meaning }}.
-{% endif %}
-
-## Output
-
-`{{ output.name }}`: {{ output.meaning }}.
-
-## Software
-
-{% for name, version in software.items() %}{{ name }} {{ version }}\
-{{ ", " if not loop.last }}{% endfor %}
-
+{facts}
 """
 
 
 def card(about: Mapping[str, Any]) -> str:
     """Write the same facts as the README.md of a folder for Hugging Face."""
-    environment = Environment(trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"plain": _plain, "digits": format}
-    columns = [f"`{_plain(name)}`" for name in about["input"].get("columns", ())]
-    template = environment.from_string(CARD)
-    return template.render(**about, kinds=KINDS, columns=columns)
+    run, task, client = about["run"], about["task"], about["run"]["client"]
+    privacy = about["privacy"] or "no differential privacy"
+    facts = _facts({**about, "privacy": privacy})
+    return CARD.format(
+        kind=KINDS.get(about["input"]["kind"], "time-series"),
+        title=_plain(run["title"]),
+        task=_plain(f"task {task['name']}" if task else "all tasks"),
+        whose="the server" if client is None else f"client {client}",
+        round=run["round"],
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts),
+    )
+
+
+def _facts(about: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """List the known facts of a manifest but for a vocabulary, which is long."""
+    for key, value in about.items():
+        if isinstance(value, Mapping) and key != "vocabulary":
+            yield from _facts(value, f"{prefix}{key} ")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", ", ".join(_plain(str(entry)) for entry in value)
+        elif value is not None and key != "vocabulary":
+            yield f"{prefix}{key}", _plain(str(value))
 
 
 def _plain(text: str) -> str:

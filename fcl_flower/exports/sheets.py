@@ -6,6 +6,7 @@ against a reference.
 
 import csv
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -13,18 +14,14 @@ import numpy as np
 
 from fcl_flower.core.errors import require_extra, unknown_name
 from fcl_flower.results import tables
-from fcl_flower.results.events import Round
+from fcl_flower.results.events import Summary, Trained
 from fcl_flower.results.measures import Paired, mean_measured, paired
 from fcl_flower.results.record import Record, runs_in
 from fcl_flower.results.report.comparison import require_comparable
-from fcl_flower.results.tables import COSTS
+from fcl_flower.results.tables import COSTS, MEASURES, SPREAD
 
 Row: TypeAlias = Mapping[str, Any]
 
-MEASURES = (
-    *("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy"),
-    *("average_incremental_accuracy", "balanced_accuracy", "macro_f1"),
-)
 COLUMNS = {
     "accuracy": ("label", "seed", "client", "after_task", "task", "accuracy"),
     "rounds": (
@@ -33,24 +30,26 @@ COLUMNS = {
     ),
     "runs": (
         *("label", "seed", "strategy", "local_only", "scenario", "dataset", "model"),
-        *("clients", "tasks", "rounds", *MEASURES, *COSTS),
+        *("clients", "tasks", "rounds"),
+        *(m.key for m in MEASURES if m.key in Summary.model_fields and not m.place),
     ),
     "classes": ("label", "seed", "name", "tested", "recall", "precision", "f1"),
 }
-SPREAD = (
-    *("average_accuracy", "forgetting", "backward_transfer", "forward_transfer"),
-    *("transfer_gain", "average_incremental_accuracy", "balanced_accuracy"),
-    "macro_f1",
-)
-"""Keys of `tables.rows` that have a mean and a standard deviation."""
-
+TESTED = {
+    "difference": "difference",
+    "difference_deviation": "deviation",
+    "difference_margin": "margin",
+    "pairs": "pairs",
+    "p": "p",
+}
+"""The columns of a test over seeds, and what `Paired` calls them."""
 METHOD_COLUMNS = (
     "label",
     "seeds",
-    *(f"{key}_{what}" for key in SPREAD for what in ("mean", "deviation")),
+    *(f"{key}_{what}" for key, what in product(SPREAD, ("mean", "deviation"))),
     *COSTS,
-    *("reference", "difference", "difference_deviation", "difference_margin", "pairs"),
-    *("p", "p_adjusted", "client_difference", "client_margin", "client_pairs"),
+    *("reference", *TESTED, "p_adjusted"),
+    *("client_difference", "client_margin", "client_pairs"),
 )
 
 Unit = TypeVar("Unit", bound=int | tuple[int, int])
@@ -93,7 +92,7 @@ def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
             for (c, t, i), value in np.ndenumerate(run.accuracy)
             if not np.isnan(value)
         )
-        rows["rounds"] += (name | _round(line) for line in run.rounds)
+        rows["rounds"] += (name | _round(event) for event in run.rounds)
         rows["runs"].append(summary)
         rows["classes"] += (name | row for row in summary.get("per_class", ()))
     return [
@@ -103,11 +102,11 @@ def run_sheets(runs: Sequence[Record]) -> list[Sheet]:
     ]
 
 
-def _round(line: Round) -> dict[str, Any]:
-    content = line.model_dump()
-    counts = {key: len(content[key]) for key in ("clients", "failed")}
-    sizes = {key: sum(content[key].values()) for key in ("bytes_up", "bytes_down")}
-    return content | counts | sizes
+def _round(event: Trained) -> dict[str, Any]:
+    line = event.line()
+    counts = {key: len(line[key]) for key in ("clients", "failed")}
+    sizes = {key: sum(line[key].values()) for key in ("bytes_up", "bytes_down")}
+    return line | counts | sizes
 
 
 def write_csv(sheet: Sheet, folder: Path) -> Path:
@@ -188,28 +187,16 @@ def methods_sheet(runs: Sequence[Record], reference: str | None = None) -> Sheet
     corrected = adjusted([None if test is None else test.p for test in tests])
     lines = []
     for row, test, p, of_clients in zip(rows, tests, corrected, clients, strict=True):
-        line = {
-            f"{key}_{what}": (row[key] or {}).get(what)
-            for key in SPREAD
-            for what in ("mean", "deviation")
-        }
-        line |= row | {"seeds": len(row["seeds"])}
+        line = row | {"seeds": len(row["seeds"]), "p_adjusted": p}
+        for key, what in product(SPREAD, ("mean", "deviation")):
+            line[f"{key}_{what}"] = (row[key] or {}).get(what)
         if test is not None:
-            line |= {
-                "reference": against,
-                "difference": test.difference,
-                "difference_deviation": test.deviation,
-                "difference_margin": test.margin,
-                "pairs": test.pairs,
-                "p": test.p,
-                "p_adjusted": p,
-            }
+            line["reference"] = against
+            line |= {column: getattr(test, key) for column, key in TESTED.items()}
         if of_clients is not None:
-            line |= {
-                "client_difference": of_clients.difference,
-                "client_margin": of_clients.margin,
-                "client_pairs": of_clients.pairs,
-            }
+            line["client_difference"] = of_clients.difference
+            line["client_margin"] = of_clients.margin
+            line["client_pairs"] = of_clients.pairs
         lines.append(line)
     return Sheet("methods", METHOD_COLUMNS, lines)
 
@@ -228,16 +215,6 @@ def _tests(
 
 # ---- the sheet of methods as a table for a paper
 
-LATEX_MEASURES = {
-    "average_accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "average_incremental_accuracy": "average incremental accuracy",
-    "forgetting": "forgetting",
-    "forward_transfer": "forward transfer",
-    "transfer_gain": "transfer gain",
-}
-"""The heads of columns with mean and deviation, each there if a value is known."""
-
 _NOTE = (
     r"% For booktabs. Mean $\pm$ standard deviation over seeds; bold: highest accuracy."
 )
@@ -245,8 +222,6 @@ _TEST = (
     "% Difference of accuracy to {reference}, seed by seed; p of the two-sided paired "
     "t-test, Holm-adjusted."
 )
-_UNKNOWN = "--"
-
 _ESCAPED = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {
@@ -267,56 +242,39 @@ def write_latex(methods: Sheet, folder: Path) -> Path:
 def latex(methods: Sheet) -> str:
     """Write the sheet of `methods_sheet` as a ``tabular``."""
     rows = methods.rows
-    means = {key: [row.get(f"{key}_mean") for row in rows] for key in LATEX_MEASURES}
-    known = [key for key in means if any(mean is not None for mean in means[key])]
-    accuracies = [mean for mean in means["average_accuracy"] if mean is not None]
-    best = max(accuracies, default=None)
-    reference = next(filter(None, (row.get("reference") for row in rows)), None)
-    head = ["method", *(LATEX_MEASURES[key] for key in known)]
-    notes = [_NOTE]
-    if reference is not None:
-        head += ["difference", "$p$"]
+    columns = {
+        measure.key: measure.column
+        for measure in tables.COLUMNS
+        if not measure.place  # what is not of the final models
+        and any(row.get(f"{measure.key}_mean") is not None for row in rows)
+    }
+    accuracies = (row.get("average_accuracy_mean") for row in rows)
+    best = max((mean for mean in accuracies if mean is not None), default=None)
+    lines, notes = [["method", *columns.values()]], [_NOTE]
+    for row in rows:
+        cells = [row["label"].translate(_ESCAPED)]
+        for key in columns:
+            mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
+            bold = key == "average_accuracy" and mean == best
+            cells.append(_number(mean, deviation, bold=bold))
+        lines.append(cells)
+    if reference := next(filter(None, (row.get("reference") for row in rows)), None):
         notes.append(_TEST.format(reference=" ".join(reference.split())))
-    return "\n".join(
-        [
-            *notes,
-            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-            r"\toprule",
-            _line(head),
-            r"\midrule",
-            *(_line(_cells(row, known, best, reference is not None)) for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+        lines[0] += ["difference", "$p$"]
+        for cells, row in zip(lines[1:], rows, strict=True):
+            small = (row.get("p_adjusted") or 1.0) < 0.001
+            p = "$<0.001$" if small else _number(row.get("p_adjusted"))
+            cells += [_number(row.get("difference")), p]
+    head, *body = (" & ".join(cells) + r" \\" for cells in lines)
+    start = rf"\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}"
+    ends = r"\bottomrule", r"\end{tabular}", ""
+    return "\n".join([*notes, start, r"\toprule", head, r"\midrule", *body, *ends])
 
 
-def _cells(
-    row: Mapping[str, Any], known: Sequence[str], best: float | None, tested: bool
-) -> list[str]:
-    cells = [row["label"].translate(_ESCAPED)]
-    for key in known:
-        mean, deviation = row.get(f"{key}_mean"), row.get(f"{key}_deviation")
-        bold = key == "average_accuracy" and mean == best
-        cells.append(_spread(mean, deviation, bold))
-    if tested:
-        cells += [_spread(row.get("difference"), None), _p(row.get("p_adjusted"))]
-    return cells
-
-
-def _spread(mean: float | None, deviation: float | None, bold: bool = False) -> str:
+def _number(
+    mean: float | None, deviation: float | None = None, *, bold: bool = False
+) -> str:
     if mean is None:
-        return _UNKNOWN
+        return "--"
     number = rf"\mathbf{{{mean:z.3f}}}" if bold else f"{mean:z.3f}"
     return f"${number}$" if deviation is None else rf"${number} \pm {deviation:.3f}$"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return _UNKNOWN
-    return "$<0.001$" if p < 0.001 else f"${p:.3f}$"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"

@@ -20,15 +20,15 @@ _RESET = "5"
 def current_environment() -> Environment:
     """Collect versions, commit, machine, and the time now (UTC, ISO 8601).
 
-    A version is None if the package's metadata is not installed, and the commit if the
-    program is no clone of its repository. The machine is named by kind and cores only.
+    The commit is None if the program is no clone of its repository. The machine is
+    named by kind and cores only.
     """
     return Environment(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={
             "fcl-flower": fcl_flower.__version__,
-            "flwr": _version("flwr"),
-            "torch": _version("torch"),
+            "flwr": installed("flwr"),
+            "torch": installed("torch"),
             "python": platform.python_version(),
         },
         commit=commit_of(Path(fcl_flower.__file__).parents[1]),
@@ -36,7 +36,8 @@ def current_environment() -> Environment:
     )
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """Look up the version of a package; None if its metadata is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -54,6 +54,13 @@ class Traffic:
         self.nominal_up += other.nominal_up
         self.nominal_down += other.nominal_down
 
+    def by_kind(self) -> dict[str, BytesOfKind]:
+        """List the bytes by direction and kind, in alphabetical order."""
+        return {
+            "up": dict(sorted(self.up.items())),
+            "down": dict(sorted(self.down.items())),
+        }
+
 
 class TaskInfo(_Noted):
     """A task, or hidden concept, of a client; local data have only its name."""
@@ -170,13 +177,6 @@ class Measures(_Noted):
     client_accuracy: list[list[list[Fraction | None]]] = []
 
 
-class BytesByKind(_Noted):
-    """The bytes of a whole run in both directions, by kind of payload group."""
-
-    up: BytesOfKind
-    down: BytesOfKind
-
-
 class ClassResult(_Noted):
     """The scores of a class over all clients.
 
@@ -241,7 +241,7 @@ class Summary(About, Measures):
     bytes_down: Count
     nominal_bytes_up: Count
     nominal_bytes_down: Count
-    bytes_by_kind: BytesByKind
+    bytes_by_kind: dict[str, BytesOfKind]
     model_bytes: Count
     balanced_accuracy: Fraction | None = None
     macro_f1: Fraction | None = None
@@ -259,28 +259,6 @@ class Summary(About, Measures):
     def content(self) -> dict[str, Any]:
         """Return the content of the file: every key that was set."""
         return self.model_dump(exclude_unset=True)
-
-
-class Round(_Noted):
-    """A line of ``rounds.jsonl``; a mean is over the clients that have a value."""
-
-    round: Annotated[int, Field(ge=1)]
-    task: Count
-    clients: list[int]
-    failed: list[int]
-    reasons: dict[int, str] = {}
-    loss: float | None
-    valid_loss: float | None = None
-    valid_accuracy: float | None
-    bytes_up: BytesOfKind
-    bytes_down: BytesOfKind
-    nominal_bytes_up: Count
-    nominal_bytes_down: Count
-    seconds: float
-    staleness: float | None = None
-    weight: float | None = None
-    clock: float | None = None
-    diagnostics: Scalars = {}
 
 
 class Progress(_Noted):
@@ -368,32 +346,46 @@ class Trained(_Noted):
     @field_serializer("traffic")
     def _sorted(self, traffic: Traffic) -> dict[str, Any]:
         return {
-            "up": dict(sorted(traffic.up.items())),
-            "down": dict(sorted(traffic.down.items())),
+            **traffic.by_kind(),
             "nominal_up": traffic.nominal_up,
             "nominal_down": traffic.nominal_down,
         }
 
-    def line(self) -> Round:
+    @property
+    def loss(self) -> float | None:
+        """The training loss, mean over the clients that have one."""
+        return self._mean("loss")
+
+    @property
+    def valid_loss(self) -> float | None:
+        """The validation loss, mean over the clients that have one."""
+        return self._mean("valid_loss")
+
+    @property
+    def valid_accuracy(self) -> float | None:
+        """The validation accuracy, mean over the clients that have one."""
+        return self._mean("valid_accuracy")
+
+    def line(self) -> dict[str, Any]:
         """Sum up the round as a line of ``rounds.jsonl``."""
         numbers = {k: v for k, v in self.diagnostics.items() if isinstance(v, float)}
-        return Round(
-            round=self.round,
-            task=self.task,
-            clients=sorted(self.replies),
-            failed=sorted(self.failed),
-            reasons=self.failed,
-            loss=self._mean("loss"),
-            valid_loss=self._mean("valid_loss"),
-            valid_accuracy=self._mean("valid_accuracy"),
-            bytes_up=dict(sorted(self.traffic.up.items())),
-            bytes_down=dict(sorted(self.traffic.down.items())),
-            nominal_bytes_up=self.traffic.nominal_up,
-            nominal_bytes_down=self.traffic.nominal_down,
-            seconds=self.seconds,
+        return {
+            "round": self.round,
+            "task": self.task,
+            "clients": sorted(self.replies),
+            "failed": sorted(self.failed),
+            "reasons": self.failed,
+            "loss": self.loss,
+            "valid_loss": self.valid_loss,
+            "valid_accuracy": self.valid_accuracy,
+            "bytes_up": self.traffic.by_kind()["up"],
+            "bytes_down": self.traffic.by_kind()["down"],
+            "nominal_bytes_up": self.traffic.nominal_up,
+            "nominal_bytes_down": self.traffic.nominal_down,
+            "seconds": self.seconds,
             **self.timing,
             **({"diagnostics": numbers} if numbers else {}),
-        )
+        }
 
     def _mean(self, name: str) -> float | None:
         values = [reply[name] for reply in self.replies.values() if name in reply]

@@ -46,13 +46,9 @@ class Journal:
         """Write to ``path``."""
         self._path = path
 
-    def clear(self) -> None:
-        """Remove the file."""
-        self._path.unlink(missing_ok=True)
-
     def begin(self, event: Begun) -> None:
         """Write a new file with the run's beginning."""
-        self._replace(_line(event))
+        replace_file(self._path, _line(event), private=True, durable=True)
 
     def add(self, event: Event) -> None:
         """Append an event and wait until it is on the disk."""
@@ -92,11 +88,9 @@ class Journal:
                 f"{self._path}: got {rounds} rounds, expected {last}, as many as the "
                 "checkpoint has"
             )
-        self._replace(b"".join(line + b"\n" for line in lines[: len(events)]))
+        kept = b"".join(line + b"\n" for line in lines[: len(events)])
+        replace_file(self._path, kept, private=True, durable=True)
         return events
-
-    def _replace(self, content: bytes) -> None:
-        replace_file(self._path, content, private=True, durable=True)
 
 
 def is_journal(path: Path) -> bool:

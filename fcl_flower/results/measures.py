@@ -238,17 +238,6 @@ def mean_measured(values: Accuracy, axis: int) -> Accuracy:
     return _ratio(np.asarray(np.where(measured, values, 0.0).sum(axis)), count)
 
 
-def spread_measured(values: Accuracy, axis: int) -> Accuracy:
-    """Compute the standard deviation (n - 1) over ``axis``; NaN below two values."""
-    count = np.asarray((~np.isnan(values)).sum(axis))
-    mean = np.expand_dims(mean_measured(values, axis), axis)
-    variance = mean_measured((values - mean) ** 2, axis)
-    bessel = np.full(count.shape, np.nan)
-    np.divide(count, count - 1, out=bessel, where=count > 1)
-    spread: Accuracy = np.sqrt(variance * bessel)
-    return spread
-
-
 def mean_over_clients(values: Accuracy) -> float:
     """Average each client's mean over the clients, of an array (clients, n)."""
     return float(mean_measured(mean_measured(values, axis=1), axis=0))

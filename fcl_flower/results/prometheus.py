@@ -55,13 +55,11 @@ class Exporter:
         self._gauges["clients_connected"].set_function(connected)
         for unknown in ("last_round_timestamp_seconds", "loss", "accuracy"):
             self._gauges[unknown].set(math.nan)
-        self._seconds = metrics.Summary(
-            "fcl_round_seconds", "Durations of rounds.", registry=self.registry
-        )
         counter = partial(metrics.Counter, registry=self.registry)
-        self._rounds = counter(
-            "fcl_rounds", "Rounds that are finished, those before a resumption too."
-        )
+        summary = partial(metrics.Summary, registry=self.registry)
+        self._seconds = summary("fcl_round_seconds", "Durations of rounds.")
+        what = "Rounds that are finished, those before a resumption too."
+        self._rounds = counter("fcl_rounds", what)
         what = "Bytes of finished rounds, up from clients and down to them."
         self._traffic = counter("fcl_bytes", what, ["direction"])
         what = "Updates and evaluations that were not used, by class of reason."
@@ -81,8 +79,7 @@ class Exporter:
             self._seconds.observe(event.seconds)
             self._traffic.labels("up").inc(event.traffic.up.total())
             self._traffic.labels("down").inc(event.traffic.down.total())
-            loss = event.line().loss
-            self._gauges["loss"].set(math.nan if loss is None else loss)
+            self._gauges["loss"].set(math.nan if event.loss is None else event.loss)
             self._gauges["last_round_timestamp_seconds"].set(self._clock())
             for reason in event.failed.values():
                 self._left_out.labels(Failure.of(reason)).inc()

@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from fcl_flower.results.events import (
     MULTIPLY_ADDS,
     About,
     Begun,
-    BytesByKind,
     ClassResult,
     Discovery,
     Evaluated,
@@ -36,7 +35,6 @@ from fcl_flower.results.events import (
     Finished,
     Measures,
     Progress,
-    Round,
     ScenarioInfo,
     Summary,
     Traffic,
@@ -51,6 +49,9 @@ MEASURES = {
     "backward_transfer": measures.backward_transfer,
     "learning_accuracy": measures.learning_accuracy,
 }
+
+
+AnyEvaluated: TypeAlias = Evaluated | EvaluatedBefore
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,60 +71,30 @@ class Lateness:
 
 
 @dataclass(slots=True, eq=False)
-class Accuracies:
-    """The sum of all evaluations of one kind.
-
-    Attributes:
-        matrix: ``a`` of `measures`, shape (clients, tasks, tasks).
-        evaluations: for each evaluation the mean over clients of the row of ``a`` that
-            it wrote, shape (tasks,).
-    """
-
-    matrix: Accuracy
-    evaluations: list[Accuracy] = field(default_factory=list)
-
-    def add(self, row: int, scores: Mapping[int, Evaluation], about: About) -> None:
-        """Write every client's scores into row ``row`` of its matrix."""
-        _fill(self.matrix[:, row], scores, about)
-        self.evaluations.append(measures.mean_measured(self.matrix[:, row], axis=0))
-
-    def grow(self, clients: int, tasks: int) -> None:
-        """Make room for more clients and tasks, of which nothing is measured."""
-        sizes = zip((clients, tasks, tasks), self.matrix.shape, strict=True)
-        more = [(0, size - present) for size, present in sizes]
-        self.matrix = np.pad(self.matrix, more, constant_values=np.nan)
-
-
-def _fill(rows: Accuracy, scores: Mapping[int, Evaluation], about: About) -> None:
-    """Write scores into an array (clients, tasks), each client's at its own tasks."""
-    for client, evaluation in scores.items():
-        tasks = about.own_tasks(client)[: len(evaluation.accuracy)]
-        rows[client, tasks] = evaluation.accuracy
-
-
-@dataclass(slots=True, eq=False)
 class Record:
     """The sum of all events of a run so far.
 
     Attributes:
-        rounds: finished rounds, as lines of ``rounds.jsonl``.
-        tests: evaluations, as ``accuracy.csv`` has them.
+        rounds: finished rounds.
+        tests: evaluations of the models that clients would use.
+        tests_before: evaluations, before the aggregation, of the models that clients
+            trained.
+        accuracy: test accuracies ``a`` of `measures`, NaN where not measured.
         outcome: summary of a finished run.
         failures: last reason for each client whose update or evaluation was not used.
         clock: simulated time at the end of the last round; 0 without simulated time.
         reported: largest epsilon that each client has reported, by its metric.
         multiply_adds: multiply-adds behind all updates that were used.
         trained: client and task of every update that was used.
-        tested: evaluations of the models that clients would use.
-        tested_before: evaluations, before the aggregation, of the models that clients
-            trained.
     """
 
     scenario: ScenarioInfo
     begun: Begun
     folder: Path = Path()
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Trained] = field(default_factory=list)
     tests: list[Evaluated] = field(default_factory=list)
+    tests_before: list[EvaluatedBefore] = field(default_factory=list)
+    accuracy: Accuracy = field(init=False)
     diagnostics: Diagnostics = field(default_factory=dict)
     progress: Progress | None = None
     outcome: Summary | None = None
@@ -137,14 +108,10 @@ class Record:
     )
     multiply_adds: float = 0.0
     trained: set[tuple[int, int]] = field(default_factory=set)
-    tested: Accuracies = field(init=False)
-    tested_before: Accuracies = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin without a measured accuracy."""
-        shape = self.about.clients, self.about.tasks, self.about.tasks
-        self.tested = Accuracies(np.full(shape, np.nan))
-        self.tested_before = Accuracies(np.full(shape, np.nan))
+        self.accuracy = self.by_task(self.tests)
 
     def add(self, event: Event) -> None:
         """Add an event."""
@@ -152,19 +119,17 @@ class Record:
             case Trained():
                 self._add_round(event)
             case EvaluatedBefore():
-                row = self.row(event.task)
-                self.tested_before.add(row, event.scores, self.about)
+                self.tests_before.append(event)
             case Evaluated():
-                self.tested.add(self.row(event.task), event.scores, self.about)
                 self.tests.append(event)
+                self._fill(self.accuracy[:, self.row(event.task)], event)
             case Finished():
                 self.outcome = event.summary
             case Begun():
                 self.begun = event
             case Extended():
                 self.begun = event.begun
-                for accuracies in (self.tested, self.tested_before):
-                    accuracies.grow(self.about.clients, self.about.tasks)
+                self.accuracy = self.by_task(self.tests)
 
     @property
     def about(self) -> About:
@@ -191,11 +156,6 @@ class Record:
         )
 
     @property
-    def accuracy(self) -> Accuracy:
-        """Test accuracies ``a``, shape (clients, tasks, tasks); NaN: not measured."""
-        return self.tested.matrix
-
-    @property
     def latest(self) -> Accuracy:
         """Row of ``a`` after the last task, or the last so far: (clients, tasks)."""
         if self.finished or np.isnan(self.accuracy).all():
@@ -210,7 +170,14 @@ class Record:
             return None
         return measures.average_accuracy(measures.trim_unlearned(self.accuracy))
 
-    def evaluations(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
+    def by_task(self, tests: Sequence[AnyEvaluated], key: str = "accuracy") -> Accuracy:
+        """Collect what was measured after each task, shape (clients, tasks, tasks)."""
+        values = self._unknown(self.about.tasks)
+        for test in tests:
+            self._fill(values[self.row(test.task)], test, key)
+        return values.swapaxes(0, 1)
+
+    def by_round(self) -> tuple[npt.NDArray[np.int64], Accuracy]:
         """Collect every evaluation, which hidden concepts have in place of a matrix.
 
         Returns:
@@ -218,11 +185,30 @@ class Record:
             tasks), NaN where nothing was measured.
         """
         rounds = sorted({test.round for test in self.tests})
-        shape = len(rounds), self.about.clients, self.about.tasks
-        accuracy = np.full(shape, np.nan)
+        values = self._unknown(len(rounds))
         for test in self.tests:
-            _fill(accuracy[rounds.index(test.round)], test.scores, self.about)
-        return np.array(rounds, np.int64), accuracy
+            self._fill(values[rounds.index(test.round)], test)
+        return np.array(rounds, np.int64), values
+
+    def after_each(self, tests: Sequence[AnyEvaluated]) -> Accuracy:
+        """Average each task over clients after every evaluation, by their last values.
+
+        The shape is (evaluations, tasks).
+        """
+        means, (last,) = [], self._unknown(1)
+        for test in tests:
+            self._fill(last, test)
+            means.append(measures.mean_measured(last, axis=0))
+        return np.array(means)
+
+    def _unknown(self, rows: int) -> Accuracy:
+        return np.full((rows, self.about.clients, self.about.tasks), np.nan)
+
+    def _fill(self, row: Accuracy, test: AnyEvaluated, key: str = "accuracy") -> None:
+        """Write values into an array (clients, tasks), each client's at its tasks."""
+        for client, evaluation in test.scores.items():
+            values = getattr(evaluation, key)
+            row[client, self.about.own_tasks(client)[: len(values)]] = values
 
     def last_evaluations(self, *, at_end: bool = False) -> dict[int, Evaluation]:
         """Find each client's last evaluation; ``at_end``: only after the last task."""
@@ -234,7 +220,7 @@ class Record:
         }
 
     def _add_round(self, event: Trained) -> None:
-        self.rounds.append(event.line())
+        self.rounds.append(event)
         self.traffic.add(event.traffic)
         self.trained.update((c, stage.task) for c, stage in event.stages.items())
         self.failures.update(event.failed)
@@ -277,7 +263,7 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     """
     begun, traffic = record.begun, record.traffic
     content: dict[str, Any] = dict(begun.about)
-    content |= _measures(record, record.tested, so_far)
+    content |= _measures(record, record.tests, so_far)
     content["honest_accuracy"] = None
     if begun.attackers and not so_far:
         honest = record.accuracy[: -begun.attackers]
@@ -290,7 +276,7 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         if isinstance(report, Points)
         for frame in report.frames
     ]
-    before = _measures(record, record.tested_before, so_far)
+    before = _measures(record, record.tests_before, so_far)
     content |= {
         "clock": record.clock or None,
         "untrained_client_tasks": None if so_far else _untrained(record),
@@ -305,10 +291,7 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
         "bytes_down": traffic.down.total(),
         "nominal_bytes_up": traffic.nominal_up,
         "nominal_bytes_down": traffic.nominal_down,
-        "bytes_by_kind": BytesByKind(
-            up=dict(sorted(traffic.up.items())),
-            down=dict(sorted(traffic.down.items())),
-        ),
+        "bytes_by_kind": traffic.by_kind(),
         "model_bytes": round(sum(sizes) / len(sizes)) if sizes else 0,
         "concepts": discovery(clusterings),
         "remarks": begun.remarks,
@@ -319,8 +302,10 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     if begun.counts_classes and not so_far:
         content |= _by_class(record)
     elif record.unbalanced and not so_far:
-        content["balanced_accuracy"] = _balanced_accuracy(record)
-    if not np.isnan(losses := token_losses(record)).all():
+        final = record.last_evaluations(at_end=True).values()
+        content["balanced_accuracy"] = _mean_of_means(each.balanced for each in final)
+    losses = record.by_task(record.tests, "losses")
+    if not np.isnan(losses).all():
         content["token_loss"] = _or_none(measures.mean_over_clients(losses[:, -1]))
         content["token_loss_matrix"] = _nested(measures.mean_measured(losses, axis=0))
     if of_labels := record.reported[LABEL_EPSILON]:
@@ -328,13 +313,15 @@ def summarize(record: Record, *, so_far: bool = False) -> Summary:
     return Summary(**content)
 
 
-def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any]:
+def _measures(
+    record: Record, tests: Sequence[AnyEvaluated], so_far: bool
+) -> dict[str, Any]:
     """Compute the measures that the scenario allows; the others are None.
 
     Hidden concepts have no moment at which they were learned. Their measures are the
     accuracy at the end and the loss since the best evaluation.
     """
-    accuracy = tested.matrix
+    accuracy = record.by_task(tests)
     by_samples: Array = np.full(record.about.tasks, np.nan)
     if record.scenario.datasets:  # otherwise only the clients know their sample counts
         counts = [[task.test for task in tasks] for tasks in record.scenario.clients]
@@ -352,16 +339,15 @@ def _measures(record: Record, tested: Accuracies, so_far: bool) -> dict[str, Any
     }
     if np.isnan(accuracy).all():
         return values
-    hidden = record.about.hidden is not None
-    names: Collection[str] = MEASURES
+    hidden, names = record.about.hidden is not None, [*MEASURES]
     if so_far:
         accuracy = measures.trim_unlearned(accuracy)
-        names = ("average_accuracy", "learning_accuracy")
+        names = ["average_accuracy", "learning_accuracy"]
     if hidden:
-        names = ("average_accuracy",)
+        names = ["average_accuracy"]
     values |= {name: _or_none(MEASURES[name](accuracy)) for name in names}
     if hidden and not so_far:
-        lost = measures.forgetting_of_concepts(np.array(tested.evaluations))
+        lost = measures.forgetting_of_concepts(record.after_each(tests))
         values["forgetting"] = _or_none(lost)
     return values
 
@@ -392,11 +378,16 @@ def _inferred(record: Record) -> float | None:
         for client, evaluation in test.scores.items()
         if evaluation.inferred
     }
-    means = [
-        sum(report) / len(report)
+    return _mean_of_means(
+        report
         for client, report in reports.items()
         if len(report) == len(record.about.own_tasks(client))
-    ]
+    )
+
+
+def _mean_of_means(reports: Iterable[Sequence[float]]) -> float | None:
+    """Average over the tasks of each client, and then over clients."""
+    means = [sum(report) / len(report) for report in reports if report]
     return sum(means) / len(means) if means else None
 
 
@@ -424,25 +415,22 @@ def _by_class(record: Record) -> dict[str, Any]:
     ``balanced_accuracy`` averages `measures.recall`, and ``macro_f1`` `measures.f1`,
     over the classes of a task, then over tasks and over clients.
     """
-    content: dict[str, Any] = {"balanced_accuracy": None, "macro_f1": None}
     final = {  # each of shape (3, tasks, classes)
         client: np.array(evaluation.by_class, np.int64).swapaxes(0, 1)
         for client, evaluation in record.last_evaluations(at_end=True).items()
     }
-    for key, measure in (
-        ("balanced_accuracy", measures.recall),
-        ("macro_f1", measures.f1),
-    ):
-        if final:
-            by_class = np.array([measure(counts) for counts in final.values()])
-            by_task = measures.mean_measured(by_class, axis=2)
-            content[key] = _or_none(measures.mean_over_clients(by_task))
+
+    def mean(measure: Callable[[measures.Counts], Accuracy]) -> float | None:
+        by_class = np.array([measure(counts) for counts in final.values()])
+        by_task = measures.mean_measured(by_class, axis=2)
+        return _or_none(measures.mean_over_clients(by_task))
+
     total: dict[str, measures.Counts] = {}
     for client, counts in sorted(final.items()):
         for task, label in np.argwhere(counts.any(0)).tolist():
             name = _class_name(record, client, task, label)
             total[name] = total.get(name, 0) + counts[:, task, label]
-    content["per_class"] = [
+    per_class = [
         ClassResult(
             name=name,
             tested=int(counts[1]),
@@ -453,25 +441,11 @@ def _by_class(record: Record) -> dict[str, Any]:
         for name, counts in total.items()
         if counts[1]
     ]
-    return content
-
-
-def token_losses(record: Record) -> Accuracy:
-    """Collect test losses for each token of an answer, as `Record.accuracy`."""
-    losses = np.full(record.accuracy.shape, np.nan)
-    for test in record.tests:
-        for client, evaluation in test.scores.items():
-            tasks = record.about.own_tasks(client)[: len(evaluation.losses)]
-            losses[client, record.row(test.task), tasks] = evaluation.losses
-    return losses
-
-
-def _balanced_accuracy(record: Record) -> float | None:
-    """Average the clients' reports after the last task: over tasks, then clients."""
-    final = record.last_evaluations(at_end=True).values()
-    reports = [evaluation.balanced for evaluation in final if evaluation.balanced]
-    means = [sum(report) / len(report) for report in reports]
-    return sum(means) / len(means) if means else None
+    return {
+        "balanced_accuracy": mean(measures.recall) if final else None,
+        "macro_f1": mean(measures.f1) if final else None,
+        "per_class": per_class,
+    }
 
 
 def _class_name(record: Record, client: int, task: int, label: int) -> str:

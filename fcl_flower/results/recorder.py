@@ -19,7 +19,6 @@ from fcl_flower.results import journal
 from fcl_flower.results.environment import PeakMemory, current_environment
 from fcl_flower.results.events import (
     EPSILON,
-    LABEL_EPSILON,
     About,
     Begun,
     ClassHolders,
@@ -115,7 +114,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Write the files of a run without rounds in place of an earlier run's."""
-        self._journal.clear()
+        (self.folder / journal.FILE).unlink(missing_ok=True)
         self._write_files()
         self._journal.begin(self._begun)
         self._apply(self._begun)
@@ -210,9 +209,8 @@ class Recorder:
         """Add an event to the record, to the files, and tell the listeners."""
         self.record.add(event)
         if isinstance(event, Trained):
-            line = self.record.rounds[-1].model_dump(exclude_unset=True)
             with (self.folder / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(event.line()) + "\n")
         elif isinstance(event, Evaluated):
             with (self.folder / "accuracy.csv").open("a", newline="") as file:
                 lines = csv.writer(file)
@@ -249,7 +247,7 @@ class Recorder:
         if 0 < done < expected and now - self._progress_written < PROGRESS_SECONDS:
             return
         self._progress_written = now
-        rounds = record.about.total_rounds
+        rounds, took = record.about.total_rounds, [r.seconds for r in record.rounds]
         write_json(
             self.folder / "progress.json",
             {
@@ -265,11 +263,7 @@ class Recorder:
                 "bytes_up": record.traffic.up.total(),
                 "bytes_down": record.traffic.down.total(),
                 "seconds": now - self._started,
-                "left": time_left(
-                    [line.seconds for line in record.rounds],
-                    rounds,
-                    now - self._round_started,
-                ),
+                "left": time_left(took, rounds, now - self._round_started),
             },
         )
 
@@ -324,24 +318,7 @@ class Recorder:
 
     def _remarks(self, advice: str) -> dict[str, str]:
         """Collect the remarks for a reader of the whole run, by topic."""
-        record, config, privacy = self.record, self._config, self._config.privacy
-        remarks = {}
-        if of_labels := record.reported[LABEL_EPSILON]:
-            largest = max(of_labels.values())
-            remarks["privacy of labels"] = (
-                f"noised statistics, at most epsilon {largest:.3g} at delta "
-                f"{privacy.delta:g} for a client"
-            )
-        if privacy.unit != "none":
-            if self._simulated:
-                remarks["privacy noise"] = "from the run's seed, as in every simulation"
-            if privacy.scores:
-                remarks["privacy of scores"] = (
-                    "none: accuracies on clients' test data are exact, and no epsilon "
-                    "covers them (privacy.scores)"
-                )
-            if self._ledger is not None and self._ledger.stopped:
-                remarks["privacy budget"] = self._ledger.stopped
+        record, config, remarks = self.record, self._config, dict[str, str]()
         most = config.federation.rounds_per_task
         ended_early = [
             f"task {task} after {rounds} rounds"

@@ -29,7 +29,13 @@ class Rows(list[dict[str, Any]]):
     def __init__(self, rows: Iterable[Mapping[str, Any]], text: str = "") -> None:
         """Make a table of rows with the same columns; ``text`` is its Markdown."""
         super().__init__(dict(row) for row in rows)
-        self._text = text or _markdown(self)
+        cells = (
+            [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
+            for row in self
+        )
+        self._text = text
+        if self and not text:
+            self._text = tables.markdown([*self[0]], cells)
 
     @override
     def __str__(self) -> str:
@@ -182,14 +188,18 @@ class Comparison:
     def to_pandas(self) -> "pd.DataFrame":
         """Make a data frame with a row for each run; needs pandas."""
         summaries = [result.summary for result in self.results]
-        special = [
-            key
-            for key in ("balanced_accuracy", "average_incremental_accuracy")
-            if any(summary.get(key) is not None for summary in summaries)
+        known = [
+            measure
+            for measure in tables.MEASURES
+            if any(tables.value(summary, measure) is not None for summary in summaries)
         ]
-        measures = "average_accuracy", *special, "forgetting", "backward_transfer"
-        keys = ("label", "seed", *measures, "bytes_up", "bytes_down", "seconds")
-        return _data_frame([{key: s.get(key) for key in keys} for s in summaries])
+        return _data_frame(
+            [
+                {key: summary[key] for key in ("label", "seed")}
+                | {measure.key: tables.value(summary, measure) for measure in known}
+                for summary in summaries
+            ]
+        )
 
     def report(self) -> Path:
         """Find the comparison's page: one HTML file that loads nothing."""
@@ -202,18 +212,6 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return _framed(self.report())
-
-
-def _markdown(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    return tables.markdown(
-        [*rows[0]],
-        [
-            [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
-            for row in rows
-        ],
-    )
 
 
 def _data_frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":

@@ -31,44 +31,45 @@ NOTE = (
 
 
 class Measure(NamedTuple):
-    """A measure of a run, for tables and pages.
+    """A measure of a run, for tables, pages and sheets.
 
     Attributes:
-        key: key in a row, and in a summary unless `PLACES` has another place.
+        key: key in a row, and in a summary unless ``place`` names another one.
         name: name on pages.
         meaning: explanation, which may contain ``{noun}``: task or concept.
-        form: the way to write the value; see `SPREAD_FORMS`.
+        form: the way to write the value; see `SPREAD_FORMS` and `COST_FORMS`.
+        column: head of its column in a table of text; empty where it has none.
+        always: whether the column, which `NOTE` explains, is there without a value.
+        place: keys that lead to the value in a summary.
     """
 
     key: str
     name: str
     meaning: str
     form: str = "fraction"
+    column: str = ""
+    always: bool = False
+    place: tuple[str, ...] = ()
 
 
 SPREAD_FORMS = ("fraction", "gain")
 """The forms of measures whose standard deviation over seeds is of interest."""
+COST_FORMS = ("bytes", "count", "duration")
+"""The forms of measures of which a row has the mean alone."""
 
 MEASURES = (
     Measure(
         "average_accuracy",
         "Average accuracy",
         "over all {noun}s at the last test, mean over clients",
+        column="accuracy",
+        always=True,
     ),
     Measure(
         "balanced_accuracy",
         "Balanced accuracy",
         "mean over a task's classes of recall, the fraction of right answers",
-    ),
-    Measure(
-        "average_incremental_accuracy",
-        "Average incremental accuracy",
-        "after each task, over all classes so far; mean over tasks",
-    ),
-    Measure(
-        "final_sample_accuracy",
-        "Sample accuracy",
-        "over the test samples of all classes, after the last task",
+        column="balanced accuracy",
     ),
     Measure(
         "inferred_task_accuracy",
@@ -76,14 +77,11 @@ MEASURES = (
         "accuracy where the most confident head answers (fcl predict --task auto)",
     ),
     Measure(
-        "before_aggregation", "Before aggregation", "accuracy of what clients trained"
-    ),
-    Measure("honest_accuracy", "Honest clients", "accuracy without hostile clients"),
-    Measure("learning_accuracy", "Learning accuracy", "of tasks when learned"),
-    Measure(
         "forgetting",
         "Catastrophic forgetting",
         "best earlier accuracy minus the final one; less is better",
+        column="forgetting",
+        always=True,
     ),
     Measure(
         "backward_transfer",
@@ -91,17 +89,26 @@ MEASURES = (
         "final accuracy minus that when learned; more is better",
         "gain",
     ),
-    Measure("macro_f1", "Macro F1", "mean over a task's classes of F1"),
+    Measure("learning_accuracy", "Learning accuracy", "of tasks when learned"),
     Measure(
-        "token_loss",
-        "Loss of a token",
-        "nats for each token of the right answers at the last test; less is better",
+        "final_sample_accuracy",
+        "Sample accuracy",
+        "over the test samples of all classes, after the last task",
+        column="sample accuracy",
+    ),
+    Measure(
+        "average_incremental_accuracy",
+        "Average incremental accuracy",
+        "after each task, over all classes so far; mean over tasks",
+        column="average incremental accuracy",
     ),
     Measure(
         "transfer_gain",
         "Transfer gain",
         "average accuracy minus that of the local-only counterpart with the same seed",
         "gain",
+        column="transfer gain",
+        always=True,
     ),
     Measure(
         "forward_transfer",
@@ -109,75 +116,85 @@ MEASURES = (
         "accuracy on a task just after it was learned, minus that of a fresh model "
         "that learned nothing else, with the same seed; over all tasks but the first",
         "gain",
+        column="forward transfer",
+    ),
+    Measure(
+        "macro_f1", "Macro F1", "mean over a task's classes of F1", column="macro F1"
+    ),
+    Measure(
+        "token_loss",
+        "Loss of a token",
+        "nats for each token of the right answers at the last test; less is better",
+        column="loss of a token",
+    ),
+    Measure(
+        "honest_accuracy",
+        "Honest clients",
+        "accuracy without hostile clients",
+        column="honest clients",
+    ),
+    Measure(
+        "before_aggregation",
+        "Before aggregation",
+        "accuracy of what clients trained",
+        column="before aggregation",
+        place=("before_aggregation", "average_accuracy"),
     ),
     Measure(
         "ari",
         "Clustering",
         "adjusted Rand index of the server's clusters, mean over rounds",
+        column="clustering",
+        place=("concepts", "ari"),
     ),
-    Measure("ari_least", "Least clustering", "the smallest index of a round"),
     Measure(
-        "effectiveness",
-        "Matching effectiveness",
-        "fraction of updates that went into the concept model they started from",
+        "ari_least",
+        "Least clustering",
+        "the smallest index of a round",
+        column="least clustering",
+        place=("concepts", "ari_least"),
     ),
     Measure(
         "perfect_rounds",
         "Perfect rounds",
         "fraction of the rounds whose clusters are just the hidden concepts",
         "share",
+        column="perfect rounds",
+        place=("concepts", "perfect_rounds"),
     ),
-    Measure("bytes_up", "Sent up", "in messages of clients", "bytes"),
-    Measure("bytes_down", "Sent down", "in messages to clients", "bytes"),
-    Measure("model_bytes", "Model size", "what one client must keep", "bytes"),
+    Measure(
+        "effectiveness",
+        "Matching effectiveness",
+        "fraction of updates that went into the concept model they started from",
+        column="matching effectiveness",
+        place=("concepts", "effectiveness"),
+    ),
+    Measure("bytes_up", "Sent up", "in messages of clients", "bytes", "up", True),
+    Measure("bytes_down", "Sent down", "in messages to clients", "bytes", "down", True),
+    Measure(
+        "nominal_bytes_up",
+        "Nominal, sent up",
+        "the papers' count: 4 bytes for each non-zero parameter",
+        "bytes",
+        column="nominal up",
+        always=True,
+    ),
+    Measure("nominal_bytes_down", "Nominal, sent down", "the papers' count", "bytes"),
+    Measure(
+        "model_bytes", "Model size", "what a client must keep", "bytes", "model", True
+    ),
     Measure("peak_memory", "Peak memory", "of all processes of the server", "bytes"),
     Measure("multiply_adds", "Multiply-adds", "of clients' training", "count"),
     Measure("seconds", "Time", "from the first round on", "duration"),
     Measure("clock", "Simulated time", "at the end of the run", "number"),
 )
-"""The measures in the order of tiles and of a comparison's columns."""
+"""All measures in the order of tiles and columns."""
 
-COLUMNS = {
-    "average_accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "forgetting": "forgetting",
-    "transfer_gain": "transfer gain",
-    "bytes_up": "up",
-    "bytes_down": "down",
-    "nominal_bytes_up": "nominal up",
-    "model_bytes": "model",
-    "before_aggregation": "before aggregation",
-    "forward_transfer": "forward transfer",
-    "macro_f1": "macro F1",
-    "token_loss": "loss of a token",
-    "honest_accuracy": "honest clients",
-    "ari": "clustering",
-    "ari_least": "least clustering",
-    "perfect_rounds": "perfect rounds",
-    "effectiveness": "matching effectiveness",
-    "final_sample_accuracy": "sample accuracy",
-    "average_incremental_accuracy": "average incremental accuracy",
-}
-"""The columns of a table of text, by the keys of rows."""
-ALWAYS = (
-    *("average_accuracy", "forgetting", "transfer_gain"),
-    *("bytes_up", "bytes_down", "nominal_bytes_up", "model_bytes"),
-)
-"""The columns that `NOTE` explains; another is there where a run has a value."""
-
-PLACES = {
-    "before_aggregation": ("before_aggregation", "average_accuracy"),
-    **{
-        key: ("concepts", key)
-        for key in ("ari", "ari_least", "perfect_rounds", "effectiveness")
-    },
-}
-"""The places in a summary of values that have no key of their own there."""
-
-COSTS = (
-    *("bytes_up", "bytes_down", "nominal_bytes_up", "nominal_bytes_down"),
-    *("model_bytes", "seconds", "peak_memory", "multiply_adds"),
-)
+COLUMNS = [measure for measure in MEASURES if measure.column]
+"""The columns of a table of text."""
+SPREAD = [measure.key for measure in MEASURES if measure.form in SPREAD_FORMS]
+"""Keys of a row that have mean and standard deviation."""
+COSTS = [measure.key for measure in MEASURES if measure.form in COST_FORMS]
 """Keys of a row that have the mean alone."""
 
 
@@ -204,27 +221,21 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def text_table(summaries: Sequence[Summary]) -> TextTable:
     """Write `rows` with those columns for which a run has a value."""
     by_title = rows(summaries)
-    special = {
-        key
-        for key in COLUMNS
-        if key not in ALWAYS and any(row[key] for row in by_title)
-    }
-    keys = [key for key in COLUMNS if key in ALWAYS or key in special]
+    columns = [m for m in COLUMNS if m.always or any(row[m.key] for row in by_title)]
     lines = [
         [row["label"], ", ".join(map(str, row["seeds"]))]
-        + [_cell(key, row[key]) for key in keys]
+        + [_cell(measure, row[measure.key]) for measure in columns]
         for row in by_title
     ]
-    notes = (f"{m.name}: {m.meaning}." for m in MEASURES if m.key in special)
-    head = ["method", "seeds", *(COLUMNS[key] for key in keys)]
+    notes = (f"{m.name}: {m.meaning}." for m in columns if not m.always)
+    head = ["method", "seeds", *(measure.column for measure in columns)]
     return TextTable(head, lines, " ".join([NOTE, *notes]))
 
 
-def _cell(key: str, value: Any) -> str:  # noqa: ANN401 - a mean, or one with its deviation
-    if key in COSTS:
+def _cell(measure: Measure, value: Any) -> str:  # noqa: ANN401 - a mean, or with its deviation
+    if measure.form in COST_FORMS:
         return f"{value / 1e6:.1f} MB"
-    gain = key in ("forward_transfer", "transfer_gain")
-    return format_mean_std(value, "+.3f" if gain else ".3f")
+    return format_mean_std(value, "+.3f" if measure.form == "gain" else ".3f")
 
 
 def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -255,10 +266,10 @@ def format_mean_std(value: MeanAndStd | None, form: str = ".3f") -> str:
     return mean if deviation is None else f"{mean} ± {deviation:.3f}"
 
 
-def value(summary: Summary, key: str) -> float | None:
-    """Look up the value of a row's key in a summary; None where it is not known."""
+def value(summary: Summary, measure: Measure) -> float | None:
+    """Look up a measure in a summary; None where it is not known."""
     content: Any = summary
-    for name in PLACES.get(key, (key,)):
+    for name in measure.place or (measure.key,):
         content = (content or {}).get(name)
     return None if content is None else float(content)
 
@@ -266,9 +277,10 @@ def value(summary: Summary, key: str) -> float | None:
 def _row(title: str, by_title: Mapping[str, Mapping[int, Summary]]) -> dict[str, Any]:
     runs = by_title[title]
     row: dict[str, Any] = {"label": title, "seeds": sorted(runs)}
-    for key in dict.fromkeys([*(measure.key for measure in MEASURES), *COSTS]):
-        spread = mean_and_std(value(run, key) for run in runs.values())
-        row[key] = spread["mean"] if spread and key in COSTS else spread
+    for measure in MEASURES:
+        spread = mean_and_std(value(run, measure) for run in runs.values())
+        alone = spread and measure.form in COST_FORMS
+        row[measure.key] = spread["mean"] if spread and alone else spread
     of_samples = map(_final_sample_accuracy, runs.values())
     row["final_sample_accuracy"] = mean_and_std(of_samples)
     every = [run for of_title in by_title.values() for run in of_title.values()]

@@ -21,7 +21,7 @@ from fcl_flower.core.errors import PluginWarning, require_extra
 from fcl_flower.core.registry import Registry
 from fcl_flower.core.types import Evaluation
 from fcl_flower.results.events import Evaluated, Event, Finished, Trained
-from fcl_flower.results.tables import markdown
+from fcl_flower.results.tables import MEASURES, markdown, value
 
 Log: TypeAlias = Callable[[Mapping[str, float], int | None], None]
 """A function that takes finite numbers by name, and their round.
@@ -97,24 +97,20 @@ def mlflow(config: RunConfig, folder: Path) -> Iterator[Log]:
     params = [Param(key, str(value)) for key, value in config.flat().items()]
     for start in range(0, len(params), BATCH):
         client.log_batch(run, params=params[start : start + BATCH])
-    state = "FAILED"
 
     def log(scalars: Mapping[str, float], step: int | None) -> None:
-        nonlocal state
-        if step is None:
-            for name, value in scalars.items():
-                client.log_metric(run, f"final/{name}", value)
-            client.log_artifact(run, str(folder / REPORT))
-            state = "FINISHED"
-            return
-        now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in scalars.items()]
+        start, now = "final/" if step is None else "", int(time.time() * 1000)
+        metrics = [Metric(start + n, v, now, step or 0) for n, v in scalars.items()]
         client.log_batch(run, metrics=metrics)
+        if step is None:
+            client.log_artifact(run, str(folder / REPORT))
 
     try:
         yield log
-    finally:
-        client.set_terminated(run, state)
+    except BaseException:
+        client.set_terminated(run, "FAILED")
+        raise
+    client.set_terminated(run)
 
 
 @contextmanager
@@ -137,10 +133,8 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
         reinit="create_new",
         settings=wandb.Settings(silent=True, console="off"),
     )
-    failed = 1
 
     def log(scalars: Mapping[str, float], step: int | None) -> None:
-        nonlocal failed
         if step is not None:
             run.log(dict(scalars), step=step)
             return
@@ -148,12 +142,13 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
         page = wandb.Artifact("report", "report")
         page.add_file(str(folder / REPORT))
         run.log_artifact(page)
-        failed = 0
 
     try:
         yield log
-    finally:
-        run.finish(exit_code=failed)
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    run.finish()
 
 
 TRACKERS: Registry[Tracker] = Registry(
@@ -166,21 +161,8 @@ TRACKERS: Registry[Tracker] = Registry(
 
 # ---- their numbers
 
-OF_ROUND = (
-    *("loss", "valid_loss", "valid_accuracy"),
-    *("nominal_bytes_up", "nominal_bytes_down", "seconds"),
-)
-"""The keys of a round's line whose values are numbers."""
-
 OF_CLIENT = ("loss", "valid_loss", "valid_accuracy")
 """The metrics of a client for trackers; other names of a client are left out."""
-
-OF_RUN = (
-    *("average_accuracy", "balanced_accuracy", "honest_accuracy", "forgetting"),
-    *("backward_transfer", "learning_accuracy", "average_incremental_accuracy"),
-    *("bytes_up", "bytes_down", "model_bytes", "seconds"),
-)
-"""The keys of a summary for trackers."""
 
 
 @contextmanager
@@ -209,7 +191,8 @@ def tracking(
         elif isinstance(event, Evaluated):
             scalars, step = accuracy_scalars(event.scores), event.round
         elif isinstance(event, Finished):
-            measures = {key: getattr(event.summary, key) for key in OF_RUN}
+            content = event.summary.content()
+            measures = {m.key: value(content, m) for m in MEASURES}
             scalars, step = _finite(measures), None
         else:
             return
@@ -227,12 +210,12 @@ def tracking(
 def round_scalars(event: Trained) -> dict[str, float]:
     """Name the numbers of a finished round."""
     line = event.line()
-    values = {key: getattr(line, key) for key in OF_ROUND} | {
+    values: dict[str, float | None] = {
+        **{key: v for key, v in line.items() if isinstance(v, int | float)},
         "bytes_up": event.traffic.up.total(),
         "bytes_down": event.traffic.down.total(),
         "clients": len(event.replies),
         "failed": len(event.failed),
-        "task": event.task,
     }
     for client, scalars in event.replies.items():
         values |= {f"client/{client}/{key}": scalars.get(key) for key in OF_CLIENT}

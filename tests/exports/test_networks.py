@@ -174,7 +174,7 @@ def test_a_folder_for_the_hub_has_a_card_and_the_checksum_of_each_file(
         assert known["bytes"] == len(content)
     card = (tmp_path / "hub" / "README.md").read_text()
     assert f"| classes | {', '.join(about['classes'])} |" in card
-    assert f"| accuracy | {about['accuracy']['value']:.3f} on " in card
+    assert f"| accuracy value | {about['accuracy']['value']} |" in card
     assert "| privacy | no differential privacy |" in card
 
 

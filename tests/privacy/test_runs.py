@@ -98,8 +98,7 @@ def test_a_simulation_repeats_its_noise(tmp_path):
     first, again = (noisy(tmp_path / name) for name in "ab")
 
     np.testing.assert_array_equal(first, again)
-    remarks = summary_of(tmp_path / "a")["remarks"]
-    assert "from the run's seed" in remarks["privacy noise"]
+    assert summary_of(tmp_path / "a")["privacy"]["simulated_noise"]
 
 
 @pytest.mark.run
@@ -107,9 +106,7 @@ def test_a_federation_does_not_repeat_its_noise(tmp_path, real):
     first, again = (noisy(tmp_path / name, **real) for name in "ab")
 
     assert not np.array_equal(first, again)
-    found = summary_of(tmp_path / "a")
-    assert "privacy noise" not in found["remarks"]
-    assert not found["privacy"]["simulated_noise"]
+    assert not summary_of(tmp_path / "a")["privacy"]["simulated_noise"]
 
 
 def noisy(folder, **behaviour):
@@ -139,8 +136,8 @@ def test_summary_and_report_say_what_was_spent(tmp_path):
     assert found["epsilon"] == found["epsilon_server"]
     assert found["by_client"] == pytest.approx(dict.fromkeys("012", epsilon(4)))
     assert (found["delta"], found["budget"], found["unit"]) == (1e-5, 1000, "client")
-    assert "are exact" in summary_of(tmp_path)["remarks"]["privacy of scores"]
     page = (tmp_path / "report.html").read_text()
+    assert "no ε covers the exact scores" in page
     assert f"ε = {epsilon(4):.3g}" in page
     assert "at δ = 1e-05, of a budget of 1000; hides all data of a client" in page
 
@@ -172,7 +169,7 @@ def test_scores_are_not_asked_for_where_they_shall_not_be(tmp_path):
     transport = run_in_process(private(tmp_path, "fedweit", scores=False))
     found = summary_of(tmp_path)
     assert found["average_accuracy"] is None
-    assert "privacy of scores" not in found["remarks"]
+    assert not found["privacy"]["scores"]
     for _, request in transport.asked:
         if request.kind == "train":
             assert not messages.decode_request(request.content).evaluate
@@ -194,7 +191,6 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert {stage.round for stage in stages} == {1, 2, 3}
     assert found["privacy"]["epsilon"] == pytest.approx(epsilon(3))
     assert found["privacy"]["stopped"].startswith("stopped before round 4, after which")
-    assert found["remarks"]["privacy budget"] == found["privacy"]["stopped"]
     assert "stopped before round 4" in (tmp_path / "report.html").read_text()
 
 

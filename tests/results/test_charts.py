@@ -7,15 +7,15 @@ import pytest
 
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.charts import (
+    Cells,
     Point,
+    PointMap,
     Series,
-    bar_chart,
+    escaped,
     line_chart,
-    matrix_chart,
-    point_chart,
     short,
 )
-from fcl_flower.results.report.page import Section, page
+from fcl_flower.results.report.page import Section, write_page
 
 EVIL = "</b><b>&#60;%{x}"
 NAN = math.nan
@@ -31,7 +31,7 @@ def test_the_table_of_lines_has_a_row_a_place_and_a_column_a_line():
         Series("a", [1, 3], np.array([0.5, 1.0]), "red", spread),
         Series(EVIL, [1, 2], np.array([NAN, -0.25]), "red"),
     ]
-    assert numbers(line_chart("what", "round", series, marked=[2])) == [
+    assert numbers(line_chart("what", "round", series)) == [
         ["round", "a", EVIL],
         ["1", "0.500 ± 0.125", wording.UNKNOWN],
         ["2", wording.UNKNOWN, f"{wording.MINUS}0.250"],
@@ -39,33 +39,10 @@ def test_the_table_of_lines_has_a_row_a_place_and_a_column_a_line():
     ]
 
 
-def test_the_table_of_bars_has_the_dots_too():
-    bars = [Series("mean", range(2), np.array([0.1, NAN]), ["red", "blue"])]
-    dots = [Series("client 7", [0], np.array([0.2]))]
-    assert numbers(
-        bar_chart("what", "method", bars, "gain", dots, names=["a", EVIL])
-    ) == [
-        ["method", "mean", "client 7"],
-        ["a", "0.100", "0.200"],
-        [EVIL, wording.UNKNOWN, wording.UNKNOWN],
-    ]
-
-
-def test_stacked_bars_count_bytes_and_share_a_scale():
-    kinds = [Series(k, [1, 2], np.array([1, 20]), "red") for k in ("base", "meta")]
-    chart = bar_chart(
-        "what", "round", kinds, "", limits=(0, 100), tasks=[0, 1], stacked=True
-    )
-    layout = chart.layout
-    assert numbers(chart)[1:] == [["1", "1", "1"], ["2", "20", "20"]]
-    assert layout["barmode"] == "stack"
-    assert layout["yaxis"]["range"] == [0, pytest.approx(112)]
-
-
 def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     cells = np.array([[0.5, NAN], [0.0, 1.0]])
-    chart = matrix_chart("what", ("row", "column"), ["a", EVIL], "xy", cells, [(1, 0)])
-    heat, marks = chart.traces
+    chart = Cells("what", ("row", "column"), ["a", EVIL], "xy", cells, [(1, 0)])
+    heat, marks = chart.plotly()["data"]
     assert numbers(chart) == [
         ["row", "x", "y"],
         ["a", "0.500", ""],
@@ -74,49 +51,35 @@ def test_a_matrix_has_its_numbers_its_marks_and_gaps():
     assert heat["z"] == [[0.5, None], [0.0, 1.0]]
     assert "<b>" not in heat["hovertext"][1][0]
     assert (round(marks["y"][0]), round(marks["x"][0])) == (1, 0)
-    alone = matrix_chart("", ("", ""), "a", "b", np.array([[0.5]]))
-    for one, ends in ((chart, (0.0, 1.0)), (alone, (0.5, 1.5))):
-        colours = one.layout["coloraxis"]
-        assert (colours["cmin"], colours["cmax"]) == ends
+    assert chart.ends == (0.0, 1.0)
+    assert Cells("", ("", ""), "a", "b", np.array([[0.5]])).ends == (0.5, 1.5)
 
 
 def test_points_have_one_scale_for_both_directions():
-    found = {"none": [Point((0.25, -1.0), "3", -1, EVIL)]}
-    figure = point_chart("what", found, "caption")
-    assert figure.table.rows == [[EVIL, "0.25", "-1"]]
-    assert figure.layout["yaxis"]["scaleanchor"] == "x"
-    assert figure.traces[0]["marker"]["color"] == "var(--cold)"
+    chart = PointMap("what", {"none": [Point((0.25, -1.0), "3", -1, EVIL)]}, "caption")
+    drawn = chart.plotly()
+    assert chart.table.rows == [[EVIL, "0.25", "-1"]]
+    assert drawn["layout"]["yaxis"]["scaleanchor"] == "x"
+    assert drawn["data"][0]["marker"]["color"] == "var(--cold)"
 
 
 def test_a_band_ends_where_fractions_do():
     line = Series("a", [0, 1], np.array([0.9, 0.5]), "red", np.array([0.3, 0.1]))
-    band, _ = line_chart("what", "task", [line]).traces
+    band, _ = line_chart("what", "task", [line]).plotly()["data"]
     assert band["x"] == [0, 1, 1, 0]
     assert band["y"] == pytest.approx([1.0, 0.6, 0.4, 0.6])
 
 
-def test_bands_are_the_tasks_and_bear_their_number_alone_where_they_are_many():
-    def drawn(tasks):
-        line = Series("a", range(1, len(tasks) + 1), np.ones(len(tasks)))
-        layout = line_chart("what", "round", [line], tasks=tasks).layout
-        shapes, names = layout.get("shapes", ()), layout.get("annotations", ())
-        return [(s["x0"], s["x1"]) for s in shapes], [n["text"] for n in names]
-
-    assert drawn([0, 0, 1, 1, 1]) == ([(2.5, 5.5)], ["task 0", "task 1"])
-    assert drawn(range(30))[1] == [*map(str, range(30))]
-    assert drawn([0, 0]) == ([], [])
-
-
 def test_names_are_cut_and_shown_as_text():
-    assert short("a<b>&c{") == "a&lt;b&gt;&amp;c&#123;"
+    assert escaped("a<b>&c{") == "a&lt;b&gt;&amp;c&#123;"
     assert short("x" * 30) == "x" * 30
     assert short("x" * 31) == "x" * 29 + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def test_a_number_that_json_does_not_know_is_refused():
-    chart = point_chart("what", {"none": [Point((NAN, 0.0), "", 0, "")]})
+def test_a_number_that_json_does_not_know_is_refused(tmp_path):
+    chart = PointMap("what", {"none": [Point((NAN, 0.0), "", 0, "")]})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        page("", "", [Section("", "", [chart])], "")
+        write_page(tmp_path / "page.html", "", "", [Section("", "", [chart])], "")
 
 
 @pytest.mark.parametrize(

@@ -231,10 +231,3 @@ def test_measures_agree_with_plain_loops(seed, clients, tasks, missing):
     accuracy[:, *np.triu_indices(tasks, k=1)] = NAN
     found = [measure(accuracy) for measure in FOUR]
     np.testing.assert_allclose(found, loops(accuracy.tolist()), rtol=1e-12)
-
-
-def test_spread_agrees_with_numpy_where_all_is_measured():
-    values = np.random.default_rng(0).random((6, 3))
-    spread = measures.spread_measured(values, axis=0)
-    np.testing.assert_allclose(spread, np.std(values, axis=0, ddof=1))
-    assert np.isnan(measures.spread_measured(values[:1], axis=0)).all()

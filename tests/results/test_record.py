@@ -101,7 +101,7 @@ def test_each_evaluation_of_hidden_concepts_takes_the_place_of_the_one_before():
     # The means were 0.7 and 0.2, and are 0.5 and 0.4 now.
     assert summary.forgetting == pytest.approx((0.2 - 0.2) / 2)
     assert summary.learning_accuracy is summary.untrained_client_tasks is None
-    rounds, accuracy = found.evaluations()
+    rounds, accuracy = found.by_round()
     assert rounds.tolist() == [1, 2]
     assert accuracy[:, 0].tolist() == [[0.9, 0.2], [0.5, 0.6]]
 
@@ -134,7 +134,7 @@ def test_traffic_metrics_and_time_add_up():
         )
     )
     summary = found.summary
-    assert summary.bytes_by_kind.up == {"a": 3, "b": 9}
+    assert summary.bytes_by_kind["up"] == {"a": 3, "b": 9}
     assert (summary.bytes_up, summary.bytes_down) == (12, 6)
     assert (summary.nominal_bytes_up, summary.nominal_bytes_down) == (24, 27)
     assert summary.label_epsilon == {0: 3.0}, "the most that the client reported"
@@ -150,12 +150,14 @@ def test_a_line_of_rounds_has_means_over_who_has_a_value():
         timing={"staleness": 2.0, "weight": 0.5, "clock": 3.0},
         diagnostics={"spread": 0.5, "t": Table(title="", rows="", columns=())},
     ).line()
-    assert (line.loss, line.valid_loss, line.valid_accuracy) == (1.5, None, 0.5)
-    assert (line.clients, line.failed) == ([0, 2], [1])
-    assert line.diagnostics == {"spread": 0.5}
-    assert list(line.model_dump(exclude_unset=True))[-4:] == [
-        *("staleness", "weight", "clock", "diagnostics")
-    ]
+    assert (line["loss"], line["valid_loss"], line["valid_accuracy"]) == (
+        1.5,
+        None,
+        0.5,
+    )
+    assert (line["clients"], line["failed"]) == ([0, 2], [1])
+    assert line["diagnostics"] == {"spread": 0.5}
+    assert list(line)[-4:] == [*("staleness", "weight", "clock", "diagnostics")]
 
 
 # ---- diagnostics
@@ -360,7 +362,7 @@ def test_the_journal_alone_says_all_that_the_other_files_say(run, copied):
     found = read(run)
     lines = (run / "rounds.jsonl").read_text().splitlines()
     rounds = [json.loads(line) for line in lines]
-    kept = [one.model_dump(exclude_unset=True) for one in found.rounds]
+    kept = [one.line() for one in found.rounds]
     assert json.loads(json.dumps(kept)) == rounds
     summary = json.loads((run / "summary.json").read_text())
     assert json.loads(json.dumps(found.summary.content())) == summary

@@ -112,10 +112,7 @@ def test_the_most_that_a_client_reported_is_what_its_examples_have_cost(tmp_path
     assert summary.privacy.by_client == {2: 3.0}
     assert summary.privacy.epsilon == summary.privacy.epsilon_clients == 3
     assert summary.label_epsilon == {2: 1.5}
-    assert summary.remarks["privacy of labels"] == (
-        "noised statistics, at most epsilon 1.5 at delta 1e-05 for a client"
-    )
-    assert "privacy of scores" in summary.remarks
+    assert summary.privacy.scores
     assert summary_of(tmp_path)["multiply_adds"] == 300
 
 

@@ -1,6 +1,5 @@
 """Runs side by side: is what the page says of federation what the numbers say?"""
 
-import json
 import math
 import re
 
@@ -38,7 +37,6 @@ from fcl_flower.results.report.comparison import (
 )
 
 METHODS = "Average accuracy of every method"
-GAINS = "Transfer gain of every federated method"
 
 
 def pair_of_runs(folder, gain, **size):
@@ -109,45 +107,7 @@ def test_too_little_is_no_evidence(tmp_path, size, told):
     assert tone == ""
 
 
-def test_sentences_name_who_ends_best_and_who_forgets_most(tmp_path):
-    runs = [
-        make_run(tmp_path / "a", strategy="fedavg", lost=0.1),
-        make_run(tmp_path / "b", strategy="ewc", gain=0.1),
-    ]
-    page = parsed(write_comparison(tmp_path, runs))
-    best = summary_of(runs[1])["average_accuracy"]
-    lost = summary_of(runs[0])["forgetting"]
-    unknown, *told = verdicts(page)
-    assert "nothing can be said about federation" in unknown
-    assert told == [
-        f"ewc ends with the highest accuracy: {best:.3f}.",
-        f"fedavg forgets most: {lost:.3f} of its accuracy on earlier tasks.",
-    ]
-    assert GAINS not in pictures(page)
-
-
 # ---- gains
-
-
-def test_the_gain_is_drawn_overall_and_per_task(tmp_path):
-    runs = pair_of_runs(tmp_path, 0.01)
-    page = parsed(write_comparison(tmp_path, runs))
-    gains = final_gains(*runs)
-    mean, spread = sum(gains) / 3, np.std(gains, ddof=1)
-    units = [f"client {c}" for c in range(3)]
-    assert numbers_of(page, GAINS) == [
-        ["method", "mean", *units],
-        ["fedweit", f"{text(mean)} ± {text(spread)}", *map(text, gains)],
-    ]
-    matrices = [np.array(summary_of(run)["client_accuracy"], float) for run in runs]
-    per_task = (matrices[0] - matrices[1])[:, -1]
-    assert numbers_of(page, "Transfer gain of fedweit per task") == [
-        ["task", "mean", *units],
-        *(
-            [str(task), *map(text, [per_task[:, task].mean(), *per_task[:, task]])]
-            for task in range(3)
-        ),
-    ]
 
 
 def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
@@ -164,7 +124,6 @@ def test_seeds_of_one_label_are_one_row_with_their_spread(tmp_path):
     assert sentence.startswith(f"Federation helped fedweit: {np.mean(gains):+.3f}")
     assert "3 of 3 seeds" in sentence
     assert "one seed" not in sentence
-    assert numbers_of(page, GAINS)[1][2:] == [*map(text, gains)]
 
 
 def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path):
@@ -183,7 +142,7 @@ def test_a_client_missing_in_one_run_does_not_sway_the_gain_over_seeds(tmp_path)
         np.array(summary_of(run)["client_accuracy"], float)[:, -1] for run in runs
     ]
     expected = np.mean([np.nanmean(accuracies[k] - accuracies[k + 1]) for k in (0, 2)])
-    assert numbers_of(page, GAINS)[1][1].startswith(text(expected))
+    assert f"{wording.signed(expected)} final accuracy" in next(iter(verdicts(page)))
 
 
 def test_static_data_are_not_paired_with_a_stream(tmp_path):
@@ -191,7 +150,8 @@ def test_static_data_are_not_paired_with_a_stream(tmp_path):
         make_concept_run(tmp_path / "a", gain=0.1, mean_duration=0),
         make_concept_run(tmp_path / "b", local_only=True, mean_duration=8),
     ]
-    assert GAINS not in pictures(parsed(write_comparison(tmp_path, runs)))
+    first = next(iter(verdicts(parsed(write_comparison(tmp_path, runs)))))
+    assert "nothing can be said about federation" in first
 
 
 # ---- the table
@@ -239,7 +199,7 @@ def test_concepts_have_columns_and_runs_with_given_ids_are_named(tmp_path):
     found = [row[column] for row in table_of(page, "methods")]
     assert found == [f"{ari:.3f}", wording.UNKNOWN]
     assert "Concept ids given to clients and server: ids." in prose(page)
-    assert "3 hidden concepts" in words(page.find("body/header/p"))
+    assert "3 concepts" in words(page.find("body/header/p"))
 
 
 # ---- lines
@@ -280,23 +240,6 @@ def test_lines_over_rounds_are_where_all_seeds_were_evaluated(tmp_path):
     ]
 
 
-def test_validation_accuracies_are_drawn_over_rounds(tmp_path):
-    runs = pairs_of_seeds(tmp_path, 0.1)
-    page = parsed(write_comparison(tmp_path, runs))
-    require_layout(page)
-    recorded = [
-        [
-            json.loads(line)["valid_accuracy"]
-            for line in (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
-        for run in runs[::2]
-    ]
-    found = numbers_of(page, "Validation accuracy of every method")[1:]
-    assert [row[1].split(" ")[0] for row in found] == [
-        *map(text, np.mean(recorded, axis=0))
-    ]
-
-
 # ---- which runs
 
 
@@ -326,20 +269,16 @@ def test_runs_of_different_tasks_and_no_runs_are_refused(tmp_path):
         write_comparison(tmp_path, [])
 
 
-def test_each_run_is_linked_with_model_length_command_and_versions(tmp_path):
+def test_each_run_is_linked_with_model_and_length(tmp_path):
     runs = [
         make_run(tmp_path / "a b#1", clients=2),
         make_run(tmp_path / "c", seed=2, clients=2),
     ]
     (runs[0] / "report.html").write_text("", encoding="utf-8")
-    made = {"date": "2026-01-02", "versions": {"torch": "2.6"}, "commit": "abc"}
-    edit(runs[0], "summary.json", environment=made)
     page = parsed(write_comparison(tmp_path / "out", runs))
-    command = "fcl run studies/overlapped.toml --seed 1"
-    known = "2026-01-02, torch 2.6, commit abc"
     assert table_of(page, "runs") == [
-        ["fedweit", "1", "lenet", "12 rounds", command, known],
-        ["fedweit", "2", "lenet", "12 rounds", command, wording.UNKNOWN],
+        ["fedweit", "1", "lenet", "12 rounds"],
+        ["fedweit", "2", "lenet", "12 rounds"],
     ]
     links = [link.get("href") for link in page.iter("a")]
     assert links == ["../a%20b%231/report.html"] * 2  # of the method and of the run
@@ -366,7 +305,6 @@ def test_runs_under_way_have_rows_of_their_own_and_are_in_no_mean(tmp_path):
     assert [*rows][1] == f"fedweit seed 2, under way{at}"
     assert rows[f"fedweit seed 2, under way{at}"][column].startswith("0.")
     assert [*verdicts(page).items()] == [*verdicts(without).items()]
-    assert pictures(page)[GAINS] == pictures(without)[GAINS]
     assert sorted(lines_of(pictures(page)[METHODS])) == [
         *("&lt;b&gt;fedavg seed 1, under way", "fedweit", "fedweit local-only"),
         "fedweit seed 2, under way",

@@ -1,13 +1,11 @@
 """A page must be drawn by a real browser, in both forms, and load nothing."""
 
-import csv
-import io
 import json
 import re
 
 import pytest
 from browser import CHROMIUM, look
-from pages import numbers_of, parsed, pictures
+from pages import parsed, pictures
 from run_folders import (
     diagnostics_of,
     edit,
@@ -44,16 +42,7 @@ def require_drawn(page, seen):
     for chart in seen.shown["charts"]:
         assert chart["marks"] > 0, chart["what"]
         assert chart["room"] >= 0, chart["what"]
-        assert chart["buttons"] == [
-            *("Download plot", "Download the numbers as CSV"),
-            *("Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"),
-        ]
     assert seen.shown["scrolled"] <= seen.shown["width"]
-    rows = csv.reader(io.StringIO(seen.shown["saved"]["text"]))
-    assert [[*map(str.strip, row)] for row in rows] == numbers_of(
-        parsed(page), names[0]
-    )
-    assert seen.shown["saved"]["name"] == f"{names[0]}.csv"
 
 
 @pytest.mark.parametrize("kind", ["tasks", "concepts", "comparison"])
@@ -99,8 +88,6 @@ def test_hostile_names_are_shown_as_text(tmp_path):
 
     require_drawn(page, seen)
     assert not {"img", "b"} & {*seen.shown["elements"]} - {"image"}
-    (traffic,) = (one for one in seen.shown["charts"] if "Bytes up" in one["what"])
-    assert EVIL[9:30] in traffic["texts"]
 
     comparison = write_comparison(tmp_path, [run])
     seen = look(comparison, tmp_path / "look-again")
@@ -108,12 +95,3 @@ def test_hostile_names_are_shown_as_text(tmp_path):
     assert "img" not in seen.shown["elements"]
     told = [text for one in seen.shown["charts"] for text in one["texts"]]
     assert any(text.startswith(EVIL[:29]) for text in told)
-
-
-def test_a_saved_cell_cannot_be_a_formula(tmp_path):
-    labels = ["=1+1", "+cmd", "-cmd", "@x", "-1"]
-    runs = [make_run(tmp_path / str(i), label=one) for i, one in enumerate(labels)]
-    seen = look(write_comparison(tmp_path, runs), tmp_path / "look")
-    head, first = seen.shown["saved"]["text"].split("\r\n")[:2]
-    assert head == '"task","\'=1+1","\'+cmd","\'-cmd","\'@x","-1"'
-    assert first.startswith('"0","0.')

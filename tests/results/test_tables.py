@@ -251,7 +251,7 @@ def test_what_some_runs_know_has_columns_of_its_own(known, unknown, head, cells)
     other = summary("g", 0, 0.5, **unknown)
     runs = [summary("f", seed, 0.5, **one) for seed, one in enumerate(known)]
     first, _, *lines = table([*runs, other]).splitlines()[:4]
-    assert first.endswith(f"| model | {head} |")
-    assert lines[0].endswith(f"| 0.4 MB | {cells} |")
-    assert lines[1].endswith("| 0.4 MB" + " | " * len(head.split("|")) + " |")
+    assert f" | {head} | " in first
+    assert f" | {cells} | " in lines[0]
+    assert cells not in lines[1]
     assert table([other]).splitlines()[0].endswith("| model |")

@@ -180,6 +180,7 @@ def test_tensorboard_reads_scalars_by_round_and_the_configuration(tmp_path):
     assert not (stale / "old").exists()
 
 
+@pytest.mark.run
 def test_mlflow_reads_parameters_metrics_and_the_page(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="of the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -209,8 +210,11 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="of the extra mlflow")
     address = f"sqlite:///{tmp_path / 'mine.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    with TRACKERS["mlflow"](RunConfig(), tmp_path / "run"):
-        pass
+    with (
+        pytest.raises(fcl.RoundError),
+        TRACKERS["mlflow"](RunConfig(), tmp_path / "run"),
+    ):
+        raise fcl.RoundError("nobody answers")
 
     client = mlflow.MlflowClient(address)
     experiment = client.get_experiment_by_name("fcl-flower")
@@ -219,6 +223,7 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     assert not (tmp_path / "mlflow.db").exists()
 
 
+@pytest.mark.run
 def test_weights_and_biases_keeps_the_run_on_this_machine(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="of the extra wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)

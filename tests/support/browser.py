@@ -11,15 +11,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROBE = """<style>body { width: WIDTHpx; }</style><script>
 const refused = [];
 addEventListener("securitypolicyviolation", e => refused.push(e.blockedURI));
-new MutationObserver(async (_, observer) => {
+new MutationObserver((_, observer) => {
   const root = document.documentElement;
   if (root.dataset.drawn === undefined) return;
   observer.disconnect();
   const charts = [...document.querySelectorAll(".chart")];
-  const saved = [];
-  URL.createObjectURL = blob => { saved.push(blob); return "#"; };
-  HTMLAnchorElement.prototype.click = function () { saved.push(this.download); };
-  charts[0].querySelector('[data-title$="CSV"]').click();
   const seen = {
     width: document.body.clientWidth, scrolled: document.body.scrollWidth,
     paper: getComputedStyle(document.body).backgroundColor,
@@ -29,12 +25,10 @@ new MutationObserver(async (_, observer) => {
       marks: chart.querySelectorAll(
         ".points path, .point, .lines path, .hm image, .heatmaplayer image").length,
       texts: [...chart.querySelectorAll("text")].map(text => text.textContent),
-      buttons: [...chart.querySelectorAll(".modebar-btn")].map(b => b.dataset.title),
       ink: getComputedStyle(chart.querySelector(".xtick text")).fill,
       room: document.body.getBoundingClientRect().right
         - chart.getBoundingClientRect().right })),
     asked: performance.getEntriesByType("resource").map(one => one.name), refused,
-    saved: { name: saved[1], text: await saved[0].text() },
     elements: [...document.querySelectorAll("body *")].map(e => e.localName),
   };
   const note = document.createElement("pre");

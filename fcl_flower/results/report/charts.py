@@ -1,18 +1,19 @@
-"""The four kinds of charts as data for Plotly, each with a table of its numbers."""
+"""The three kinds of charts: lines, a matrix, and a map of points.
+
+A chart is its numbers, which it also lists as a table for readers who do not see it.
+Here each kind becomes data for Plotly; `exports.figures` draws it for papers.
+"""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.report import wording
 from fcl_flower.results.report.wording import Table
-
-Values: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 LONGEST = 30
 """The number of characters of a name beside a chart."""
@@ -24,288 +25,240 @@ _TASKS = np.array([[217, 150, 43], [42, 145, 136], [91, 111, 200]])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """The numbers of a line, or of the columns of one colour.
+    """The numbers of a line.
 
     Attributes:
         at: ascending places on the x axis.
         values: value at each place; NaN where there is none.
-        colour: CSS colour, or ``var(--name)`` of the page; columns may have one each.
-        spread: half the height of a band or a whisker.
+        colour: CSS colour, or ``var(--name)`` of the page.
+        spread: half the height of the band around the line.
         dashed: whether the line is dashed, as for local-only runs.
     """
 
     name: str
     at: Sequence[int]
-    values: Values
-    colour: str | Sequence[str] = "var(--muted)"
-    spread: Values | None = None
+    values: Accuracy
+    colour: str
+    spread: Accuracy | None = None
     dashed: bool = False
+
+    @property
+    def legend(self) -> str:
+        """The short name and the last value."""
+        last = float(self.values[~np.isnan(self.values)][-1])
+        return f"{short(self.name)}: {wording.fraction(last)}"
+
+    @property
+    def band(self) -> tuple[list[int], Accuracy, Accuracy]:
+        """The places of the band, its lower and its upper edge, between 0 and 1."""
+        half = np.zeros(len(self.at)) if self.spread is None else self.spread
+        there = ~np.isnan(self.values + half)
+        middle, half = self.values[there], half[there]
+        low, high = np.clip([middle - half, middle + half], 0, 1)
+        return np.array(self.at, int)[there].tolist(), low, high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chart:
-    """A chart, with the same numbers as a table for readers who do not see it.
+class Lines:
+    """Values after each task or round, with the last value in the legend.
 
     Attributes:
-        what: title, which the page shows if the caption is empty.
-        traces: Plotly's traces, with colours of the page.
-        layout: Plotly's layout.
-        width: width in pixels, unless the page is narrower; 0 for the whole page.
+        what: title of the chart.
+        step: unit of the x axis, ``task`` or ``round``.
+        series: lines, each with a value.
+        title: title of the y axis.
     """
 
     kind: ClassVar = "chart"
+    caption: ClassVar = ""
+    width: ClassVar = 0
     what: str
-    traces: Sequence[Mapping[str, Any]]
-    layout: Mapping[str, Any]
-    table: Table
-    caption: str = ""
-    width: int = 0
+    step: str
+    series: Sequence[Series]
+    title: str
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return 340 + 8 * len(self.series)
+
+    @property
+    def places(self) -> list[int]:
+        """The places of all lines on the x axis."""
+        return sorted({place for line in self.series for place in line.at})
+
+    @property
+    def x_title(self) -> str:
+        """The title of the x axis."""
+        return "task learned last" if self.step == "task" else self.step
+
+    @property
+    def table(self) -> Table:
+        """A row for each place along the x axis, and a column for each line."""
+        columns = []
+        for line in self.series:
+            spread = line.spread if line.spread is not None else [None] * len(line.at)
+            means = map(wording.fraction, line.values)
+            texts = map(wording.with_spread, means, spread)
+            columns.append(dict(zip(line.at, texts, strict=True)))
+        rows = [
+            [str(place), *(column.get(place, wording.UNKNOWN) for column in columns)]
+            for place in self.places
+        ]
+        return Table([self.step, *(line.name for line in self.series)], rows)
+
+    def plotly(self) -> dict[str, Any]:
+        """Make Plotly's traces and layout."""
+        bands = [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [*at, *at[::-1]],
+                "y": [*high.tolist(), *low[::-1].tolist()],
+                "fill": "toself",
+                "fillcolor": line.colour,
+                "opacity": 0.14,
+                "line": {"width": 0},
+                "legendgroup": escaped(line.name),  # the legend hides it with its line
+                "showlegend": False,
+                "hoverinfo": "skip",
+            }
+            for line in self.series
+            if line.spread is not None
+            for at, low, high in [line.band]
+        ]
+        lines = [
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if len(line.at) <= 60 else "lines",
+                "name": escaped(line.legend),
+                "legendgroup": escaped(line.name),
+                "meta": [escaped(line.name)],
+                "x": [*line.at],
+                "y": _or_none(line.values),
+                "line": {
+                    "color": line.colour,
+                    "dash": "dash" if line.dashed else "solid",
+                },
+                "hovertemplate": f"%{{meta[0]}}, after {self.step} %{{x}}: %{{y:.3f}}"
+                "<extra></extra>",
+            }
+            for line in self.series
+        ]
+        few = {"tickvals": self.places} if len(self.places) <= 25 else {}
+        layout = {
+            "showlegend": True,
+            "xaxis": {"title": {"text": self.x_title}, **few},
+            "yaxis": {"title": {"text": self.title}},
+        }
+        return {"data": [*bands, *lines], "layout": layout}
 
 
 def line_chart(
     what: str,
     step: str,
-    series: Sequence[Series],
+    series: Iterable[Series],
     title: str = "test accuracy",
-    tasks: Sequence[int] = (),
-    marked: Collection[int] = (),
-) -> Chart | None:
-    """Draw values after each task or round, with the last value in the legend.
-
-    A line without a value is left out, and a chart without a line is None.
-
-    Args:
-        what: title of the chart.
-        step: unit of the x axis, ``task`` or ``round``.
-        series: lines.
-        title: title of the y axis.
-        tasks: task of each round, drawn as bands behind the lines.
-        marked: rounds in which a reply is missing, drawn as triangles at the bottom.
-    """
-    series = [line for line in series if not np.isnan(line.values).all()]
-    if not series:
-        return None
-    at = sorted({place for line in series for place in line.at})
-    layout = {
-        "height": 340 + 8 * len(series),
-        "showlegend": True,
-        "xaxis": {
-            "title": {"text": "task learned last" if step == "task" else step},
-            **({"tickvals": at} if len(at) <= 25 else {}),
-        },
-        "yaxis": {"title": {"text": title}},
-        **_task_bands(tasks),
-    }
-    if all(np.nanmax(line.values) <= 1 for line in series):
-        # An axis of fractions ends at 1; with a lone point Plotly's would end at 2.
-        layout["yaxis"] |= {"autorangeoptions": {"clipmax": 1.05}}
-    traces = [_band(line) for line in series if line.spread is not None]
-    for line in series:
-        last = float(line.values[~np.isnan(line.values)][-1])
-        trace = _trace(
-            "scatter",
-            mode="lines+markers" if len(line.at) <= 60 else "lines",
-            name=f"{short(line.name)}: {wording.fraction(last)}",
-            legendgroup=short(line.name),
-            meta=[escaped(line.name)],
-            x=[*line.at],
-            y=_or_none(line.values),
-            line={"color": line.colour, "dash": "dash" if line.dashed else "solid"},
-            hovertemplate=f"%{{meta[0]}}, after {step} %{{x}}: %{{y:.3f}}"
-            "<extra></extra>",
-        )
-        traces.append(trace)
-    if marked:
-        foot = min(float(np.nanmin(line.values)) for line in series)
-        marks = _trace(
-            "scatter",
-            mode="markers",
-            name="a reply is missing",
-            x=[*marked],
-            y=[foot] * len(marked),
-            marker={"symbol": "triangle-up", "size": 10, "color": "var(--bad)"},
-            hovertemplate="round %{x}: a reply is missing<extra></extra>",
-        )
-        traces.append(marks)
-    return Chart(what, traces, layout, _table(step, series))
+) -> Lines | None:
+    """Make `Lines` of those series that have a value; None without any."""
+    known = [line for line in series if not np.isnan(line.values).all()]
+    return Lines(what, step, known, title) if known else None
 
 
-def bar_chart(
-    what: str,
-    step: str,
-    series: Sequence[Series],
-    title: str,
-    dots: Sequence[Series] = (),
-    *,
-    names: Sequence[str] = (),
-    limits: tuple[float, float] = (0.0, 0.0),
-    tasks: Sequence[int] = (),
-    stacked: bool = False,
-) -> Chart:
-    """Draw columns from the zero line, with dots for single clients or seeds beside.
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """A matrix as coloured cells, with numbers where there is room.
 
-    Args:
-        what: title of the chart.
-        step: unit of the x axis.
-        series: columns, all at the same places.
-        title: title of the y axis.
-        dots: values of single clients or seeds.
-        names: names of the places on the x axis, which then count from 0.
-        limits: values that the y axis contains at least.
-        tasks: task of each round, drawn as bands behind the columns.
-        stacked: whether the columns are bytes by kind, on top of each other.
-    """
-    at = series[0].at
-    form = "%{y:,} bytes" if stacked else "%{y:.3f}"
-    place = "" if names else f", {step} %{{x:.0f}}"
-    hover = f"%{{meta[0]}}{place}: {form}<extra></extra>"
-    spread = any(bars.spread is not None for bars in series)
-    numbered = not (stacked or spread) and len(at) <= 20
-    columns = [
-        _trace(
-            "bar",
-            name=short(bars.name),
-            meta=[escaped(bars.name)],
-            x=[*at],
-            y=_or_none(bars.values),
-            error_y=None if bars.spread is None else {"array": _or_none(bars.spread)},
-            width=None if stacked else 0.5,
-            marker={"color": bars.colour, "line": {"width": 0}},
-            text=[*map(wording.fraction, bars.values)] if numbered else None,
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate=hover,
-        )
-        for bars in series
-    ]
-    beside = [
-        _trace(
-            "scatter",
-            mode="markers",
-            meta=[escaped(bars.name)],
-            x=[at + 0.33 for at in bars.at],
-            y=_or_none(bars.values),
-            marker={"color": "var(--muted)", "size": 5},
-            hovertemplate=hover,
-        )
-        for bars in dots
-    ]
-    xaxis: dict[str, Any] = {"title": {"text": step}}
-    if names:
-        xaxis |= {"tickvals": [*at], "ticktext": [*map(short, names)]}
-    elif len(at) <= 30:
-        xaxis |= {"dtick": 1}
-    bytes_axis = {"tickformat": "~s", "ticksuffix": "B"} if stacked else {}
-    layout = {
-        "height": 300,
-        "barmode": "stack",
-        "showlegend": stacked,
-        "legend": {"traceorder": "normal"},
-        "xaxis": xaxis,
-        "yaxis": {
-            "title": {"text": title},
-            "range": _span(series, dots, limits, stacked),
-            **bytes_axis,
-        },
-        **_task_bands(tasks),
-    }
-    table = _table(step, [*series, *dots], names)
-    width = 0 if stacked else 160 + 110 * len(at)
-    return Chart(what, [*columns, *beside], layout, table, width=width)
-
-
-def _span(
-    series: Sequence[Series],
-    dots: Sequence[Series],
-    limits: tuple[float, float],
-    stacked: bool,
-) -> list[float]:
-    """Compute the ends of the y axis, with room for numbers beyond the columns."""
-    drawn: list[npt.NDArray[Any]] = [each.values for each in (*series, *dots)]
-    if stacked:
-        drawn = [np.sum(drawn, axis=0)]
-    for each in series:
-        half = np.nan_to_num(0.0 if each.spread is None else each.spread)
-        drawn += [each.values - half, each.values + half]
-    values = np.concatenate([*drawn, np.array([0.0, *limits])])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    room = 0.12 * (high - low)
-    return [low - room if low else 0.0, high + room if high else 0.0]
-
-
-def matrix_chart(
-    what: str,
-    titles: tuple[str, str],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    cells: Values,
-    marked: Collection[tuple[int, int]] = (),
-    *,
-    limits: tuple[float, float] | None = None,
-    caption: str = "",
-    whole: bool = False,
-) -> Chart:
-    """Draw a matrix as coloured cells, with numbers where there is room.
-
-    Args:
+    Attributes:
         what: title of the chart.
         titles: titles of the rows and of the columns.
         rows: names of the rows.
         columns: names of the columns.
         cells: values; NaN leaves a cell empty.
         marked: row and column of the cells with a dot.
-        limits: values of the palest and the strongest colour; None for the smallest and
-            the largest value.
-        caption: caption of one of several charts side by side, without a colour scale.
-        whole: whether the values are whole numbers.
     """
-    row_title, column_title = titles
-    low, high = limits or (float(np.nanmin(cells)), float(np.nanmax(cells)))
-    show = "{:.0f}".format if whole else wording.fraction
-    texts = [["" if np.isnan(v) else show(v) for v in row] for row in cells]
-    numbered = len(columns) <= (6 if caption else NUMBERED)
-    heat = _trace(
-        "heatmap",
-        z=[_or_none(row) for row in cells],
-        coloraxis="coloraxis",
-        text=texts,
-        texttemplate="%{text}" if numbered else "",
-        hovertext=[
-            [
-                escaped(f"{row_title} {row}, {column_title} {column}: {text}")
-                for column, text in zip(columns, line, strict=True)
-            ]
-            for row, line in zip(rows, texts, strict=True)
-        ],
-        hoverinfo="text",
-        hoverongaps=False,
-        xgap=1,
-        ygap=1,
-    )
-    marks = _trace(
-        "scatter",
-        mode="markers",
-        x=[column + 0.36 for _, column in sorted(marked)],
-        y=[row - 0.3 for row, _ in sorted(marked)],
-        marker={"size": 6, "color": "var(--mark)"},
-        hoverinfo="skip",
-    )
-    height, width = len(rows), len(columns)
-    layout = {
-        "height": round(min(max(700 / height, 9.0), 30.0) * height) + 110,
-        "showlegend": False,
-        "coloraxis": {
-            "cmin": low,
-            "cmax": high if high > low else low + 1,
-            "showscale": not caption,
-        },
-        "xaxis": _names(column_title, columns) | {"range": [-0.5, width - 0.5]},
-        "yaxis": _names(row_title, rows) | {"range": [height - 0.5, -0.5]},
-    }
-    lines = [[name, *line] for name, line in zip(rows, texts, strict=True)]
-    table = Table([row_title, *columns], lines)
-    traces = [heat, marks] if marked else [heat]
-    return Chart(what, traces, layout, table, caption, 220 + 54 * width)
+
+    kind: ClassVar = "chart"
+    caption: ClassVar = ""
+    what: str
+    titles: tuple[str, str]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Accuracy
+    marked: Collection[tuple[int, int]] = ()
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return round(min(max(700 / len(self.rows), 9.0), 30.0) * len(self.rows)) + 110
+
+    @property
+    def width(self) -> int:
+        """The greatest width in pixels."""
+        return 220 + 54 * len(self.columns)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values of the palest and the strongest colour, which differ."""
+        low, high = np.nanmin(self.cells), np.nanmax(self.cells)
+        return float(low), float(high if high > low else low + 1)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there is room for numbers in the cells."""
+        return len(self.columns) <= NUMBERED
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The numbers as text, empty for NaN."""
+        return [
+            ["" if np.isnan(value) else wording.fraction(value) for value in row]
+            for row in self.cells
+        ]
+
+    @property
+    def table(self) -> Table:
+        """The matrix with its names."""
+        named = zip(self.rows, self.texts, strict=True)
+        return Table([self.titles[0], *self.columns], [[n, *row] for n, row in named])
+
+    def plotly(self) -> dict[str, Any]:
+        """Make Plotly's traces and layout."""
+        (row_title, column_title), (low, high) = self.titles, self.ends
+        heat = {
+            "type": "heatmap",
+            "z": [_or_none(row) for row in self.cells],
+            "coloraxis": "coloraxis",
+            "text": self.texts,
+            "texttemplate": "%{text}" if self.numbered else "",
+            "hovertext": [
+                [
+                    escaped(f"{row_title} {row}, {column_title} {column}: {text}")
+                    for column, text in zip(self.columns, texts, strict=True)
+                ]
+                for row, texts in zip(self.rows, self.texts, strict=True)
+            ],
+            "hoverinfo": "text",
+            "hoverongaps": False,
+            "xgap": 1,
+            "ygap": 1,
+        }
+        dots = {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [column + 0.36 for _, column in sorted(self.marked)],
+            "y": [row - 0.3 for row, _ in sorted(self.marked)],
+            "marker": {"size": 6, "color": "var(--mark)"},
+            "hoverinfo": "skip",
+        }
+        across, down = (-0.5, len(self.columns) - 0.5), (len(self.rows) - 0.5, -0.5)
+        layout = {
+            "showlegend": False,
+            "coloraxis": {"cmin": low, "cmax": high},
+            "xaxis": _axis(column_title, self.columns, across),
+            "yaxis": _axis(row_title, self.rows, down),
+        }
+        return {"data": [heat, dots] if self.marked else [heat], "layout": layout}
 
 
 class Point(NamedTuple):
@@ -317,120 +270,69 @@ class Point(NamedTuple):
     hint: str
 
 
-def point_chart(
-    what: str, categories: Mapping[str, Sequence[Point]], caption: str = ""
-) -> Chart:
-    """Draw the points of each category, by its name, with one scale for both axes."""
-    traces = [
-        _trace(
-            "scatter",
-            mode="markers+text",
-            name=name,
-            x=[point.position[0] for point in members],
-            y=[point.position[1] for point in members],
-            text=[point.text for point in members],
-            textfont={"color": "var(--paper)" if number >= 0 else "var(--ink)"},
-            marker={
-                "size": 18,
-                "color": category_colour(number),
-                "line": {"width": 1, "color": "var(--muted)"},
-            },
-            hovertext=[escaped(point.hint) for point in members],
-            hoverinfo="text",
-        )
-        for name, members in categories.items()
-        for number in [members[0].category]
-    ]
-    axis = {"zeroline": False, "scaleanchor": "x"}
-    layout = {"height": 440, "showlegend": True, "yaxis": axis}
-    rows = [
-        [point.hint, *(f"{x:.3g}" for x in point.position)]
-        for members in categories.values()
-        for point in members
-    ]
-    return Chart(what, traces, layout, Table(["point", "x", "y"], rows), caption)
+@dataclass(frozen=True, slots=True, eq=False)
+class PointMap:
+    """The points of each category, by its name, with one scale for both axes."""
 
+    kind: ClassVar = "chart"
+    width: ClassVar = 440
+    height: ClassVar = 440
+    what: str
+    categories: Mapping[str, Sequence[Point]]
+    caption: str = ""
 
-def _trace(kind: str, **properties: object) -> dict[str, Any]:
-    """Make one of Plotly's traces; a property of None keeps Plotly's default."""
-    return {"type": kind} | {k: v for k, v in properties.items() if v is not None}
-
-
-def _table(step: str, series: Sequence[Series], names: Sequence[str] = ()) -> Table:
-    """Make a row for each place along the x axis, and a column for each series."""
-    columns = []
-    for line in series:
-        spread = [None] * len(line.at) if line.spread is None else line.spread
-        texts = (
-            str(value)
-            if isinstance(value, np.integer)
-            else wording.with_spread(wording.fraction(value), half)
-            for value, half in zip(line.values, spread, strict=True)
-        )
-        columns.append(dict(zip(line.at, texts, strict=True)))
-    rows = [
-        [
-            names[place] if names else str(place),
-            *(column.get(place, wording.UNKNOWN) for column in columns),
+    @property
+    def table(self) -> Table:
+        """A row for each point."""
+        rows = [
+            [point.hint, *(f"{x:.3g}" for x in point.position)]
+            for members in self.categories.values()
+            for point in members
         ]
-        for place in sorted({place for column in columns for place in column})
-    ]
-    return Table([step, *(line.name for line in series)], rows)
+        return Table(["point", "x", "y"], rows)
+
+    def plotly(self) -> dict[str, Any]:
+        """Make Plotly's traces and layout."""
+        traces = [
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "name": name,
+                "x": [point.position[0] for point in members],
+                "y": [point.position[1] for point in members],
+                "text": [point.text for point in members],
+                "textfont": {"color": category_ink(members[0].category)},
+                "marker": {
+                    "size": 18,
+                    "color": category_colour(members[0].category),
+                    "line": {"width": 1, "color": "var(--muted)"},
+                },
+                "hovertext": [escaped(point.hint) for point in members],
+                "hoverinfo": "text",
+            }
+            for name, members in self.categories.items()
+        ]
+        axis = {"zeroline": False, "scaleanchor": "x"}
+        return {"data": traces, "layout": {"showlegend": True, "yaxis": axis}}
 
 
-def _band(series: Series) -> dict[str, Any]:
-    """Draw the area within a line's spread, between 0 and 1."""
-    there = ~np.isnan(series.values)
-    at, middle = np.array(series.at)[there], series.values[there]
-    half = np.nan_to_num(np.array(series.spread, np.float64))[there]
-    edges = np.clip([*(middle + half), *(middle - half)[::-1]], 0, 1)
-    return _trace(
-        "scatter",
-        mode="lines",
-        x=[*at.tolist(), *at[::-1].tolist()],
-        y=edges.tolist(),
-        fill="toself",
-        fillcolor=series.colour,
-        opacity=0.14,
-        line={"width": 0},
-        legendgroup=short(series.name),  # the legend hides it with its line
-        showlegend=False,
-        hoverinfo="skip",
-    )
+Chart: TypeAlias = Lines | Cells | PointMap
 
 
-def _task_bands(tasks: Sequence[int]) -> dict[str, Any]:
-    """Draw a band behind every other task, and its name where there is room.
-
-    A single task has no band.
-    """
-    groups = [(task, len([*rounds])) for task, rounds in groupby(tasks)]
-    ends = (np.cumsum([0, *(count for _, count in groups)]) + 0.5).tolist()
-    word = "task " if len(groups) <= 12 else ""
-    spans = [
-        (f"{word}{task}", ends[i], ends[i + 1]) for i, (task, _) in enumerate(groups)
-    ]
-    if len(spans) < 2:
-        return {}
-    look = {"fillcolor": "var(--panel)", "line": {"width": 0}, "layer": "below"}
-    edges = {"type": "rect", "y0": 0, "y1": 1, "yref": "paper"}
-    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    shapes = [{**edges, **look, "x0": x, "x1": end} for _, x, end in spans[1::2]]
-    names = [
-        {**place, "x": (left + right) / 2, "text": name} for name, left, right in spans
-    ]
-    return {"shapes": shapes, **({"annotations": names} if len(names) <= 40 else {})}
-
-
-def _names(title: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Name rows or columns; of many only every second or third."""
+def ticks(labels: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Choose the places and names beside a matrix: of many every second or third."""
     every = -(-len(labels) // 40)
+    return [*range(0, len(labels), every)], [*map(short, labels[::every])]
+
+
+def _axis(title: str, labels: Sequence[str], ends: tuple[float, float]) -> object:
+    places, names = ticks(labels)
     return {
         "title": {"text": escaped(title)},
-        "tickvals": [*range(0, len(labels), every)],
-        "ticktext": [*map(short, labels[::every])],
+        "tickvals": places,
+        "ticktext": [*map(escaped, names)],
         "showgrid": False,
-        "zeroline": False,
+        "range": ends,
     }
 
 
@@ -440,14 +342,19 @@ def escaped(text: str) -> str:
 
 
 def short(name: str) -> str:
-    """Cut and escape a name so that it fits beside a chart."""
-    whole = len(name) <= LONGEST
-    return escaped(name if whole else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}")
+    """Cut a name so that it fits beside a chart."""
+    fits = len(name) <= LONGEST
+    return name if fits else f"{name[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def category_colour(category: int) -> str:
     """Pick one of eight colours for a category; the palest for none (below 0)."""
     return "var(--cold)" if category < 0 else f"var(--c{category % 8})"
+
+
+def category_ink(category: int) -> str:
+    """Pick the colour of a text on the colour of a category."""
+    return "var(--ink)" if category < 0 else "var(--paper)"
 
 
 def task_colour(task: int, tasks: int) -> str:
@@ -457,6 +364,6 @@ def task_colour(task: int, tasks: int) -> str:
     return "#" + "".join(f"{round(part):02x}" for part in mixed)
 
 
-def _or_none(values: Iterable[float]) -> list[float | None]:
+def _or_none(values: Accuracy) -> list[float | None]:
     """List values as JSON has them, with None for NaN, which leaves a gap."""
-    return [None if np.isnan(value) else value for value in np.array(values).tolist()]
+    return [None if np.isnan(value) else value for value in values.tolist()]

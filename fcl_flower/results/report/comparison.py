@@ -1,9 +1,9 @@
 """The page of several runs of the identical scenario, side by side."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product, zip_longest
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,23 +13,14 @@ import numpy as np
 from fcl_flower.core.errors import ConfigError, config_error
 from fcl_flower.results import measures, tables
 from fcl_flower.results.events import About
-from fcl_flower.results.measures import Accuracy, Paired
+from fcl_flower.results.measures import Accuracy
 from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, wording
-from fcl_flower.results.report.charts import Chart, Series, bar_chart, line_chart
-from fcl_flower.results.report.page import (
-    Part,
-    Section,
-    charts_of,
-    page,
-    write_page,
-)
+from fcl_flower.results.report.charts import Chart, Series, line_chart
+from fcl_flower.results.report.page import Section, charts_of, write_page
 from fcl_flower.results.report.run_page import time_left, where
 from fcl_flower.results.report.wording import Cell, Table, Value
 from fcl_flower.results.tables import MEASURES, SPREAD_FORMS, Measure
-
-DOTS = 20
-"""The number of clients or seeds up to which each is a dot beside the bars."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,47 +46,13 @@ class Group:
         return tables.rows([run.summary.content() for run in self.runs])[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """A federated method beside its local-only counterpart, seed by seed.
-
-    ``gains`` are those of `measures.transfer_gain`. Their units are seeds if there are
-    several, and clients otherwise.
-    """
-
-    federated: Group
-    alone: str
-    unit: str
-    gains: Accuracy
-
-    @property
-    def by_unit(self) -> Accuracy:
-        """The mean of each unit over its tasks; NaN if it is missing in one run."""
-        return measures.mean_measured(self.gains, axis=1)
-
-    @property
-    def effect(self) -> Paired | None:
-        """The effect of federation over the units; None if nothing was measured."""
-        measured = self.by_unit[~np.isnan(self.by_unit)].tolist()
-        return measures.paired(measured) if measured else None
-
-
 def write_comparison(folder: Path, runs: Sequence[Path]) -> Path:
-    """Write ``comparison.html`` into a folder, made if need be; return its path.
-
-    Raises:
-        ConfigError: see `comparison_page`.
-    """
-    return write_page(folder / "comparison.html", comparison_page(folder, runs))
-
-
-def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
-    """Make the page of some runs, at least one.
+    """Write ``comparison.html`` of some runs into a folder, made if need be.
 
     Runs with the same label make one row: mean and standard deviation over their seeds.
     A federated run is paired with the run of the same seed that its summary names as
     its local-only counterpart. Their difference is the transfer gain. A run under way
-    has its own row and is in no mean. Links to the runs start from ``folder``.
+    has its own row and is in no mean.
 
     Raises:
         ConfigError: a file is missing or wrong, a label has two runs of one seed, or
@@ -108,31 +65,31 @@ def comparison_page(folder: Path, runs: Sequence[Path]) -> str:
     models = dict.fromkeys(one.model for one in about)
     steps = dict.fromkeys(map(wording.steps, about))
     groups = _groups(records)
-    pairs = [*_pairs(groups)]
-    return page(
+    return write_page(
+        folder / "comparison.html",
         f"{wording.plural(len(labels), 'method')} on {first.scenario}",
         f"{first.dataset or wording.data(first)}, model {' or '.join(models)}, "
         f"{wording.plural(first.clients, 'client')}, "
-        f"{wording.plural(first.tasks, wording.full_noun(first))}, "
+        f"{wording.plural(first.tasks, wording.noun(first))}, "
         f"{' or '.join(steps)}, {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}",
-        _sections(groups, pairs, folder),
+        _sections(groups, folder),
         f"Made from the files in {', '.join(path.name for path in runs)}.",
-        verdicts=_verdicts(groups, pairs),
+        verdicts=_verdicts(groups),
     )
 
 
 def comparison_charts(runs: Sequence[Path]) -> list[Chart]:
     """List the charts of the page of finished runs in their order."""
     groups = require_comparable(runs)
-    return charts_of(_sections(groups, [*_pairs(groups)], None))
+    return charts_of(_sections(groups, None))
 
 
 def require_comparable(runs: Sequence[Path]) -> list[Group]:
     """Group finished runs, and refuse runs that cannot be compared.
 
     Raises:
-        ConfigError: see `comparison_page`; one of the runs has not finished.
+        ConfigError: see `write_comparison`; one of the runs has not finished.
     """
     records = _read(runs)
     for record in records:
@@ -205,44 +162,10 @@ def _groups(runs: Sequence[Record]) -> list[Group]:
     return groups
 
 
-def _pairs(groups: Sequence[Group]) -> Iterator[Pair]:
-    """Pair each federated group with its local-only counterpart, by their seeds.
-
-    Both must get hidden concepts in the same way, as a client that has all concepts at
-    once gains by that and not by federation.
-    """
-    finished = [group for group in groups if not group.under_way]
-    for group, other in product(finished, finished):
-        ours, theirs = group.about, other.about
-        if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
-            continue
-        alone = {run.about.seed: run.accuracy for run in other.runs}
-        both = [
-            (run.accuracy, alone[run.about.seed])
-            for run in sorted(group.runs, key=lambda run: run.about.seed)
-            if run.about.seed in alone
-        ]
-        if not both:
-            continue
-        unit, (federated, local_only) = "client", both[0]
-        if len(both) > 1:
-            # A client that is missing in one run must not sway the other run's mean.
-            accuracies = np.array(both)  # (seeds, 2, clients, tasks, tasks)
-            unknown = np.isnan(accuracies).any(axis=1, keepdims=True)
-            in_both = np.where(unknown, np.nan, accuracies)
-            means = measures.mean_measured(in_both, axis=2)
-            unit, federated, local_only = "seed", means[:, 0], means[:, 1]
-        gains = measures.transfer_gain(federated, local_only)
-        yield Pair(group, other.label, unit, gains)
-
-
 # ---- the page
 
 
-def _sections(
-    groups: Sequence[Group], pairs: Sequence[Pair], folder: Path | None
-) -> Iterator[Section]:
-    hidden, noun = groups[0].about.hidden is not None, wording.noun(groups[0].about)
+def _sections(groups: Sequence[Group], folder: Path | None) -> Iterator[Section]:
     streams = {group.label: group.about.hidden for group in groups}
     revealed = [label for label, how in streams.items() if how and how.reveal_ids]
     ids = f" Concept ids given to clients and server: {', '.join(revealed)}."
@@ -256,91 +179,80 @@ def _sections(
     note = ". Dashed: local-only, without communication."
     if any(len(group.runs) > 1 for group in groups):
         note += " Bands: standard deviation over seeds."
-    curve, step = (_over_rounds, "round") if hidden else (_over_tasks, "task")
-    over = "all concepts" if hidden else "the tasks learned so far"
+    hidden = groups[0].about.hidden is not None
+    step, over = ("round", "all concepts") if hidden else ("task", "the tasks so far")
     yield Section(
         f"Accuracy as {step}s go by",
         f"Average accuracy over {over}, mean over clients{note}",
-        _curves(groups, curve, step, "Average accuracy of every method"),
-    )
-    yield Section(
-        "Training, round by round",
-        "Accuracy on validation data of the task that is learned, mean over the "
-        f"clients that replied{note}",
-        _curves(groups, _validation, "round", "Validation accuracy of every method"),
-    )
-    yield Section(
-        "What federation gained",
-        "Final accuracy with federation minus that of its local-only run: mean and "
-        "standard deviation over clients, or over seeds where there are several; then "
-        f"for each {noun}, with dots for single ones where they are few, on the same "
-        "scale for all methods.",
-        [*_gains(pairs, noun)],
+        [line_chart("Average accuracy of every method", step, map(_curve, groups))],
     )
     yield Section(
         "Runs",
-        "How each run was made. A command runs the same again in the folder of its "
-        "run.",
+        "The page of each run says how it was made.",
         [_runs(groups, folder)],
     )
 
 
-def _verdicts(
-    groups: Sequence[Group], pairs: Sequence[Pair]
-) -> Iterator[tuple[str, str]]:
-    finished = [group for group in groups if not group.under_way]
-    yield from map(_effect, pairs)
-    if finished and not pairs:
+def _verdicts(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
+    """Compare each federated group with its local-only counterpart, seed by seed.
+
+    Both must get hidden concepts in the same way, as a client that has all concepts at
+    once gains by that and not by federation.
+    """
+    finished, paired = [group for group in groups if not group.under_way], False
+    for group, other in product(finished, finished):
+        ours, theirs = group.about, other.about
+        if ours.counterpart != theirs.label or ours.hidden != theirs.hidden:
+            continue
+        alone = {run.about.seed: run.accuracy for run in other.runs}
+        gains = [
+            measures.transfer_gain(run.accuracy, alone[run.about.seed])
+            for run in group.runs
+            if run.about.seed in alone
+        ]
+        if gains:
+            paired = True
+            yield _effect(group.label, other.label, gains)
+    if finished and not paired:
         sentence = (
             "No run here has its local-only counterpart of the same seed beside it, so "
             "nothing can be said about federation."
         )
         yield sentence, ""
-    for sentence in _headlines(finished):
-        yield sentence, ""
 
 
-def _effect(pair: Pair) -> tuple[str, str]:
+def _effect(label: str, alone: str, gains: Sequence[Accuracy]) -> tuple[str, str]:
     """Say whether federation helped, with the tone of the sentence.
 
-    It helped or hurt only if the 95 % interval leaves out zero.
+    It helped or hurt only if the 95 % interval leaves out zero. The interval is over
+    seeds, or over the clients of a single seed.
     """
-    effect, subject = pair.effect, pair.federated.label
-    if effect is None:
+    unit, by_unit = "client", measures.mean_measured(gains[0], axis=1)
+    if len(gains) > 1:
+        by_task = measures.mean_measured(np.array(gains), axis=1)
+        unit, by_unit = "seed", measures.mean_measured(by_task, axis=1)
+    measured = by_unit[~np.isnan(by_unit)].tolist()
+    if not measured:
         sentence = "nothing was measured at the end of both runs, so nothing can be "
-        return f"{subject}: {sentence}said about federation.", ""
+        return f"{label}: {sentence}said about federation.", ""
+    effect = measures.paired(measured)
     gain, margin = effect.difference, effect.margin
-    amount = f"{wording.signed(gain)} final accuracy over {pair.alone}"
+    amount = f"{wording.signed(gain)} final accuracy over {alone}"
     if margin is None:
-        sentence = f"with a single {pair.unit} there is no telling whether federation "
-        return f"{subject}: {amount}; {sentence}did it.", ""
-    better, low, high = int((pair.by_unit > 0).sum()), gain - margin, gain + margin
+        sentence = f"with a single {unit} there is no telling whether federation "
+        return f"{label}: {amount}; {sentence}did it.", ""
+    better = sum(gain > 0 for gain in measured)
+    low, high = gain - margin, gain + margin
     evidence = (
         f"{amount}, 95 % interval {wording.signed(low)} to {wording.signed(high)}, "
-        f"better for {better} of {wording.plural(effect.pairs, pair.unit)}"
+        f"better for {better} of {wording.plural(effect.pairs, unit)}"
     )
-    if pair.unit == "client":
+    if unit == "client":
         evidence += "; one seed, so another may differ"
     if low <= 0 <= high:
-        return f"No clear effect of federation on {subject}: {evidence}.", ""
-    if gain > 0:
-        return f"Federation helped {subject}: {evidence}.", "good"
-    return f"Federation hurt {subject}: {evidence}.", "bad"
-
-
-def _headlines(groups: Sequence[Group]) -> Iterator[str]:
-    if len(groups) < 2:
-        return
-    for key, sentence in (
-        ("average_accuracy", "{} ends with the highest accuracy: {}."),
-        ("forgetting", "{} forgets most: {} of its accuracy on earlier {}s."),
-    ):
-        rows = [row for group in groups if (row := group.row)[key]]
-        means = [(row[key]["mean"], row["label"]) for row in rows]
-        most, label = max(means, default=(0.0, ""), key=lambda mean: mean[0])
-        if most > 0:
-            noun = wording.noun(groups[0].about)
-            yield sentence.format(label, wording.fraction(most), noun)
+        return f"No clear effect of federation on {label}: {evidence}.", ""
+    verb, tone = ("helped", "good") if gain > 0 else ("hurt", "bad")
+    return f"Federation {verb} {label}: {evidence}.", tone
 
 
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
@@ -385,93 +297,31 @@ def _mean(measure: Measure, row: Mapping[str, Any]) -> Value:
     return wording.with_spread(text, spread["deviation"])
 
 
-def _curves(
-    groups: Sequence[Group],
-    curve: Callable[[Record], dict[int, float]],
-    step: str,
-    what: str,
-) -> list[Part]:
-    """Draw the mean of each group's curves where all its runs have a value."""
-    series = []
-    for group in groups:
-        curves = [curve(run) for run in group.runs]
-        at = sorted(set.intersection(*map(set, curves)))
-        values = np.array([[values[place] for place in at] for values in curves])
-        several = len(group.runs) > 1
-        series.append(
-            Series(
-                group.label,
-                at,
-                measures.mean_measured(values, axis=0),
-                group.colour,
-                measures.spread_measured(values, axis=0) if several else None,
-                group.about.local_only,
-            )
-        )
-    title = "validation accuracy" if curve is _validation else "test accuracy"
-    return [line_chart(what, step, series, title)]
-
-
-def _over_tasks(record: Record) -> dict[int, float]:
-    accuracy = record.accuracy
-    return {
-        t: measures.average_accuracy(accuracy[:, : t + 1, : t + 1])
-        for t in range(record.about.tasks)
-    }
-
-
-def _over_rounds(record: Record) -> dict[int, float]:
-    rounds, accuracy = record.evaluations()
-    by_client = measures.mean_measured(accuracy, axis=2)
-    average = measures.mean_measured(by_client, axis=1)
-    return dict(zip(rounds.tolist(), average.tolist(), strict=True))
-
-
-def _validation(record: Record) -> dict[int, float]:
-    return {
-        line.round: line.valid_accuracy
-        for line in record.rounds
-        if line.valid_accuracy is not None
-    }
-
-
-def _gains(pairs: Sequence[Pair], noun: str) -> Iterator[Part]:
-    effects = [(pair, effect) for pair in pairs if (effect := pair.effect) is not None]
-    if not effects:
-        return
-    at = range(len(effects))
-    units = zip_longest(*(pair.by_unit for pair, _ in effects), fillvalue=np.nan)
-    unit = effects[0][0].unit
-    dots = [Series(f"{unit} {k}", at, np.array(v)) for k, v in enumerate(units)]
-    mean = Series(
-        "mean",
+def _curve(group: Group) -> Series:
+    """Average the accuracies so far of a group where all its runs have a value."""
+    curves = [_so_far(run) for run in group.runs]
+    at = sorted(set.intersection(*map(set, curves)))
+    values = np.array([[values[place] for place in at] for values in curves])
+    several = len(group.runs) > 1
+    return Series(
+        group.label,
         at,
-        np.array([effect.difference for _, effect in effects]),
-        [pair.federated.colour for pair, _ in effects],
-        np.array([effect.deviation for _, effect in effects], np.float64),
+        measures.mean_measured(values, axis=0),
+        group.colour,
+        np.std(values, axis=0, ddof=1) if several else None,
+        group.about.local_only,
     )
-    yield bar_chart(
-        "Transfer gain of every federated method",
-        "method",
-        [mean],
-        "transfer gain",
-        dots if len(dots) <= DOTS else (),
-        names=[pair.federated.label for pair, _ in effects],
-    )
-    drawn = []
-    for pair, _ in effects:
-        by_task = measures.mean_measured(pair.gains, axis=0)
-        few = pair.gains if len(pair.gains) <= DOTS else pair.gains[:0]
-        drawn.append((pair, by_task, few))
-    shown = np.concatenate([np.ravel(part) for _, *parts in drawn for part in parts])
-    limits = float(np.nanmin(shown)), float(np.nanmax(shown))
-    for pair, by_task, few in drawn:
-        tasks = range(len(by_task))
-        colours = ["var(--c2)" if gain > 0 else "var(--c4)" for gain in by_task]
-        mean = Series("mean", tasks, by_task, colours)
-        dots = [Series(f"{pair.unit} {k}", tasks, v) for k, v in enumerate(few)]
-        what = f"Transfer gain of {pair.federated.label} per {noun}"
-        yield bar_chart(what, noun, [mean], "transfer gain", dots, limits=limits)
+
+
+def _so_far(record: Record) -> dict[int, float]:
+    """Average the accuracy after each task, or each evaluation of hidden concepts."""
+    accuracy, tasks = record.accuracy, range(record.about.tasks)
+    if record.about.hidden is None:
+        parts = (accuracy[:, : t + 1, : t + 1] for t in tasks)
+        return {t: measures.average_accuracy(part) for t, part in enumerate(parts)}
+    rounds, evaluations = record.by_round()
+    means = map(measures.mean_over_clients, evaluations)
+    return dict(zip(rounds.tolist(), means, strict=True))
 
 
 def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
@@ -479,15 +329,5 @@ def _runs(groups: Sequence[Group], folder: Path | None) -> Table:
     for run in (run for group in groups for run in group.runs):
         about = run.about
         name = Cell(about.label, link=_page_from(folder, run), hint=run.folder.name)
-        rows.append(
-            [
-                name,
-                str(about.seed),
-                about.model,
-                wording.steps(about),
-                about.command or wording.UNKNOWN,
-                about.environment.describe() or wording.UNKNOWN,
-            ]
-        )
-    head = ["run", "seed", "model", "length", "command", "made"]
-    return Table(head, rows, "runs", words=6)
+        rows.append([name, str(about.seed), about.model, wording.steps(about)])
+    return Table(["run", "seed", "model", "length"], rows, "runs", words=4)

@@ -1,7 +1,7 @@
 """A strategy's diagnostics as sections: tables, matrices, and maps of points."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -9,19 +9,12 @@ from fcl_flower.core import diagnostics
 from fcl_flower.core.diagnostics import Clustering, Diagnostic, Matrix, Points
 from fcl_flower.results.record import Record
 from fcl_flower.results.report import wording
-from fcl_flower.results.report.charts import (
-    Chart,
-    Point,
-    Series,
-    line_chart,
-    matrix_chart,
-    point_chart,
-)
-from fcl_flower.results.report.page import Row, Section
+from fcl_flower.results.report.charts import Cells, Point, PointMap
+from fcl_flower.results.report.page import Section
 from fcl_flower.results.report.wording import LEGIBLE, Table
 
 
-def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
+def section(report: Diagnostic, record: Record) -> Section:
     """Draw one diagnostic of a strategy."""
     if isinstance(report, diagnostics.Table):
         rows = [
@@ -30,151 +23,65 @@ def sections(report: Diagnostic, record: Record) -> Iterator[Section]:
         ]
         head, folded = [report.rows, *report.columns], "Show every row"
         table = Table(head, rows, "diagnostics", folded=folded)
-        yield Section(report.title, report.note, [table])
-    elif isinstance(report, diagnostics.Matrix):
-        yield _matrix(report, record)
-    elif report.frames:
-        yield from _clusterings(report, record)
+        return Section(report.title, report.note, [table])
+    if isinstance(report, diagnostics.Matrix):
+        return _matrix(report)
+    return _maps(report, record.scenario.concepts)
 
 
-def _matrix(matrix: Matrix, record: Record) -> Section:
-    """Draw a matrix.
-
-    If there are too many tasks of clients (labels such as ``2/0``), it shows the means
-    over pairs of clients, and of too many clients the first ones. If the strategy marks
-    no cell, a mark shows pairs of tasks whose column has all classes of the row.
-    """
-    cells = {
-        (row, column): value
-        for row, values in matrix.values.items()
-        for column, value in values.items()
-    }
-    marked = {
-        (row, column) for row, labels in matrix.marked.items() for column in labels
-    }
-    (rows, columns), notes = _labels(cells), [matrix.note]
+def _matrix(matrix: Matrix) -> Section:
+    """Draw a matrix, of many rows or columns the first ones."""
+    rows = _in_order(matrix.values)
+    columns = _in_order({label for row in matrix.values.values() for label in row})
+    notes = [matrix.note]
     if max(len(rows), len(columns)) > LEGIBLE:
-        grouped: dict[tuple[str, str], list[float]] = {}
-        for (row, column), value in cells.items():
-            pair = row.split("/")[0], column.split("/")[0]
-            grouped.setdefault(pair, []).append(value)
-        cells = {pair: float(np.mean(values)) for pair, values in grouped.items()}
-        marked, (rows, columns) = set(), _labels(cells)
-        notes += ["Means over all tasks of a client: there are too many to show each."]
-    elif not marked:
-        classes = {label: _classes(label, record) for label in (*rows, *columns)}
-        marked = {(r, c) for r, c in cells if classes[r] and classes[r] <= classes[c]}
-        notes += ["A dot: both tasks have the same classes."] if marked else []
-    if max(len(rows), len(columns)) > LEGIBLE:
-        shown = {*rows[:LEGIBLE]}
-        cells = {pair: value for pair, value in cells.items() if pair[0] in shown}
-        rows, columns = (labels[:LEGIBLE] for labels in _labels(cells))
+        rows, columns = rows[:LEGIBLE], columns[:LEGIBLE]
         notes += [f"Shown are the first {LEGIBLE}; all are in diagnostics.json."]
-    values = [[cells.get((row, column), np.nan) for column in columns] for row in rows]
-    marks = [
-        (rows.index(row), columns.index(column))
-        for row, column in marked
-        if row in rows and column in columns
+    values = [
+        [matrix.values[row].get(name, np.nan) for name in columns] for row in rows
     ]
-    parts = []
-    if columns:
-        titles, numbers = (matrix.rows, matrix.columns), np.array(values, np.float64)
-        parts = [matrix_chart(matrix.title, titles, rows, columns, numbers, marks)]
-    return Section(matrix.title, " ".join(filter(None, notes)), parts)
+    marked = [
+        (i, columns.index(column))
+        for i, row in enumerate(rows)
+        for column in matrix.marked.get(row, ())
+        if column in columns
+    ]
+    titles, cells = (matrix.rows, matrix.columns), np.array(values, np.float64)
+    known = columns and not np.isnan(cells).all()
+    chart = Cells(matrix.title, titles, rows, columns, cells, marked)
+    return Section(
+        matrix.title, " ".join(filter(None, notes)), [chart] if known else []
+    )
 
 
-def _labels(cells: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """List the labels of rows and of columns, sorted by number: ``2/9``, ``2/10``."""
+def _in_order(labels: Iterable[str]) -> list[str]:
+    """Sort labels by their numbers: ``2/9``, ``2/10``."""
 
-    def by_number(label: str) -> tuple[list[int], str]:
-        parts = label.split("/")
-        numbers = all(part.isdecimal() for part in parts)
-        return [*map(int, parts)] if numbers else [], label
+    def numbers(label: str) -> tuple[list[int], str]:
+        return [*map(int, re.findall(r"\d+", label))], label
 
-    return [sorted({pair[side] for pair in cells}, key=by_number) for side in (0, 1)]
+    return sorted(labels, key=numbers)
 
 
-def _classes(label: str, record: Record) -> set[str]:
-    """Look up the classes of a task ``client/task``; empty if they are not known."""
-    client, _, task = label.partition("/")
-    try:
-        return {*record.scenario.clients[int(client)][int(task)].class_names}
-    except (ValueError, IndexError):
-        return set()
-
-
-def _clusterings(points: Points, record: Record) -> Iterator[Section]:
-    """Show how well clusters of models agree with hidden concepts, and draw maps.
-
-    The measures are those of Concept Matching (Jiang et al., 2025, tables II and III).
-    """
-    frames = points.frames
-    names = record.scenario.concepts
+def _maps(points: Points, names: Sequence[str]) -> Section:
+    """Draw the clusters of the first round, and of the last one with several."""
+    if not (frames := points.frames):
+        return Section(points.title, points.note, [])
+    first = frames[0]
     last = next((f for f in reversed(frames) if f.clusters > 1), frames[-1])
-    judged = [frame for frame in frames if frame.concept]
-    yield Section(
-        "Clustering and matching",
-        "Adjusted Rand index of the clusters against the hidden concepts: 1 is "
-        "perfect, 0 is what chance gives. Matching effectiveness: fraction of the "
-        "updates that went into the concept model which their client had started from.",
-        [_agreement(judged)] if judged else [],
-    )
-    yield Section(
-        "Concept models",
-        "The concept model that most of a concept's clients reached in each round. "
-        "Empty: no client had data of the concept; -1: they reached none. A dot: some "
-        "of them reached another one.",
-        [_reached(judged, names, record.about.total_rounds)] if judged else [],
-    )
     numbers = "that of the client"
-    if judged:
+    if any(frame.concept for frame in frames):
         pairs = (f"{number} {name}" for number, name in enumerate(names))
         numbers = f"the hidden concept of its data: {', '.join(pairs)}"
-    maps = [frames[0]] if last is frames[0] else [frames[0], last]
-    yield Section(
+    return Section(
         points.title,
         f"{points.note} Its number is {numbers}. Zoom in where points overlap. "
         "Each map has its own scale, the same in both directions.",
-        [Row([_map(frame, names) for frame in maps], "maps")],
+        [_map(frame, names) for frame in ([first] if last is first else [first, last])],
     )
 
 
-def _agreement(frames: Sequence[Clustering]) -> Chart | None:
-    at = [frame.round for frame in frames]
-    ari = np.array([frame.ari for frame in frames], np.float64)
-    effectiveness = np.array([frame.effectiveness for frame in frames], np.float64)
-    series = [
-        Series("adjusted Rand index", at, ari, "var(--c0)"),
-        Series("matching effectiveness", at, effectiveness, "var(--c2)"),
-    ]
-    what = "Clustering and matching over rounds"
-    return line_chart(what, "round", series, "index, fraction")
-
-
-def _reached(frames: Sequence[Clustering], names: Sequence[str], rounds: int) -> Chart:
-    models = np.full((len(names), rounds), np.nan)
-    divided = []
-    for frame in frames:
-        counts: dict[int, Counter[int]] = {}
-        for concept, model in zip(frame.concept, frame.reached, strict=True):
-            counts.setdefault(concept, Counter())[model] += 1
-        for concept, by_model in counts.items():
-            cell = concept, frame.round - 1
-            # Among equally many the lowest number wins, but no model (-1) comes last.
-            models[cell] = max(by_model, key=lambda m: (by_model[m], m >= 0, -m))
-            divided += [cell] if len(by_model) > 1 else []
-    return matrix_chart(
-        "Concept model that each concept reached in each round",
-        ("concept", "round"),
-        names,
-        [*map(str, range(1, rounds + 1))],
-        models,
-        divided,
-        whole=True,
-    )
-
-
-def _map(frame: Clustering, names: Sequence[str]) -> Chart:
+def _map(frame: Clustering, names: Sequence[str]) -> PointMap:
     clusters: dict[str, list[Point]] = {}
     for i in sorted(range(len(frame.clients)), key=frame.cluster.__getitem__):
         client, cluster = frame.clients[i], frame.cluster[i]
@@ -192,4 +99,4 @@ def _map(frame: Clustering, names: Sequence[str]) -> Chart:
     if frame.ari is not None:
         caption += f", adjusted Rand index {wording.fraction(frame.ari)}"
     what = f"Map of the client models of round {frame.round}"
-    return point_chart(what, clusters, caption)
+    return PointMap(what, clusters, caption)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fcl_flower.core.files import replace_file
 from fcl_flower.results.report.charts import Chart
@@ -21,46 +21,27 @@ if TYPE_CHECKING:
 
 Tile: TypeAlias = tuple[str, Value, Value]
 """A headline figure: its name, its value and its meaning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of small charts; ``name`` is a class for the style sheet."""
-
-    kind: ClassVar = "row"
-    charts: Sequence[Chart]
-    name: str = ""
-
-
-Part: TypeAlias = Table | Chart | Row | str | None
-"""A part of a section; a text is a line between tables and charts."""
+Part: TypeAlias = Table | Chart | str | None
+"""A part of a section; charts stand side by side where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a page: a heading, a note that explains the parts, and the parts.
-
-    The command runs the same again.
-    """
+    """A section of a page: a heading, a note that explains the parts, and the parts."""
 
     heading: str
     note: str
     parts: Sequence[Part]
-    command: str | None = None
 
 
 def charts_of(sections: Iterable[Section]) -> list[Chart]:
     """List all charts in the order in which a page shows them."""
-    charts: list[Chart] = []
-    for part in (part for section in sections for part in section.parts):
-        if isinstance(part, Row):
-            charts += part.charts
-        elif isinstance(part, Chart):
-            charts.append(part)
-    return charts
+    parts = (part for section in sections for part in section.parts)
+    return [part for part in parts if isinstance(part, Chart)]
 
 
-def page(
+def write_page(
+    path: Path,
     title: str,
     subtitle: str,
     sections: Iterable[Section],
@@ -68,8 +49,8 @@ def page(
     *,
     verdicts: Iterable[tuple[str, str]] = (),
     tiles: Iterable[Tile] = (),
-) -> str:
-    """Make a page; the same content gives the same bytes.
+) -> Path:
+    """Write a page, and its folder if missing; the same content gives the same bytes.
 
     A section with nothing but empty tables is left out. Verdicts are sentences, each
     with its tone: ``good``, ``bad`` or empty.
@@ -79,8 +60,12 @@ def page(
         for section in sections
         if any(part.rows if isinstance(part, Table) else part for part in section.parts)
     ]
-    charts = charts_of(shown)
-    return _template().render(
+    figures = []
+    for chart in charts_of(shown):
+        drawn = chart.plotly()
+        drawn["layout"]["height"] = chart.height
+        figures.append({"what": chart.what, **drawn})
+    text = _template().render(
         title=title,
         subtitle=subtitle,
         verdicts=verdicts,
@@ -89,12 +74,12 @@ def page(
         sources=sources,
         style=STYLE,
         script=SCRIPT,
-        figures=[
-            {"what": chart.what, "data": chart.traces, "layout": chart.layout}
-            for chart in charts
-        ],
-        library=_library() if charts else "",
+        figures=figures,
+        library=_library() if figures else "",
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text)
+    return path
 
 
 @cache
@@ -115,13 +100,6 @@ def _template() -> "Template":
     return environment.from_string(TEMPLATE)
 
 
-def write_page(path: Path, text: str) -> Path:
-    """Write a page and, if missing, its folder; return ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text)
-    return path
-
-
 @cache
 def _library() -> str:
     from plotly.offline import get_plotlyjs
@@ -140,7 +118,7 @@ STYLE = """\
   --c4: #b5485d; --c5: #2396a6; --c6: #8c6d3a; --c7: #6d7684;
 }
 @media screen and (prefers-color-scheme: dark) {
-  :root:not(.print) {
+  :root {
     --paper: #14181f; --panel: #1c222b; --ink: #e4e8ee; --muted: #98a2b1;
     --rule: #2f3743; --accent: #74b0e6; --good: #63bd8f; --bad: #e58271;
     --cold: #1f2833; --hot: #4f93cf; --mark: #ffb454;
@@ -149,68 +127,40 @@ STYLE = """\
   }
 }
 * { box-sizing: border-box; }
-body {
-  margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem;
-  background: var(--paper); color: var(--ink);
-  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue",
-    Arial, sans-serif;
-}
-header p { margin: 0; color: var(--muted); overflow-wrap: anywhere; }
-h1 { margin: 0 0 .25rem; font-size: 1.9rem; line-height: 1.2; letter-spacing: -.01em;
-  overflow-wrap: anywhere; }
-h2 { margin: 0 0 .3rem; font-size: 1.15rem; line-height: 1.35;
-  overflow-wrap: anywhere; }
-section { margin-top: 3rem; }
-section > p, .note { margin: 0 0 1rem; color: var(--muted); max-width: 46rem;
-  overflow-wrap: anywhere; }
-.verdict { margin: 1.25rem 0 0; padding: .8rem 1.1rem; max-width: none;
-  color: var(--ink); overflow-wrap: anywhere;
-  background: var(--panel); border-left: 4px solid var(--accent); }
-.verdict + .verdict { margin-top: .4rem; }
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem;
+  background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
+  font: 15px/1.55 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+header p, section > p, .small, small, figcaption, footer { color: var(--muted); }
+h1, h2 { margin: 0 0 .3rem; line-height: 1.3; }
+h2 { font-size: 1.15rem; }
+section, footer { margin-top: 3rem; }
+section > p { margin: 0 0 1rem; max-width: 46rem; }
+.verdict { margin: .6rem 0 0; padding: .8rem 1.1rem; background: var(--panel);
+  border-left: 4px solid var(--accent); }
 .verdict.good { border-color: var(--good); }
 .verdict.bad { border-color: var(--bad); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr));
   gap: .75rem; margin: 1.75rem 0 0; }
 .tile { padding: .85rem 1rem .8rem; background: var(--panel); border-radius: 6px; }
-.tile dt { font-size: .85rem; color: var(--muted); }
 .tile dd { margin: 0; }
-.tile .figure { font-size: 1.65rem; line-height: 1.3; font-weight: 600;
-  font-variant-numeric: tabular-nums; }
-.tile .small { font-size: .82rem; line-height: 1.4; color: var(--muted); }
-.multiples { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
-.maps { grid-template-columns: repeat(auto-fill, minmax(min(24rem, 100%), 1fr)); }
-figure { margin: 0 0 1rem; min-width: 0; }
-.numbers { font-size: .85rem; }
-.numbers .wide { max-height: 24rem; overflow-y: auto; }
-figcaption { font-size: .85rem; color: var(--muted);
-  font-variant-numeric: tabular-nums; }
-.wide { overflow-x: auto; }
-.tall { max-height: 40rem; overflow-y: auto; }
-table { border-collapse: collapse; font-size: .9rem;
-  font-variant-numeric: tabular-nums; }
+.tile .figure { font-size: 1.65rem; line-height: 1.3; font-weight: 600; }
+.small, .numbers, small, figcaption, footer { font-size: .85rem; }
+.parts { display: flex; flex-wrap: wrap; gap: 1rem; }
+.parts > * { flex: 1 1 100%; min-width: 0; }
+.parts > figure[style] { flex-basis: min(22rem, 100%); }
+figure { margin: 0; }
+.wide { overflow: auto; max-height: 40rem; }
+table { border-collapse: collapse; font-size: .9rem; overflow-wrap: normal; }
+.settings td { overflow-wrap: anywhere; }
 th, td { padding: .35rem 1.1rem .35rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); }
-th { font-weight: 600; }
 thead th { color: var(--muted); font-weight: 500; vertical-align: bottom; }
-td:has(> .swatch) { white-space: nowrap; }
 td.n, th.n { text-align: right; }
 td.n { white-space: nowrap; }
-.scenario td { min-width: 8.5rem; }
-.scenario td:first-child { min-width: 0; }
-td small { display: block; line-height: 1.35; color: var(--muted); }
-.settings td { overflow-wrap: anywhere; }
-pre { padding: .8rem 1rem; background: var(--panel); border-radius: 6px;
-  overflow-x: auto; font-size: .87rem; }
-a { color: var(--accent); }
-summary { cursor: pointer; color: var(--accent); }
-details > :not(summary) { margin-top: .75rem; }
-footer { margin-top: 3.5rem; padding-top: .8rem; border-top: 1px solid var(--rule);
-  font-size: .85rem; color: var(--muted); }
-@media print { .tall { max-height: none; } body { max-width: none; }
-  figure, tr { break-inside: avoid; } details.numbers:not([open]) { display: none; } }
-.swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem;
-  border-radius: 2px; }
+.scenario td + td { min-width: 8.5rem; }
+td small { display: block; line-height: 1.35; }
+a, summary { color: var(--accent); }
+.swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem; }
 """
 """The style sheet, with colours for light and for dark."""
 
@@ -233,53 +183,26 @@ SCRIPT = """
       return getComputedStyle(root).getPropertyValue(node.slice(4, -1)).trim();
     return node;
   };
-  const axis = { gridcolor: "var(--rule)", zerolinecolor: "var(--muted)",
-    linecolor: "var(--rule)", automargin: true,
-    title: { font: { color: "var(--muted)" }, standoff: 10 } };
+  const axis = { gridcolor: "var(--rule)", linecolor: "var(--rule)",
+    zeroline: false, automargin: true };
   // With uirevision a redrawn chart keeps the reader's zoom.
   const form = { uirevision: true, template: { layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: "var(--ink)" },
     margin: { l: 8, r: 8, t: 44, b: 8 }, hovermode: "closest",
-    hoverlabel: { align: "left", namelength: -1, bgcolor: "var(--panel)",
-      bordercolor: "var(--rule)", font: { color: "var(--ink)" } },
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
-    modebar: { color: "var(--muted)", activecolor: "var(--ink)",
-      bgcolor: "rgba(0,0,0,0)" },
-    xaxis: { ...axis, zeroline: false }, yaxis: axis,
+    xaxis: axis, yaxis: axis,
     coloraxis: { colorscale: [[0, "var(--cold)"], [1, "var(--hot)"]],
       colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
   } } };
-
-  // Without the quote a spreadsheet would run a cell that starts like a formula.
-  const field = cell => '"' + cell.textContent.trim()
-    .replace(/^(?=[=@\\t]|[+-][^\\d.])/, "'").replaceAll('"', '""') + '"';
-  const saved = graph => {
-    const rows = [...graph.parentElement.querySelectorAll(".numbers tr")]
-      .map(row => [...row.cells].map(field).join(","));
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(
-      new Blob([rows.join("\\r\\n") + "\\r\\n"], { type: "text/csv" }));
-    link.download = graph.getAttribute("aria-label") + ".csv";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  };
-  const config = figure => ({ responsive: true, displaylogo: false,
-    toImageButtonOptions: { format: "svg", filename: figure.what },
-    // By name, since one of Plotly's default buttons sends the chart to a server.
-    modeBarButtons: [["toImage", { name: "Download the numbers as CSV",
-      icon: Plotly.Icons.disk, click: saved }],
-      ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
   const figures = JSON.parse(text("figures"));
   const places = [...document.querySelectorAll(".chart")];
   const draw = () => Promise.all(places.map((place, i) =>
     Plotly.react(place, coloured(figures[i].data),
-      coloured({ ...form, ...figures[i].layout }), config(figures[i]))));
-
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  dark.addEventListener("change", draw);
-  addEventListener("beforeprint", () => { root.classList.add("print"); draw(); });
-  addEventListener("afterprint", () => { root.classList.remove("print"); draw(); });
+      coloured({ ...form, ...figures[i].layout }),
+      { responsive: true, displaylogo: false,
+        toImageButtonOptions: { format: "svg", filename: figures[i].what } })));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   await draw();
   root.dataset.drawn = places.length;
 })();
@@ -312,25 +235,18 @@ TEMPLATE = """\
 </tbody></table></div>
 {% endmacro %}
 
-{%- macro figure(chart) %}
-<figure{% if chart.width %} style="max-width:{{ chart.width }}px"{% endif %}>
-<div class="chart" role="img" aria-label="{{ chart.what }}"
- style="height:{{ chart.layout.height }}px"></div>
-<figcaption>{{ chart.caption or chart.what }}</figcaption>
-<details class="numbers"><summary>Numbers of this picture</summary>
-{{ plain(chart.table) }}</details>
-</figure>
-{% endmacro %}
-
 {%- macro part(content) %}
-{% if content is string %}<p class="note">{{ content }}</p>
-{% elif content.kind == "chart" %}{{ figure(content) }}
-{% elif content.kind == "row" %}<div class="multiples {{ content.name }}">
-{% for small in content.charts %}{{ figure(small) }}{% endfor %}
-</div>
-{% elif content.folded and content.rows|length > content.whole %}
-<details><summary>{{ content.folded }}</summary>
-<div class="tall">{{ plain(content) }}</div></details>
+{% if content is string %}<p>{{ content }}</p>
+{% elif content.kind == "chart" %}
+<figure{% if content.width %} style="max-width:{{ content.width }}px"{% endif %}>
+<div class="chart" role="img" aria-label="{{ content.what }}"
+ style="height:{{ content.height }}px"></div>
+<figcaption>{{ content.caption or content.what }}</figcaption>
+<details class="numbers"><summary>Numbers of this picture</summary>
+{{ plain(content.table) }}</details>
+</figure>
+{% elif content.folded and content.rows|length > content.open_up_to %}
+<details><summary>{{ content.folded }}</summary>{{ plain(content) }}</details>
 {% else %}{{ plain(content) }}
 {% endif %}
 {% endmacro -%}
@@ -360,12 +276,9 @@ TEMPLATE = """\
 {% endif %}
 {% for section in sections %}
 <section><h2>{{ section.heading }}</h2><p>{{ section.note }}</p>
-{% if section.command %}
-<p class="note">This command runs the same again:</p>
-<pre>{{ section.command }}</pre>
-{% endif %}
+<div class="parts">
 {% for content in section.parts if content %}{{ part(content) }}{% endfor %}
-</section>
+</div></section>
 {% endfor %}
 <footer>Clients, tasks and concepts are counted from 0 and rounds from 1, as in the
 files of the run. Accuracies are fractions of the test examples; a dash stands for

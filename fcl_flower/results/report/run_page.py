@@ -1,8 +1,7 @@
 """The page of one run: a section for each kind of result."""
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,79 +11,32 @@ import numpy as np
 from fcl_flower.core.errors import config_error
 from fcl_flower.data.labels import look_alikes, plain
 from fcl_flower.results import measures, tables
-from fcl_flower.results.events import (
-    ClassHolders,
-    Hidden,
-    Progress,
-    Round,
-    Summary,
-    TaskInfo,
-)
+from fcl_flower.results.events import About, Progress, Summary, TaskInfo
 from fcl_flower.results.measures import Accuracy
-from fcl_flower.results.record import Record, read, token_losses
+from fcl_flower.results.record import Record, read
 from fcl_flower.results.report import charts, diagnostics, wording
-from fcl_flower.results.report.charts import (
-    Chart,
-    Series,
-    bar_chart,
-    line_chart,
-    matrix_chart,
-)
-from fcl_flower.results.report.page import (
-    Part,
-    Row,
-    Section,
-    Tile,
-    charts_of,
-    page,
-    write_page,
-)
+from fcl_flower.results.report.charts import Cells, Chart, Series, line_chart
+from fcl_flower.results.report.page import Section, Tile, charts_of, write_page
 from fcl_flower.results.report.wording import LEGIBLE, Cell, Table, Value
 
-MULTIPLES = 10
-"""The number of clients up to which each has its own matrix, and dots in bars."""
 NOTICEABLE = 0.0005
 """The smallest difference that the page does not round to 0.000."""
-ELSEWHERE = {"head": "model", "client_fraction": "federation"}
-"""The sections of the keys under a summary's ``training`` that belong elsewhere."""
-PRIVACY = {
-    **{key: key for key in ("unit", "noise_multiplier", "clip", "delta", "observer")},
-    "budget": "epsilon",
-}
-"""The settings of differential privacy, by their key in a summary."""
-KINDS = {
-    "base": "var(--c0)",
-    "adapters": "var(--c1)",
-    "heads": "var(--c2)",
-    "masks": "var(--c3)",
-    "meta": "var(--c7)",
-}
-"""The colours of well-known kinds of payload, in the order of the chart."""
-SPLITS = ("train", "valid", "test")
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
+    """Write ``report.html`` of a run, which may still be under way; return its path.
 
     Raises:
         ConfigError: a file is missing or damaged; the message names it.
     """
-    return write_page(folder / "report.html", report_page(folder))
-
-
-def report_page(folder: Path) -> str:
-    """Make the page of a run, which may still be under way.
-
-    Raises:
-        ConfigError: see `write_report`.
-    """
     record = read(folder)
     about = record.about
-    tasks = wording.plural(about.tasks, wording.full_noun(about))
+    tasks = wording.plural(about.tasks, wording.noun(about))
     alone = ", local-only: no communication" if about.local_only else ""
     environment = about.environment.describe()
     progress = [] if record.progress is None else _progress(record, record.progress)
-    return page(
+    return write_page(
+        folder / "report.html",
         about.label if record.finished else f"{about.label}, under way",
         f"{about.strategy} on {wording.data(about)}, model {about.model}, "
         f"{wording.plural(about.clients, 'client')}, {tasks}, {wording.steps(about)}, "
@@ -110,15 +62,16 @@ def run_charts(folder: Path) -> list[Chart]:
 
 
 def _sections(record: Record) -> Iterator[Section]:
-    hidden = record.about.hidden
     yield from _accuracy(record)
     yield from _clients(record)
     yield _classes(record.summary)
-    yield from _names_of_classes(record)
-    yield from _rounds(record)
+    yield _names_of_classes(record)
+    yield _training(record)
+    yield _traffic(record.summary)
+    yield _left_out(record)
     for report in record.diagnostics.values():
-        yield from diagnostics.sections(report, record)
-    yield _scenario(record) if hidden is None else _concepts(record, hidden)
+        yield diagnostics.section(report, record)
+    yield _scenario(record)
     yield _settings(record.summary)
 
 
@@ -146,10 +99,10 @@ def _headlines(record: Record) -> Iterator[str]:
             f"Client {best} {ends} best ({means[best]:.3f}), client {worst} worst "
             f"({means[worst]:.3f})."
         )
-    if alike := look_alikes(record.begun.class_holders):
-        named = "; ".join(" and ".join(map(repr, group)) for group in alike[:3])
-        others = ", and others" if len(alike) > 3 else ""
-        yield f"Some classes look alike, yet are learned apart: {named}{others}."
+    holders = record.begun.class_holders
+    for names in look_alikes(holders):
+        each = (f"{n!r} (client {', '.join(map(str, holders[n]))})" for n in names)
+        yield f"Some classes look alike, yet are learned apart: {' and '.join(each)}."
     if record.finished and record.unbalanced:
         yield (
             "Classes of some test sets differ in size by a factor of three or more: in "
@@ -165,14 +118,12 @@ def _forgotten(accuracy: Accuracy) -> Iterator[str]:
     lost = measures.mean_measured(measures.forgetting_per_task(accuracy), axis=0)
     if np.isnan(lost).all():
         return
-    worst, count = int(np.nanargmax(lost)), int((lost >= NOTICEABLE).sum())
-    if not count:
+    worst = int(np.nanargmax(lost))
+    if lost[worst] >= NOTICEABLE:
+        end = f"it ends {lost[worst]:.3f} below its best."
+        yield f"Task {worst} was forgotten most: {end}"
+    else:
         yield "Nothing was forgotten: no task lost accuracy as later ones were learned."
-        return
-    yield (
-        f"Task {worst} was forgotten most: it ends {lost[worst]:.3f} below its best; "
-        f"{count} of {wording.plural(len(lost), 'earlier task')} lost accuracy."
-    )
 
 
 def where(progress: Progress | None) -> str:
@@ -208,7 +159,7 @@ def _progress(record: Record, progress: Progress) -> Iterator[Tile]:
 def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
     content = summary.content()
     for measure in tables.MEASURES:
-        value = tables.value(content, measure.key)
+        value = tables.value(content, measure)
         same = measure.key == "before_aggregation" and value == summary.average_accuracy
         if value is not None and not same and (value or finished):
             meaning = measure.meaning.format(noun=wording.noun(summary))
@@ -217,11 +168,12 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
         hidden = "all data" if privacy.unit == "client" else "one example"
         budget = f", of a budget of {privacy.budget:g}" if privacy.budget else ""
         observer = "the server" if privacy.observer == "server" else "other clients"
+        scores = "; no ε covers the exact scores" if privacy.scores else ""
         yield (
             "Differential privacy",
             f"ε = {privacy.epsilon:.3g}",
             f"at δ = {privacy.delta:g}{budget}; hides {hidden} of a client "
-            f"from {observer}",
+            f"from {observer}{scores}",
         )
 
 
@@ -231,157 +183,84 @@ def _tiles(summary: Summary, finished: bool) -> Iterator[Tile]:
 def _accuracy(record: Record) -> Iterator[Section]:
     about, mean = record.about, wording.mean_over(record.about.clients, "client")
     if about.hidden is not None:
-        rounds, accuracy = record.evaluations()
+        rounds, accuracy = record.by_round()
+        means = measures.mean_measured(accuracy, axis=1)
+        lines = [
+            Series(name, rounds.tolist(), means[:, i], charts.category_colour(i))
+            for i, name in enumerate(record.scenario.concepts)
+        ]
         yield Section(
             "Accuracy of every hidden concept",
             f"One line per concept, {mean}, on test data. Each client is tested on all "
             "concepts.",
-            _lines(
-                "Accuracy per concept over rounds",
-                rounds.tolist(),
-                measures.mean_measured(accuracy, axis=1),
-                record.scenario.concepts,
-                map(charts.category_colour, range(about.tasks)),
-                "round",
-            ),
+            [line_chart("Accuracy per concept over rounds", "round", lines)],
         )
-    if about.hidden is not None or about.tasks == 1 or np.isnan(record.accuracy).all():
+        return
+    if about.tasks == 1 or np.isnan(record.accuracy).all():
         return
     tasks = range(about.tasks)
+    by_task = measures.mean_measured(record.accuracy, axis=0)
+    lines = [
+        Series(f"task {i}", tasks, by_task[:, i], charts.task_colour(i, about.tasks))
+        for i in tasks
+    ]
     if record.finished and about.incremental:
         seen = np.array(record.summary.sample_accuracy, np.float64)
-        what = "Accuracy over all classes seen, after each task"
-        yield Section(
-            "Accuracy over all classes seen",
-            "Fraction of right answers among the test samples of all classes so far, "
-            "each sample once; the task of a sample is not given to the model.",
-            _lines(what, tasks, seen[:, None], ["all classes seen"], ["var(--c1)"]),
-        )
-    by_task = measures.mean_measured(record.accuracy, axis=0)
+        lines.append(Series("all classes so far", tasks, seen, "var(--ink)"))
     yield Section(
         "Accuracy of every task",
         f"One line per task, {mean}, on test data. Every line starts where its task "
-        "was learned.",
-        _lines(
-            "Accuracy of every task over time",
-            tasks,
+        "was learned. The accuracy over all classes so far counts each test sample "
+        "once.",
+        [line_chart("Accuracy of every task over time", "task", lines)],
+    )
+    losses = measures.mean_measured(record.by_task(record.tests, "losses"), axis=0)
+    for heading, note, values in (
+        (
+            "Accuracy on every task after every task",
+            f"a[t, i]: accuracy on task i after learning task t, {mean}. The diagonal "
+            "is the accuracy of each task just after it was learned, the last row the "
+            "end.",
             by_task,
-            [f"task {i}" for i in tasks],
-            [charts.task_colour(i, about.tasks) for i in tasks],
         ),
-    )
-    if record.finished:
-        yield Section(
-            "Catastrophic forgetting",
-            "Best accuracy before the last task minus the final accuracy (Chaudhry et "
-            f"al., 2018). Bars: {mean}; dots: single clients where they are few. Below "
-            "zero a task is better than it ever was.",
-            _forgetting(record.accuracy),
-        )
-    matrix = "Accuracy on every task after every task"
-    yield Section(
-        matrix,
-        f"a[t, i]: accuracy on task i after learning task t, {mean}. The diagonal is "
-        "the accuracy of each task just after it was learned, the last row the end.",
-        [_triangle(by_task, _limits(by_task), f"{matrix}, {mean}")],
-    )
-    losses = measures.mean_measured(token_losses(record), axis=0)
-    if not np.isnan(losses).all():
-        matrix = "Loss of a token on every task after every task"
-        yield Section(
-            matrix,
+        (
+            "Loss of a token on every task after every task",
             f"Nats for each token of the right answers, {mean}. Less is better.",
-            [_triangle(losses, _limits(losses), f"{matrix}, {mean}")],
-        )
-
-
-def _lines(
-    what: str,
-    at: Sequence[int],
-    values: Accuracy,
-    names: Iterable[str],
-    colours: Iterable[str],
-    step: str = "task",
-) -> list[Part]:
-    """Draw a line for each column of values."""
-    columns = zip(names, values.T, colours, strict=True)
-    series = [Series(name, at, column, colour) for name, column, colour in columns]
-    return [line_chart(what, step, series)]
-
-
-def _forgetting(accuracy: Accuracy) -> list[Part]:
-    per_client = measures.forgetting_per_task(accuracy)
-    means = measures.mean_measured(per_client, axis=0)
-    if np.isnan(means).all():
-        return []
-    tasks = range(len(means))
-    colours = ["var(--c4)" if mean > 0 else "var(--c2)" for mean in means]
-    # The dots of more clients would merge into bars.
-    clients = per_client if len(per_client) <= MULTIPLES else per_client[:0]
-    bars = [Series("mean", tasks, means, colours)]
-    dots = [Series(f"client {c}", tasks, values) for c, values in enumerate(clients)]
-    return [bar_chart("Forgetting of every task", "task", bars, "forgetting", dots)]
-
-
-def _triangle(
-    cells: Accuracy, limits: tuple[float, float], what: str, caption: str = ""
-) -> Chart:
-    tasks, titles = [*map(str, range(len(cells)))], ("after task", "on task")
-    return matrix_chart(
-        what, titles, tasks, tasks, cells, limits=limits, caption=caption
-    )
-
-
-def _limits(accuracy: Accuracy) -> tuple[float, float]:
-    """Find multiples of 0.05 around all accuracies, at least 0.05 apart."""
-    low = math.floor(float(np.nanmin(accuracy)) * 20 + 1e-9)
-    high = math.ceil(float(np.nanmax(accuracy)) * 20 - 1e-9)
-    return low / 20, max(high, low + 1) / 20
+            losses,
+        ),
+    ):
+        if not np.isnan(values).all():
+            names, titles = [*map(str, tasks)], ("after task", "on task")
+            chart = Cells(f"{heading}, {mean}", titles, names, names, values)
+            yield Section(heading, note, [chart])
 
 
 # ---- clients and classes
 
 
 def _clients(record: Record) -> Iterator[Section]:
-    if record.about.clients == 1 or np.isnan(record.accuracy).all():
-        return
-    heading, noun = "Accuracy of every client", wording.noun(record.about)
-    limits = low, high = _limits(record.accuracy)
-    final = measures.mean_measured(record.latest, axis=1)
-    ends = "ends" if record.finished else "is so far"
-    in_order = record.about.tasks > 1 and record.about.hidden is None
-    if len(final) <= MULTIPLES and in_order:
-        triangles = [
-            _triangle(
-                cells,
-                limits,
-                f"Accuracies of client {client}",
-                f"client {client}: {ends} at {wording.fraction(final[client])}",
-            )
-            for client, cells in enumerate(record.accuracy)
-        ]
-        note = f"The matrix of each client; pale is {low:.2f}, strong is {high:.2f}."
-        yield Section(heading, note, [Row(triangles)])
+    count, noun = record.about.clients, wording.noun(record.about)
+    if count == 1 or np.isnan(record.latest).all():
         return
     last = "Final" if record.finished else "Latest"
-    note, shown = f"{last} accuracy of every client on each of its {noun}s.", len(final)
-    rows = [*range(shown)]
-    if shown > LEGIBLE:
+    note = f"{last} accuracy of every client on each of its {noun}s."
+    rows = [*range(count)]
+    if count > LEGIBLE:
         half = LEGIBLE // 2
+        final = measures.mean_measured(record.latest, axis=1)
         ranked = np.argsort(-final, kind="stable").tolist()
         # Clients that were not measured rank last, and are left out if possible.
         end = max(int((~np.isnan(final)).sum()), LEGIBLE)
         rows = ranked[:half] + ranked[end - half : end]
-        note += f" Shown are the best {half} and the worst {half} of {shown:,} clients."
-    chart = matrix_chart(
+        note += f" Shown are the best {half} and the worst {half} of {count:,} clients."
+    chart = Cells(
         f"{last} accuracy of every client on every {noun}",
         ("client", noun),
         [*map(str, rows)],
         [*map(str, range(record.about.tasks))],
         record.latest[rows],
-        limits=limits,
     )
-    yield Section(heading, note, [chart])
+    yield Section("Accuracy of every client", note, [chart])
 
 
 def _classes(summary: Summary) -> Section:
@@ -403,78 +282,72 @@ def _classes(summary: Summary) -> Section:
     )
 
 
-def _names_of_classes(record: Record) -> Iterator[Section]:
-    holders = record.begun.class_holders
-    rows = [[name, str(client)] for name, client in sorted(_held_by_one(holders))]
+def _names_of_classes(record: Record) -> Section:
+    holders, of_spelling = record.begun.class_holders, defaultdict[str, set[int]](set)
+    for name, clients in holders.items():
+        of_spelling[plain(name)].update(clients)
+    several = len(set[int]().union(*of_spelling.values())) > 1
+    rows = [
+        [name, str(client)]
+        for name in sorted(holders)
+        for client in of_spelling[plain(name)]
+        if several and len(of_spelling[plain(name)]) == 1
+    ]
     folded = "Show these classes"
-    yield Section(
+    return Section(
         "Classes that one client alone has",
         "Clients name the classes of a single head as they meet them. A name that no "
         "other client has, in any spelling, may be right, or a slip in the labels.",
         [Table(["class", "client"], rows, "class-holders", 2, folded)],
     )
-    alike = [
-        [
-            ", ".join(map(repr, names)),
-            "; ".join(", ".join(map(str, holders[name])) for name in names),
-        ]
-        for names in look_alikes(holders)
-    ]
-    yield Section(
-        "Classes that look alike",
-        "The names differ in case, white space or decimals only, yet each is a class "
-        "of its own. Clients stand in the order of the names.",
-        [Table(["classes", "clients"], alike, "look-alikes", 2)],
-    )
-
-
-def _held_by_one(holders: ClassHolders) -> Iterator[tuple[str, int]]:
-    """Find the classes that one client alone has, in any spelling, and the client.
-
-    With a single client there are none.
-    """
-    if len(set[int]().union(*holders.values())) < 2:
-        return
-    groups = defaultdict[str, list[str]](list)
-    for name in holders:
-        groups[plain(name)].append(name)
-    for names in groups.values():
-        clients = set[int]().union(*(holders[name] for name in names))
-        if len(clients) == 1:
-            yield from ((name, client) for client in clients for name in names)
 
 
 # ---- rounds and bytes
 
 
-def _rounds(record: Record) -> Iterator[Section]:
-    rounds = record.rounds
-    yield Section(
-        "Training, round by round",
-        "Mean over the clients that replied. Bands: the task being learned. Triangles: "
-        "rounds in which a client that was asked did not reply.",
-        [*_curves(rounds)],
-    )
-    yield Section(
+def _training(record: Record) -> Section:
+    at, parts = [line.round for line in record.rounds], []
+    for what, values, colour in (
+        ("Validation accuracy", [r.valid_accuracy for r in record.rounds], "var(--c2)"),
+        ("Training loss", [r.loss for r in record.rounds], "var(--c1)"),
+    ):
+        series = Series(what.lower(), at, np.array(values, np.float64), colour)
+        parts.append(line_chart(what, "round", [series], what.lower()))
+    note = "Mean over the clients that replied."
+    return Section("Training, round by round", note, parts)
+
+
+def _traffic(summary: Summary) -> Section:
+    up, down = summary.bytes_by_kind["up"], summary.bytes_by_kind["down"]
+    kinds = sorted(Counter(up) + Counter(down))  # without those of no byte
+    counts = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
+    if counts:
+        counts += [
+            ("all", summary.bytes_up, summary.bytes_down),
+            ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
+        ]
+    rows: list[list[Value]] = [
+        [kind, *map(wording.size_exact, (sent, received, sent + received))]
+        for kind, sent, received in counts
+    ]
+    return Section(
         "Bytes that travelled",
-        "Bytes of the messages as they are sent, over all clients of a round. Nominal "
+        "Bytes of the messages as they are sent, over all clients and rounds. Nominal "
         "bytes are the papers' count: 4 for each non-zero parameter, none for indices, "
         "masks and headers.",
-        [*_traffic(record)],
+        [Table(["kind", "up", "down", "both"], rows, "traffic")],
     )
-    last = {client: line for line in rounds for client in line.failed}
-    times = Counter(client for line in rounds for client in line.failed)
+
+
+def _left_out(record: Record) -> Section:
+    last = {client: event for event in record.rounds for client in event.failed}
+    times = Counter(client for event in record.rounds for client in event.failed)
     rows = [
-        [
-            str(client),
-            last[client].reasons.get(client, wording.UNKNOWN),
-            str(times[client]),
-            str(last[client].round),
-        ]
-        for client in sorted(times)
+        [str(client), event.failed[client], str(times[client]), str(event.round)]
+        for client, event in sorted(last.items())
     ]
     head = ["client", "last reason", "times", "last in round"]
-    yield Section(
+    return Section(
         "Clients left out of a round",
         "An update or an evaluation was refused, came late or did not come. The reason "
         "is the last one, in the server's words, and may quote the client's message.",
@@ -482,129 +355,38 @@ def _rounds(record: Record) -> Iterator[Section]:
     )
 
 
-def _curves(rounds: Sequence[Round]) -> Iterator[Part]:
-    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
-    failed = [line.round for line in rounds if line.failed]
-    for what, values, colour in (
-        ("Validation accuracy", [line.valid_accuracy for line in rounds], "var(--c2)"),
-        ("Training loss", [line.loss for line in rounds], "var(--c1)"),
-    ):
-        name, curve = what.lower(), np.array(values, np.float64)
-        series = [Series(name, at, curve, colour)]
-        yield line_chart(what, "round", series, name, tasks, failed)
-
-
-def _traffic(record: Record) -> Iterator[Part]:
-    summary, rounds = record.summary, record.rounds
-    ways = {
-        "up": [line.bytes_up for line in rounds],
-        "down": [line.bytes_down for line in rounds],
-    }
-    up, down = summary.bytes_by_kind.up, summary.bytes_by_kind.down
-    counts = (up, down, *ways["up"], *ways["down"])
-    present = {kind for count in counts for kind, n in count.items() if n}
-    kinds = [kind for kind in KINDS if kind in present]
-    kinds += sorted(present.difference(kinds))
-    if not kinds or not rounds:
-        return
-    further = (f"var(--c{4 + i % 3})" for i in range(len(kinds)))
-    colours = {kind: KINDS.get(kind) or next(further) for kind in kinds}
-    sizes = {
-        way: {kind: np.array([line.get(kind, 0) for line in each]) for kind in kinds}
-        for way, each in ways.items()
-    }
-    most = max(
-        float(np.sum([*by_kind.values()], axis=0).max()) for by_kind in sizes.values()
-    )
-    at, tasks = [line.round for line in rounds], [line.task for line in rounds]
-    for way, by_kind in sizes.items():
-        series = [Series(k, at, values, colours[k]) for k, values in by_kind.items()]
-        yield bar_chart(
-            f"Bytes {way} in each round",
-            "round",
-            series,
-            "",
-            limits=(0.0, most),
-            tasks=tasks,
-            stacked=True,
-        )
-    totals = [(kind, up.get(kind, 0), down.get(kind, 0)) for kind in kinds]
-    totals += [
-        ("all", summary.bytes_up, summary.bytes_down),
-        ("nominal", summary.nominal_bytes_up, summary.nominal_bytes_down),
-    ]
-    yield Table(
-        ["kind", "up", "down", "both"],
-        [
-            [kind, *map(wording.size_exact, (sent, received, sent + received))]
-            for kind, sent, received in totals
-        ],
-        "traffic",
-    )
-
-
 # ---- scenario and settings
 
 
 def _scenario(record: Record) -> Section:
-    scenario, streams = record.scenario, record.scenario.clients
-    clients, longest = len(streams), max(map(len, streams))
-    tasks = f"{wording.plural(clients, 'client')}, {wording.plural(longest, 'task')}"
+    """List what each client has in each task, or of each hidden concept."""
+    scenario, noun = record.scenario, wording.noun(record.about)
+    clients, longest = len(scenario.clients), max(map(len, scenario.clients))
+    size = f"{wording.plural(clients, 'client')}, {wording.plural(longest, noun)}"
     if not scenario.datasets:
         most = wording.plural(scenario.classes_per_task or 0, "class")
         note = (
             f"A task has up to {most}. What is in the tasks, and how many examples, is "
             "known to the client only."
         )
-        return Section("Local data", note, [f"{tasks} each."])
+        return Section("Local data", note, [f"{size} each."])
+    tasks = [info for stream in scenario.clients for info in stream]
+    classes = len({name for info in tasks for name in info.class_names})
     rows: list[list[Value]] = [
         [str(client), *map(_task, stream), *[""] * (longest - len(stream))]
-        for client, stream in enumerate(streams)
+        for client, stream in enumerate(scenario.clients)
     ]
-    folded = "Show every client's tasks"
-    head = ["client", *(f"task {t}" for t in range(longest))]
+    head = ["client", *(f"{noun} {t}" for t in range(longest))]
+    folded = "Show what every client has"
     return Section(
-        "Tasks",
-        f"{tasks} at most, {_drawn(record)} Under each task: its class group, its "
-        "classes, and these three counts.",
-        [Table(head, rows, "scenario", longest + 1, folded, MULTIPLES)],
-    )
-
-
-def _concepts(record: Record, hidden: Hidden) -> Section:
-    rows = []
-    for number, chunks in enumerate(zip(*record.scenario.clients, strict=True)):
-        counts = [sum(getattr(t, split) for t in chunks) for split in SPLITS]
-        name, classes = chunks[0].name, ", ".join(chunks[0].class_names)
-        rows.append([str(number), name, classes, *(f"{count:,}" for count in counts)])
-    stream = "Each round a client has all concepts at once, with all its examples."
-    if hidden.mean_duration:
-        duration = f"every {hidden.mean_duration} rounds on average"
-        drawn = "each round" if hidden.mean_duration == 1 else duration
-        who = "Client and server know" if hidden.reveal_ids else "Nobody knows"
-        stream = (
-            f"Each round a client has one concept, drawn anew {drawn}, with up to "
-            f"{hidden.window:,} of its training examples of it. {who} which."
-        )
-    return Section(
-        "Hidden concepts",
-        f"{wording.plural(record.about.clients, 'client')}, {_drawn(record)} {stream} "
-        "The counts are totals over clients; no two clients have an example in common.",
-        [Table(["concept", "name", "classes", *SPLITS], rows, "concepts", 3)],
-    )
-
-
-def _drawn(record: Record) -> str:
-    scenario = record.scenario
-    tasks = [info for stream in record.scenario.clients for info in stream]
-    classes = len({name for info in tasks for name in info.class_names})
-    train, valid, test = (
-        sum(getattr(info, split) for info in tasks) for split in SPLITS
-    )
-    return (
-        f"{wording.plural(classes, 'different class')}; scenario {scenario.name}, "
-        f"drawn with seed {scenario.seed} from {', '.join(scenario.datasets)}: "
-        f"{train:,} training, {valid:,} validation and {test:,} test examples."
+        "Scenario",
+        f"{size} at most, {wording.plural(classes, 'different class')}; scenario "
+        f"{scenario.name}, drawn with seed {scenario.seed} from "
+        f"{', '.join(scenario.datasets)}: {sum(info.train for info in tasks):,} "
+        f"training, {sum(info.valid for info in tasks):,} validation and "
+        f"{sum(info.test for info in tasks):,} test examples. Under each name: its "
+        "class group, its classes, and these counts.",
+        [Table(head, rows, "scenario", longest + 1, folded)],
     )
 
 
@@ -616,51 +398,22 @@ def _task(task: TaskInfo) -> Cell:
 
 
 def _settings(summary: Summary) -> Section:
-    table = Table(["setting", "value"], [*_rows(summary)], "settings", words=2)
-    note = "How the run was made, by the names of the configuration."
-    return Section("Settings", note, [table], summary.command)
+    shown = {*About.model_fields, "privacy", "label_epsilon", "remarks"}
+    content = summary.model_dump(include=shown, exclude={"privacy": {"by_client"}})
+    table = Table(["setting", "value"], [*_flat(content)], "settings", words=2)
+    note = (
+        "How the run was made, by the keys of summary.json. The command runs the same "
+        "again in the folder of the run."
+    )
+    return Section("Settings", note, [table])
 
 
-def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
-    privacy = {} if summary.privacy is None else dict(summary.privacy)
-    sections: dict[str, dict[str, Any]] = {
-        "strategy": {
-            "name": summary.strategy,
-            "local_only": summary.local_only,
-            **summary.params,
-        },
-        "scenario": {
-            "name": summary.scenario,
-            "clients": summary.clients,
-            "tasks": summary.tasks,
-            **({} if summary.hidden is None else dict(summary.hidden)),
-        },
-        "data": {"datasets": summary.dataset},
-        "model": {"name": summary.model},
-        "training": {},
-        "federation": {"rounds_per_task": summary.rounds},
-        "privacy": {name: privacy[key] for key, name in PRIVACY.items() if privacy},
-        "run": {"seed": summary.seed},
-    }
-    for key, value in summary.training.items():
-        sections[ELSEWHERE.get(key, "training")][key] = value
-    machine = {key: value for key, value in summary.environment if value is not None}
-    yield from _flat(sections)
-    yield "rounds in all", str(summary.total_rounds)
-    yield from _flat(summary.remarks)
-    yield from _flat(machine)
-
-
-def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in params.items():
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """List values that are known; a value is written as TOML does."""
+    for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _shown(value)
-
-
-def _shown(value: object) -> str:
-    """Write a value as TOML does: ``true``, not ``True``."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+        elif isinstance(value, bool):
+            yield f"{prefix}{key}", str(value).lower()
+        elif value not in (None, []):
+            yield f"{prefix}{key}", str(value)

@@ -9,8 +9,6 @@ from fcl_flower.results.events import About
 
 LEGIBLE = 64
 """The number of rows or columns up to which a matrix is shown whole."""
-OPEN = 20
-"""The number of rows up to which a table is shown without a click."""
 
 MINUS = "\N{MINUS SIGN}"
 """The minus sign, as wide as a plus sign."""
@@ -48,17 +46,17 @@ class Table:
         name: class for the style sheet.
         words: number of columns, from the left, that hold words; the others hold
             numbers.
-        folded: text in place of a table with more rows than ``whole``, on which the
-            reader clicks; empty for a table that is always shown.
+        folded: text in place of a table with many rows, on which the reader clicks;
+            empty for a table that is always shown.
     """
 
     kind: ClassVar = "table"
+    open_up_to: ClassVar = 20
     head: Sequence[Value]
     rows: Sequence[Sequence[Value]]
     name: str = ""
     words: int = 1
     folded: str = ""
-    whole: int = OPEN
 
 
 # ---- numbers
@@ -103,11 +101,6 @@ def size_exact(count: float) -> Cell:
     return Cell(size(count), f"{count:,.0f} bytes")
 
 
-def operations(count: float) -> Cell:
-    """Format multiply-adds: ``2.52e+12``, with all digits under the pointer."""
-    return Cell(f"{count:.3g}", f"{count:,.0f} multiply-adds")
-
-
 def duration(seconds: float) -> str:
     """Format a time: ``4.2 s``, ``3 min 20 s`` or ``1 h 02 min``."""
     if seconds < 59.95:
@@ -138,7 +131,7 @@ FORMS: dict[str, Callable[[float], Value]] = {
     "gain": signed,
     "share": share,
     "bytes": size_exact,
-    "count": operations,
+    "count": "{:.3g}".format,
     "duration": duration,
     "number": "{:g}".format,
 }
@@ -162,11 +155,6 @@ def data(about: About) -> str:
 def noun(about: About) -> str:
     """Name what ``about.tasks`` counts."""
     return "task" if about.hidden is None else "concept"
-
-
-def full_noun(about: About) -> str:
-    """Name what ``about.tasks`` counts at its first mention on a page."""
-    return "task" if about.hidden is None else "hidden concept"
 
 
 def untrained(count: int, total: int) -> str:
