@@ -204,14 +204,15 @@ def _accuracy(record: Record) -> Iterator[Section]:
         Series(f"task {i}", tasks, by_task[:, i], charts.task_colour(i, about.tasks))
         for i in tasks
     ]
+    note = f"One line per task, {mean}, on test data. Every line starts where its task "
+    note += "was learned."
     if record.finished and about.incremental:
+        note += " The accuracy over all classes so far counts each test sample once."
         seen = np.array(record.summary.sample_accuracy, np.float64)
         lines.append(Series("all classes so far", tasks, seen, "var(--ink)"))
     yield Section(
         "Accuracy of every task",
-        f"One line per task, {mean}, on test data. Every line starts where its task "
-        "was learned. The accuracy over all classes so far counts each test sample "
-        "once.",
+        note,
         [line_chart("Accuracy of every task over time", "task", lines)],
     )
     losses = measures.mean_measured(record.by_task(record.tests, "losses"), axis=0)
