@@ -103,8 +103,16 @@ METHODS = {
     "matched-ensemble": DIGITS,
     "mtl": PUBLIC,
     "podnet": GROWING,
-    "replay": {**PUBLIC, "strategy.buffer_fraction": 0.2},
-    "replay-reg": {**PUBLIC, "strategy.buffer_fraction": 0.2},
+    "replay": {
+        **PUBLIC,
+        "strategy.budget": "fraction",
+        "strategy.buffer_fraction": 0.2,
+    },
+    "replay-reg": {
+        **PUBLIC,
+        "strategy.budget": "fraction",
+        "strategy.buffer_fraction": 0.2,
+    },
     "scaffold": DIGITS,
     "ss-il": GROWING,
     "stable-sgd": DIGITS,
