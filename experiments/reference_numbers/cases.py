@@ -103,16 +103,8 @@ METHODS = {
     "matched-ensemble": DIGITS,
     "mtl": PUBLIC,
     "podnet": GROWING,
-    "replay": {
-        **PUBLIC,
-        "strategy.budget": "fraction",
-        "strategy.buffer_fraction": 0.2,
-    },
-    "replay-reg": {
-        **PUBLIC,
-        "strategy.budget": "fraction",
-        "strategy.buffer_fraction": 0.2,
-    },
+    "replay": {**PUBLIC, "strategy.buffer_fraction": 0.2},
+    "replay-reg": {**PUBLIC, "strategy.buffer_fraction": 0.2},
     "scaffold": DIGITS,
     "ss-il": GROWING,
     "stable-sgd": DIGITS,
@@ -130,6 +122,9 @@ def params(**given: object) -> dict[str, Any]:
     """Describe parameters of a strategy."""
     return {f"strategy.{name}": value for name, value in given.items()}
 
+
+FIXED = {"strategy": "replay", **PUBLIC, "strategy.budget": "fixed"}
+"""Replay with a memory of a fixed size."""
 
 VARIANTS = {
     "analytic class-sums": of("analytic", **params(form="class-sums")),
@@ -176,13 +171,12 @@ VARIANTS = {
     "matched-ensemble alone": of("matched-ensemble", **params(ask="own")),
     "matched-ensemble single": of("matched-ensemble", head="single"),
     **{
-        f"replay {policy}": of(
-            "replay",
-            **params(budget="fixed", memory_samples=24, memory_policy=policy),
+        f"replay {policy}": Case(
+            {**FIXED, **params(memory_samples=24, memory_policy=policy)}
         )
         for policy in ("balanced", "herding", "reservoir", "leverage")
     },
-    "replay bytes": of("replay", **params(budget="fixed", memory_bytes=3000)),
+    "replay bytes": Case({**FIXED, **params(memory_bytes=3000)}),
     "scaffold start": of("scaffold", **params(variate="start")),
     "stl members": of("stl", **params(members=2)),
     "target concepts": Case(
