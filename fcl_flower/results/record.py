@@ -75,7 +75,7 @@ class Record:
     """The sum of all events of a run so far.
 
     Attributes:
-        rounds: finished rounds.
+        rounds: finished rounds; of their diagnostics only the numbers.
         tests: evaluations of the models that clients would use.
         tests_before: evaluations, before the aggregation, of the models that clients
             trained.
@@ -220,7 +220,9 @@ class Record:
         }
 
     def _add_round(self, event: Trained) -> None:
-        self.rounds.append(event)
+        # Reports are merged below, and a long run would hold each of them twice.
+        numbers = {k: v for k, v in event.diagnostics.items() if isinstance(v, float)}
+        self.rounds.append(event.model_copy(update={"diagnostics": numbers}))
         self.traffic.add(event.traffic)
         self.trained.update((c, stage.task) for c, stage in event.stages.items())
         self.failures.update(event.failed)

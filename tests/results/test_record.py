@@ -167,6 +167,15 @@ def matrix(**values):
     return Matrix(title="m", rows="new", columns="old", **values)
 
 
+def test_a_record_holds_a_report_of_a_round_once():
+    rows = Table(title="t", rows="task", columns=("density",), values={"0/0": (0.5,)})
+    found = record(trained(1, diagnostics={"n": 1.0, "t": rows}))
+
+    assert found.diagnostics == {"t": rows}
+    assert found.rounds[0].diagnostics == {"n": 1.0}
+    assert found.rounds[0].line()["diagnostics"] == {"n": 1.0}
+
+
 def test_a_later_row_takes_the_place_of_an_earlier_one():
     first = matrix(values={"0/1": {"1/0": 0.5}, "1/1": {"0/0": 0.1}})
     first = first.model_copy(update={"marked": {"0/1": ["1/0"], "1/1": ["0/0"]}})
