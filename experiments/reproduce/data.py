@@ -8,13 +8,14 @@ whose digest is not the recorded one is written, too, and the program ends with 
 """
 
 import argparse
+import gzip
 import hashlib
 import io
 import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,10 @@ Array = npt.NDArray[Any]
 
 CIFAR100 = sorted(chain.from_iterable(CIFAR100_SUPERCLASSES.values()))
 """The names of the fine labels of CIFAR-100, in the official order."""
+
+CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
+
+NOT_EVERYWHERE = "dataset/Cifar10/train/75.npz"
 
 PACS_CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 PACS_PIXELS = 84
@@ -58,10 +63,14 @@ class Clone(NamedTuple):
     path: Path
     commit: str
 
-    def files(self, folder: str) -> Iterator[tuple[str, bytes]]:
-        """Read all files below a folder, in the order of their paths."""
+    def files(
+        self, folder: str, without: Collection[str] = ()
+    ) -> Iterator[tuple[str, bytes]]:
+        """Read the files below a folder, in the order of their paths."""
         listed = _git(self.path, "ls-tree", "-r", "-z", self.commit, f"{folder}/")
-        entries = [entry.split("\t", 1) for entry in listed.decode().split("\0")[:-1]]
+        lines = listed.decode().split("\0")[:-1]
+        entries = [line.split("\t", 1) for line in lines]
+        entries = [entry for entry in entries if entry[1] not in without]
         # One process reads every file. A file of queries cannot fill a pipe.
         with tempfile.TemporaryFile() as queries:
             for description, _ in entries:
@@ -119,19 +128,23 @@ def _arrays(*arrays: Array) -> dict[str, Array]:
     return dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True))
 
 
-def cifar100(clone: Clone) -> dict[str, dict[str, Array]]:
-    """Make CIFAR-100 with 500 and 100 images of each class.
+def cifar(clone: Clone) -> dict[str, dict[str, Array]]:
+    """Make CIFAR-10 and CIFAR-100, with a sixth of each class for tests.
 
-    The source has all 60,000 images as ``(x / 255 - 0.5) / 0.5``. It merges the two
-    official splits, which cannot be told apart any more.
+    The source has images as ``(x / 255 - 0.5) / 0.5``. It merges the official splits,
+    which cannot be told apart any more. One file of CIFAR-10 is left out, since some
+    copies of the repository lack it. So CIFAR-10 has 58,865 of its 60,000 images.
     """
-    files = clone.files("dataset/Cifar100")
-    parts = [_pickled_arrays(file) for path, file in files if path.endswith(".npz")]
-    x = np.concatenate([part["x"] for part in parts]).transpose(0, 2, 3, 1)
-    y = np.concatenate([part["y"] for part in parts]).astype(np.int64)
-    pixels = np.rint((x * 0.5 + 0.5) * 255).astype(np.uint8)
-    names = {"class_names": np.array(CIFAR100)}
-    return {"cifar100": {**_split(pixels, y, 1 / 6), **names}}
+    sets = {}
+    for name, classes in (("Cifar10", CIFAR10), ("Cifar100", CIFAR100)):
+        files = clone.files(f"dataset/{name}", without=[NOT_EVERYWHERE])
+        parts = [_pickled_arrays(file) for path, file in files if path.endswith(".npz")]
+        x = np.concatenate([part["x"] for part in parts]).transpose(0, 2, 3, 1)
+        y = np.concatenate([part["y"] for part in parts]).astype(np.int64)
+        pixels = np.rint((x * 0.5 + 0.5) * 255).astype(np.uint8)
+        names = {"class_names": np.array(classes)}
+        sets[name.lower()] = {**_split(pixels, y, 1 / 6), **names}
+    return sets
 
 
 def mnist(clone: Clone) -> dict[str, dict[str, Array]]:
@@ -166,6 +179,49 @@ def mnist_m(clone: Clone) -> dict[str, dict[str, Array]]:
         arrays.append(np.stack([images[name] for name, _ in rows]))
         arrays.append(np.array([int(label) for _, label in rows]))
     return {"mnist_m": _arrays(*arrays)}
+
+
+def notmnist(clone: Clone) -> dict[str, dict[str, Array]]:
+    """Make the letters of notMNIST that the source has, each image once.
+
+    The source's larger file is damaged, so that its 10,000 test images are all.
+    """
+    content = gzip.decompress(clone.file("t10k-images-idx3-ubyte.gz"))
+    images = np.frombuffer(content, np.uint8, offset=16).reshape(-1, 28, 28)
+    content = gzip.decompress(clone.file("t10k-labels-idx1-ubyte.gz"))
+    labels = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
+    _, first = np.unique(images.reshape(len(images), -1), axis=0, return_index=True)
+    kept = np.sort(first)
+    names = {"class_names": np.array(list("ABCDEFGHIJ"))}
+    return {"notmnist": {**_split(images[kept], labels[kept]), **names}}
+
+
+SIGN_PIXELS = 32
+
+
+def traffic_signs(clone: Clone) -> dict[str, dict[str, Array]]:
+    """Make the German traffic signs that the source has, of all 43 kinds.
+
+    The pictures of one sign by the road are a track. No track is in both splits.
+    """
+    arrays: dict[bool, tuple[list[Array], list[int]]] = {}
+    for kind in range(43):
+        tracks: dict[str, list[Array]] = {}
+        for path, content in clone.files(f"gtsrb/{kind}"):
+            if content:  # two of the source's files are empty
+                track = Path(path).name.split("_")[0]
+                tracks.setdefault(track, []).append(_pixels(content, SIGN_PIXELS))
+        order = np.random.RandomState(kind).permutation(sorted(tracks))
+        held_out = {*order[: max(1, round(HELD_OUT * len(order)))]}
+        for track, images in tracks.items():
+            x, y = arrays.setdefault(track in held_out, ([], []))
+            x += images
+            y += [kind] * len(images)
+    (x_train, y_train), (x_test, y_test) = arrays[False], arrays[True]
+    names = {"class_names": np.array([f"sign {kind}" for kind in range(43)])}
+    train = np.stack(x_train), np.array(y_train)
+    test = np.stack(x_test), np.array(y_test)
+    return {"traffic_signs": {**_arrays(*train, *test), **names}}
 
 
 def pacs(clone: Clone) -> dict[str, dict[str, Array]]:
@@ -228,10 +284,10 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "cifar100": Source(
+    "cifar": Source(
         Repository("zeruishao/FedLoRE", "d245aaf98f9742255aa95f0433f137e4b8c5149a"),
-        cifar100,
-        {"cifar100": "054481af95a7caaa"},
+        cifar,
+        {"cifar10": "36980d3d5b60fd8e", "cifar100": "054481af95a7caaa"},
     ),
     "mnist": Source(
         Repository("rasbt/mnist-pngs", "d26bd33bf1e454dd15bd4fe8b8ba64c76308f91c"),
@@ -250,6 +306,19 @@ SOURCES = {
         ),
         mnist_m,
         {"mnist_m": "20d918a16f1f5643"},
+    ),
+    "notmnist": Source(
+        Repository(
+            "davidflanagan/notMNIST-to-MNIST",
+            "17823f4d4a3acd8317c07866702d2eb2ac79c7a0",
+        ),
+        notmnist,
+        {"notmnist": "f0f418a70413f190"},
+    ),
+    "traffic_signs": Source(
+        Repository("jovanzac/Traffic", "4218b162fecd7ae1b1fa5aa9c33140c8d3dd9fc0"),
+        traffic_signs,
+        {"traffic_signs": "4b5ae5083e36d8a6"},
     ),
     "pacs": Source(
         Repository(

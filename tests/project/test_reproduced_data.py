@@ -1,5 +1,6 @@
 """The sets of the papers' tables, made of the files of a git repository."""
 
+import gzip
 import importlib.util
 import io
 import pickle
@@ -59,14 +60,56 @@ def test_scaled_pixels_are_those_of_before(data, tmp_path):
     pixels = np.arange(len(y) * 3 * 4).reshape(len(y), 3, 2, 2) % 256
     scaled = ((pixels / 255 - 0.5) / 0.5).astype(np.float32)
     file = npz(data=np.array({"x": scaled, "y": y}, object))
-    files = {"dataset/Cifar100/train/0.npz": file, "dataset/Cifar100/config.json": b""}
-    arrays = data.cifar100(committed(data, tmp_path, files))["cifar100"]
+    ten = npz(data=np.array({"x": scaled[:60], "y": y[:60]}, object))
+    files = {
+        "dataset/Cifar100/train/0.npz": file,
+        "dataset/Cifar100/config.json": b"",
+        "dataset/Cifar10/train/0.npz": ten,
+        data.NOT_EVERYWHERE: b"not read",
+    }
+    sets = data.cifar(committed(data, tmp_path, files))
+    assert np.bincount(sets["cifar10"]["y_train"]).tolist() == [5] * 10
+    arrays = sets["cifar100"]
     assert np.bincount(arrays["y_train"]).tolist() == [5] * 100
     assert np.bincount(arrays["y_test"]).tolist() == [1] * 100
     images = np.concatenate([arrays["x_train"], arrays["x_test"]])
     whole = pixels.transpose(0, 2, 3, 1).astype(np.uint8)
     assert sorted(map(bytes, images)) == sorted(map(bytes, whole))
     assert arrays["class_names"][0] == "apple"
+
+
+def test_each_letter_is_there_once(data, tmp_path):
+    images = np.arange(40, dtype=np.uint8).repeat(28 * 28).reshape(40, 28, 28)
+    images, labels = np.concatenate([images, images[:8]]), np.arange(48) % 4
+    files = {
+        "t10k-images-idx3-ubyte.gz": gzip.compress(bytes(16) + images.tobytes()),
+        "t10k-labels-idx1-ubyte.gz": gzip.compress(
+            bytes(8) + labels.astype(np.uint8).tobytes()
+        ),
+    }
+    arrays = data.notmnist(committed(data, tmp_path, files))["notmnist"]
+    levels = [*arrays["x_train"][:, 0, 0], *arrays["x_test"][:, 0, 0]]
+    assert sorted(levels) == list(range(40))
+    assert (arrays["y_train"] == arrays["x_train"][:, 0, 0] % 4).all()
+    assert len(arrays["y_test"]) == 8
+
+
+def test_no_track_of_a_sign_is_in_both_splits(data, tmp_path):
+    files = {
+        f"gtsrb/{kind}/{track:05}_{frame:05}.ppm": png(track, 40)
+        for kind in range(43)
+        for track in range(5)
+        for frame in range(2)
+    }
+    files["gtsrb/0/00009_00000.ppm"] = b""
+    arrays = data.traffic_signs(committed(data, tmp_path, files))["traffic_signs"]
+    assert arrays["x_train"].shape == (43 * 8, 32, 32, 3)
+    assert arrays["x_test"].shape == (43 * 2, 32, 32, 3)
+    tracks = [
+        {*zip(arrays[f"y_{split}"], arrays[f"x_{split}"][:, 0, 0, 0], strict=True)}
+        for split in ("train", "test")
+    ]
+    assert not tracks[0] & tracks[1]
 
 
 def test_a_pickle_of_anything_else_is_refused(data):

@@ -75,8 +75,6 @@ def test_fedweit_learns_every_concept_that_it_is_told_of(tmp_path):
     assert min(found["accuracy_matrix"][-1]) > 0.8
     assert found["hidden"] == {"window": 320, "mean_duration": 1, "reveal_ids": True}
     assert "reveal_ids = true" in (tmp_path / "config.toml").read_text()
-    page = (tmp_path / "report.html").read_text()
-    assert "Client and server know which." in page
 
 
 @pytest.mark.run
