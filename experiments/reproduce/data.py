@@ -32,7 +32,18 @@ Array = npt.NDArray[Any]
 CIFAR100 = sorted(chain.from_iterable(CIFAR100_SUPERCLASSES.values()))
 """The names of the fine labels of CIFAR-100, in the official order."""
 
-CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CIFAR10 = [
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+]
 
 NOT_EVERYWHERE = "dataset/Cifar10/train/75.npz"
 
