@@ -45,8 +45,12 @@ def settings(tmp_path_factory):
     ["fedavg", "fed-lora", "lorm", "local", "replay", "ewc", "fedprox", "mtl", "disco"],
 )
 def test_methods_learn_instructions(tmp_path, settings, strategy):
-    more = {"strategy.similarity": 0.7} if strategy == "disco" else {}
-    run_in_process(tiny(tmp_path, **settings, **more, strategy=strategy))
+    more = {
+        "disco": {"strategy.similarity": 0.7},
+        # At the common rate it learns or not by how a processor rounds.
+        "fedprox": {"learning_rate": 0.01},
+    }.get(strategy, {})
+    run_in_process(tiny(tmp_path, **{**settings, **more}, strategy=strategy))
 
     assert [row["failed"] for row in rounds_of(tmp_path)] == [[]] * 4
     (first, _), (kept, second) = summary_of(tmp_path)["accuracy_matrix"]
@@ -54,8 +58,7 @@ def test_methods_learn_instructions(tmp_path, settings, strategy):
         assert first > 0.9
         assert kept > 0.3
         return
-    # Twelve answers, and processors round differently: without training all are wrong.
-    assert second > 0.1
+    assert second > 0.4
     if strategy == "disco":
         assert kept == first > 0.9  # of a subspace that nothing changes any more
     elif strategy == "mtl":
