@@ -46,9 +46,11 @@ CIFAR10 = [
 ]
 
 NOT_EVERYWHERE = "dataset/Cifar10/train/75.npz"
+"""A file that some copies of the repository lack."""
 
 PACS_CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 PACS_PIXELS = 84
+SIGN_PIXELS = 32
 HELD_OUT = 0.2
 """The share of each class that is kept for tests where a set has no official split."""
 
@@ -79,8 +81,7 @@ class Clone(NamedTuple):
     ) -> Iterator[tuple[str, bytes]]:
         """Read the files below a folder, in the order of their paths."""
         listed = _git(self.path, "ls-tree", "-r", "-z", self.commit, f"{folder}/")
-        lines = listed.decode().split("\0")[:-1]
-        entries = [line.split("\t", 1) for line in lines]
+        entries = [entry.split("\t", 1) for entry in listed.decode().split("\0")[:-1]]
         entries = [entry for entry in entries if entry[1] not in without]
         # One process reads every file. A file of queries cannot fill a pipe.
         with tempfile.TemporaryFile() as queries:
@@ -143,8 +144,8 @@ def cifar(clone: Clone) -> dict[str, dict[str, Array]]:
     """Make CIFAR-10 and CIFAR-100, with a sixth of each class for tests.
 
     The source has images as ``(x / 255 - 0.5) / 0.5``. It merges the official splits,
-    which cannot be told apart any more. One file of CIFAR-10 is left out, since some
-    copies of the repository lack it. So CIFAR-10 has 58,865 of its 60,000 images.
+    which cannot be told apart any more. CIFAR-10 is without `NOT_EVERYWHERE`,
+    so it has 58,865 of its 60,000 images.
     """
     sets = {}
     for name, classes in (("Cifar10", CIFAR10), ("Cifar100", CIFAR100)):
@@ -207,15 +208,14 @@ def notmnist(clone: Clone) -> dict[str, dict[str, Array]]:
     return {"notmnist": {**_split(images[kept], labels[kept]), **names}}
 
 
-SIGN_PIXELS = 32
-
-
 def traffic_signs(clone: Clone) -> dict[str, dict[str, Array]]:
     """Make the German traffic signs that the source has, of all 43 kinds.
 
     The pictures of one sign by the road are a track. No track is in both splits.
     """
-    arrays: dict[bool, tuple[list[Array], list[int]]] = {}
+    images: list[Array] = []
+    labels: list[int] = []
+    tests: list[bool] = []
     for kind in range(43):
         tracks: dict[str, list[Array]] = {}
         for path, content in clone.files(f"gtsrb/{kind}"):
@@ -224,15 +224,13 @@ def traffic_signs(clone: Clone) -> dict[str, dict[str, Array]]:
                 tracks.setdefault(track, []).append(_pixels(content, SIGN_PIXELS))
         order = np.random.RandomState(kind).permutation(sorted(tracks))
         held_out = {*order[: max(1, round(HELD_OUT * len(order)))]}
-        for track, images in tracks.items():
-            x, y = arrays.setdefault(track in held_out, ([], []))
-            x += images
-            y += [kind] * len(images)
-    (x_train, y_train), (x_test, y_test) = arrays[False], arrays[True]
+        for track, frames in tracks.items():
+            images += frames
+            labels += [kind] * len(frames)
+            tests += [track in held_out] * len(frames)
+    x, y, test = np.stack(images), np.array(labels), np.array(tests)
     names = {"class_names": np.array([f"sign {kind}" for kind in range(43)])}
-    train = np.stack(x_train), np.array(y_train)
-    test = np.stack(x_test), np.array(y_test)
-    return {"traffic_signs": {**_arrays(*train, *test), **names}}
+    return {"traffic_signs": {**_arrays(x[~test], y[~test], x[test], y[test]), **names}}
 
 
 def pacs(clone: Clone) -> dict[str, dict[str, Array]]:
