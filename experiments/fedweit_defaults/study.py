@@ -72,6 +72,8 @@ ROWS: Mapping[str, Settings] = {
     "defaults": {},
     "defaults, alone": ALONE,
     "a network a task": {"strategy": "stl"},
+    "without masks": {"strategy.mask_rate": 0.0, "strategy.lambda_mask": 0.0},
+    "follows wholly": {"strategy.follow": 1.0},
     **{f"lambda1 {value:g}": {"strategy.lambda1": value} for value in reversed(GRID)},
 }
 
