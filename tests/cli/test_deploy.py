@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.error import URLError
@@ -40,9 +41,10 @@ from fcl_flower.deploy.submission import RunLostError, SuperLink
 NOTE = """
 import json, os, pathlib, sys, time
 place = pathlib.Path(PLACE)
-with (place / "calls.jsonl").open("a") as file:
-    call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
-    file.write(json.dumps([call, dict(os.environ)]) + chr(10))
+call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
+# In one piece, as other programs write here and a test reads meanwhile.
+with (place / "calls.jsonl").open("ab", buffering=0) as file:
+    file.write(json.dumps([call, dict(os.environ)]).encode() + b"\\n")
 """
 LISTENS = """
 import socket
@@ -53,6 +55,7 @@ while not END.exists():
     time.sleep(0.05)
 """
 STAYS = "time.sleep(600)"
+PATIENCE = 300.0  # the machine may be busy; STAYS lasts longer
 REGISTERS = """
 if sys.argv[3].endswith("client-1.pub"):
     sys.exit("Public key already in use.")
@@ -93,11 +96,19 @@ def flower(tmp_path, monkeypatch):
 
 
 def await_true(condition):
-    for _ in range(600):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
-    pytest.fail("it did not happen")
+
+
+@contextlib.contextmanager
+def meanwhile(task):
+    """Run the task in a thread; the test fails by what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(task)
+        yield
+        done.result()
 
 
 @pytest.fixture
@@ -139,16 +150,15 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
     files = certificates(tmp_path / "certs", clients=3)
 
     def later():
-        await_true(lambda: len(flower.calls("flwr")) == 3)
-        make_certificates(tmp_path / "certs", [], 4, 1, overwrite=False)
-        await_true(lambda: len(flower.calls("flwr")) == 4)
-        (tmp_path / "end").touch()
+        try:
+            await_true(lambda: len(flower.calls("flwr")) == 3)
+            make_certificates(tmp_path / "certs", [], 4, 1, overwrite=False)
+            await_true(lambda: len(flower.calls("flwr")) == 4)
+        finally:
+            (tmp_path / "end").touch()
 
-    helper = threading.Thread(target=later)
-    helper.start()
-    with pytest.raises(
-        RoundError, match=r"^flower-superlink ended by itself, with code 0; its"
-    ):
+    why = r"^flower-superlink ended by itself, with code 0; its"
+    with meanwhile(later), pytest.raises(RoundError, match=why):
         run_superlink(
             files,
             tmp_path / "state",
@@ -157,7 +167,6 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
             said.append,
             speedups=choose("auto", "server"),
         )
-    helper.join()
 
     ((arguments, env),) = flower.calls("flower-superlink")
     assert arguments == [
@@ -297,17 +306,17 @@ def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch, once
     address = f"http://127.0.0.1:{port}/metrics"
 
     def later():
-        await_true(lambda: flower.calls("flwr"))
-        with urlopen(address, timeout=10) as reply:
-            found.append(reply.read().decode())
-        (tmp_path / "end").touch()
+        try:
+            await_true(lambda: flower.calls("flwr"))
+            with urlopen(address, timeout=PATIENCE) as reply:
+                found.append(reply.read().decode())
+        finally:
+            (tmp_path / "end").touch()
 
-    helper = threading.Thread(target=later)
-    helper.start()
     known = certificates(tmp_path / "certs"), tmp_path / "state", ports, []
-    with pytest.raises(RoundError, match="flower-superlink ended by itself"):
+    why = "flower-superlink ended by itself"
+    with meanwhile(later), pytest.raises(RoundError, match=why):
         run_superlink(*known, said.append, port)
-    helper.join()
 
     assert f"metrics: {address}" in said
     lines = found[0].splitlines()
@@ -879,14 +888,11 @@ def test_an_interrupt_stops_the_run(flower, tmp_path):
         time.sleep(0.3)
         signal.pthread_kill(main, signal.SIGINT)
 
-    helper = threading.Thread(target=interrupt)
-    helper.start()
     said = []
-    with pytest.raises(KeyboardInterrupt):
+    with meanwhile(interrupt), pytest.raises(KeyboardInterrupt):
         SuperLink("127.0.0.1:1", None).run(
             tiny(tmp_path), report=said.append, watch=print
         )
-    helper.join()
 
     assert said[-1] == "stopping run 123"
     assert flower.calls("flwr")[-1][0] == ["stop", "123", "--format", "json"]
