@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 COMPARE = HERE.parents[1] / "examples" / "compare.py"
 WIDTH = 900
 """Pixels of the window."""
-HEIGHTS = {"report": 1290, "comparison": 1490}
+HEIGHTS = {"report": 1450, "comparison": 1490}
 """Pixels of each picture."""
 COLOURS = 256
 """Of a picture: its most frequent ones, which keep it small and its areas exact."""

@@ -26,6 +26,10 @@ pytestmark = [
 
 EVIL = "</script><img src=https://example.org/x onerror=alert(1)><b>%{x}\u2028"
 
+HARMLESS = {"Download plot", "Zoom", "Pan", "Zoom in", "Zoom out"}
+HARMLESS |= {"Autoscale", "Reset axes"}
+"""The buttons above a chart: none of them sends anything."""
+
 
 def brightness(colour):
     """Return the mean of red, green and blue of ``rgb(...)``."""
@@ -40,6 +44,8 @@ def require_drawn(page, seen):
     assert seen.shown["drawn"] == len(names)
     assert [one["what"] for one in seen.shown["charts"]] == names
     for chart in seen.shown["charts"]:
+        assert {*chart["buttons"]} == HARMLESS
+        assert chart["bar"] == "rgba(0, 0, 0, 0)"
         assert chart["marks"] > 0, chart["what"]
         assert chart["room"] >= 0, chart["what"]
     assert seen.shown["scrolled"] <= seen.shown["width"]

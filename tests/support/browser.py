@@ -25,6 +25,9 @@ new MutationObserver((_, observer) => {
       marks: chart.querySelectorAll(
         ".points path, .point, .lines path, .hm image, .heatmaplayer image").length,
       texts: [...chart.querySelectorAll("text")].map(text => text.textContent),
+      buttons: [...chart.querySelectorAll(".modebar-btn")]
+        .map(button => button.dataset.title),
+      bar: getComputedStyle(chart.querySelector(".modebar-group")).backgroundColor,
       ink: getComputedStyle(chart.querySelector(".xtick text")).fill,
       room: document.body.getBoundingClientRect().right
         - chart.getBoundingClientRect().right })),

@@ -255,6 +255,10 @@ def _effect(label: str, alone: str, gains: Sequence[Accuracy]) -> tuple[str, str
     return f"Federation {verb} {label}: {evidence}.", tone
 
 
+FIRST = ("average_accuracy", "transfer_gain")
+"""Measures of the first columns, which a narrow window shows, too."""
+
+
 def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     finished = [run for group in groups if not group.under_way for run in group.runs]
     rows: dict[str, Mapping[str, Any]] = {
@@ -264,7 +268,7 @@ def _side_by_side(groups: Sequence[Group], folder: Path | None) -> Table:
     rows |= {group.label: group.row for group in groups if group.under_way}
     noun, columns = wording.noun(groups[0].about), list[tuple[Cell, list[Value]]]()
     for measure in sorted(
-        MEASURES, key=lambda measure: measure.form not in SPREAD_FORMS
+        MEASURES, key=lambda m: (m.key not in FIRST, m.form not in SPREAD_FORMS)
     ):
         cells = [_mean(measure, rows[group.label]) for group in groups]
         if any(cells):

@@ -131,6 +131,7 @@ body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 66rem;
   background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
   font: 15px/1.55 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 header p, section > p, .small, small, figcaption, footer { color: var(--muted); }
+header p { margin: 0; }
 h1, h2 { margin: 0 0 .3rem; line-height: 1.3; }
 h2 { font-size: 1.15rem; }
 section, footer { margin-top: 3rem; }
@@ -158,6 +159,7 @@ thead th { color: var(--muted); font-weight: 500; vertical-align: bottom; }
 td.n, th.n { text-align: right; }
 td.n { white-space: nowrap; }
 .scenario td + td { min-width: 8.5rem; }
+.methods td:first-child { min-width: 11rem; }
 td small { display: block; line-height: 1.35; }
 a, summary { color: var(--accent); }
 .swatch { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem; }
@@ -192,6 +194,8 @@ SCRIPT = """
     margin: { l: 8, r: 8, t: 44, b: 8 }, hovermode: "closest",
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     xaxis: axis, yaxis: axis,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: "var(--muted)",
+      activecolor: "var(--ink)" },
     coloraxis: { colorscale: [[0, "var(--cold)"], [1, "var(--hot)"]],
       colorbar: { thickness: 10, outlinewidth: 0, nticks: 3 } },
   } } };
@@ -200,7 +204,9 @@ SCRIPT = """
   const draw = () => Promise.all(places.map((place, i) =>
     Plotly.react(place, coloured(figures[i].data),
       coloured({ ...form, ...figures[i].layout }),
-      { responsive: true, displaylogo: false,
+      // Plotly has a button that sends a chart to its maker, and shows it if not told.
+      { responsive: true, displaylogo: false, showSendToCloud: false,
+        modeBarButtonsToRemove: ["select2d", "lasso2d"],
         toImageButtonOptions: { format: "svg", filename: figures[i].what } })));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   await draw();
