@@ -3,6 +3,7 @@
 Flower Datasets loads them, so this module needs the extra ``hub``.
 """
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,6 +47,8 @@ def load_hub(name: str, path: str) -> Dataset:
       whose sorted values are the classes.
     - Test split: the first of ``test``, ``validation`` and ``valid`` that exists.
     """
+    # Before the import, which reads it: by default the names of data sets are reported.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
