@@ -80,6 +80,7 @@ def mlflow(config: RunConfig, folder: Path) -> Iterator[Log]:
     run. They go where ``MLFLOW_TRACKING_URI`` says, or else to ``mlflow.db`` beside the
     run's folder, which the runs of a study share.
     """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it reports its use
     with require_extra("mlflow", "run.track"):
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
@@ -121,6 +122,7 @@ def wandb(config: RunConfig, folder: Path) -> Iterator[Log]:
     machine with ``wandb sync FOLDER/wandb/offline-run-...``, or at once with the
     package's own setting ``WANDB_MODE=online``.
     """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # even offline
     with require_extra("wandb", "run.track"):
         import wandb
 

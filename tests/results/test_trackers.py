@@ -186,6 +186,7 @@ def test_mlflow_reads_parameters_metrics_and_the_page(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     result = simulate(tmp_path / "a", "mlflow")
     simulate(tmp_path / "b", "mlflow")
+    assert mlflow.environment_variables.MLFLOW_DISABLE_TELEMETRY.get()
 
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("fcl-flower")
@@ -223,11 +224,13 @@ def test_a_run_that_failed_is_one_in_mlflow(tmp_path, monkeypatch):
     assert not (tmp_path / "mlflow.db").exists()
 
 
+@pytest.mark.process
 @pytest.mark.run
 def test_weights_and_biases_keeps_the_run_on_this_machine(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="of the extra wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     result = simulate(tmp_path / "run", "wandb")
+    assert not wandb.env.error_reporting_enabled()
 
     (kept,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     (file,) = kept.glob("*.wandb")
