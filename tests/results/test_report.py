@@ -154,6 +154,7 @@ def test_a_page_needs_nothing_but_itself_and_is_the_same_each_time(run):
     packed = page.find(".//script[@id='library']").text
     found = base64.b64decode(packed)
     assert gzip.decompress(found).decode() == get_plotlyjs()
+    assert b"showSendToCloud: false" in first  # a test in a browser sees the buttons
     assert found[4:8] == bytes(4)  # the time: the same page whenever it is made
     assert write_report(run).read_bytes() == first
 
