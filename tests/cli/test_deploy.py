@@ -103,10 +103,12 @@ def await_true(condition):
 
 
 @contextlib.contextmanager
-def meanwhile(task):
-    """Run the task in a thread; the test fails by what it raises."""
+def meanwhile(task, end=None):
+    """Run the task in a thread, and make the file at its end; raise what it raises."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(task)
+        if end is not None:
+            done.add_done_callback(lambda done: end.touch())
         yield
         done.result()
 
@@ -150,15 +152,12 @@ def test_a_server_starts_a_superlink_for_this_machine_alone(flower, tmp_path, on
     files = certificates(tmp_path / "certs", clients=3)
 
     def later():
-        try:
-            await_true(lambda: len(flower.calls("flwr")) == 3)
-            make_certificates(tmp_path / "certs", [], 4, 1, overwrite=False)
-            await_true(lambda: len(flower.calls("flwr")) == 4)
-        finally:
-            (tmp_path / "end").touch()
+        await_true(lambda: len(flower.calls("flwr")) == 3)
+        make_certificates(tmp_path / "certs", [], 4, 1, overwrite=False)
+        await_true(lambda: len(flower.calls("flwr")) == 4)
 
     why = r"^flower-superlink ended by itself, with code 0; its"
-    with meanwhile(later), pytest.raises(RoundError, match=why):
+    with meanwhile(later, tmp_path / "end"), pytest.raises(RoundError, match=why):
         run_superlink(
             files,
             tmp_path / "state",
@@ -306,16 +305,13 @@ def test_a_server_has_metrics_while_it_is_up(flower, tmp_path, monkeypatch, once
     address = f"http://127.0.0.1:{port}/metrics"
 
     def later():
-        try:
-            await_true(lambda: flower.calls("flwr"))
-            with urlopen(address, timeout=PATIENCE) as reply:
-                found.append(reply.read().decode())
-        finally:
-            (tmp_path / "end").touch()
+        await_true(lambda: flower.calls("flwr"))
+        with urlopen(address, timeout=10) as reply:
+            found.append(reply.read().decode())
 
     known = certificates(tmp_path / "certs"), tmp_path / "state", ports, []
     why = "flower-superlink ended by itself"
-    with meanwhile(later), pytest.raises(RoundError, match=why):
+    with meanwhile(later, tmp_path / "end"), pytest.raises(RoundError, match=why):
         run_superlink(*known, said.append, port)
 
     assert f"metrics: {address}" in said
