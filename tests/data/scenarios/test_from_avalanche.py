@@ -153,6 +153,7 @@ def test_what_is_no_such_benchmark_is_refused(given, message):
         from_avalanche(given, "mine")
 
 
+@pytest.mark.run
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("task_labels", "head"), [(False, "single"), (True, "multi")])
 def test_a_benchmark_of_the_library_is_learned(task_labels, head):
