@@ -26,6 +26,7 @@ from flwr.cli.utils import SUPERLINK_UNAVAILABLE_MESSAGE
 from flwr.common.config import parse_config_args
 from hypothesis import example, given
 from hypothesis import strategies as st
+from waiting import PATIENCE, await_true
 
 from fcl_flower.core.errors import ConfigError, RoundError
 from fcl_flower.core.processes import free_port
@@ -54,8 +55,7 @@ END = place / "end"
 while not END.exists():
     time.sleep(0.05)
 """
-STAYS = "time.sleep(600)"
-PATIENCE = 300.0  # the machine may be busy; STAYS lasts longer
+STAYS = f"time.sleep({PATIENCE + 100})"
 REGISTERS = """
 if sys.argv[3].endswith("client-1.pub"):
     sys.exit("Public key already in use.")
@@ -93,13 +93,6 @@ def flower(tmp_path, monkeypatch):
     before = set(psutil.Process().children(recursive=True))
     yield Flower()
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-def await_true(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ import time
 import pytest
 from fakes import rounds_of, run_in_process, summary_of, tiny
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
-from local_federation import PATIENCE, LocalFederation
+from local_federation import LocalFederation
+from waiting import await_true
 
 pytestmark = [pytest.mark.deploy, pytest.mark.soak]
 
@@ -23,10 +24,9 @@ MASKS = ("--set", "federation.secure_aggregation=true")
 def until_round(lab, name, number):
     """Wait until a run has finished so many rounds."""
     book = lab.folder / name / "rounds.jsonl"
-    deadline = time.monotonic() + PATIENCE
-    while not book.exists() or len(rounds_of(book.parent)) < number:
-        assert time.monotonic() < deadline, lab.tails()
-        time.sleep(0.05)
+    await_true(
+        lambda: book.exists() and len(rounds_of(book.parent)) >= number, lab.tails
+    )
 
 
 def workers(lab, name):

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import await_true
 
 from fcl_flower.core import processes
 from fcl_flower.core.errors import ConfigError
@@ -43,13 +43,6 @@ time.sleep(600)
 
 def python(text, *arguments):
     return [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
-
-
-def await_true(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def alive(pids):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes import InProcessTransport, failure, run_in_process, summary_of, tiny
+from waiting import await_true
 
 from fcl_flower import __version__
 from fcl_flower.cli import main
@@ -206,10 +207,7 @@ def test_where_a_network_does_not_answer_the_last_list_stands(monkeypatch):
     assert registry.clients == (0, 1)
 
     answers.set()
-    deadline = time.monotonic() + 30
-    while registry.clients != (0,):
-        assert time.monotonic() < deadline
-        registry.refresh()
+    await_true(lambda: registry.refresh() == (0,))
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from fakes import InProcessTransport, rounds_of, tiny
+from waiting import await_true
 
 from fcl_flower.config.run_config import RunConfig
 from fcl_flower.core.errors import RoundError
@@ -61,12 +62,14 @@ def question(node):
     return Request(node, QUERY)
 
 
-def answers(box, number, seconds=30.0):
-    found, deadline = [], time.monotonic() + seconds
-    while len(found) < number:
-        assert time.monotonic() < deadline, found
-        found += box.collect()
-        box.pause()
+def answers(box, number):
+    found = []
+
+    def all_are_there():
+        found.extend(box.collect())
+        return len(found) >= number
+
+    await_true(all_are_there, lambda: str(found))
     return {reply.node: reply for reply in found}
 
 

@@ -1,10 +1,11 @@
 """A service with two real clients, of which one gets its second task late."""
 
-import time
+from contextlib import suppress
 
 import pytest
-from local_federation import PATIENCE, LocalFederation
+from local_federation import LocalFederation
 from services import DoneError, World, deliver
+from waiting import await_true
 
 from fcl_flower.core.errors import ConfigError
 from fcl_flower.service.status import Policy, ServiceStatus
@@ -26,16 +27,13 @@ def serve(lab, name):
 
 def until(lab, holds):
     """Wait until the status of the service is as it should be; return it."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            found = ServiceStatus.read(lab.folder / "service")
-        except ConfigError:  # it has not begun yet
-            found = None
-        if found is not None and holds(found):
-            return found
-        assert time.monotonic() < deadline, lab.tails()
-        time.sleep(0.1)
+
+    def found():
+        with suppress(ConfigError):  # it has not begun yet
+            status = ServiceStatus.read(lab.folder / "service")
+            return status if holds(status) else None
+
+    return await_true(found, lab.tails)
 
 
 def learned(lab, tasks):

@@ -5,7 +5,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from descendants import MARK, marked, vanished
 from fakes import rounds_of, run_in_process, tiny
 from resuming import outcome
+from waiting import PATIENCE, await_true
 
 from fcl_flower.api import compare
 from fcl_flower.core import processes
@@ -25,7 +25,6 @@ from fcl_flower.simulation.local_runs import Backend, Job, run_all
 pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 300  # the machine may be busy
 RUN = [
     *("simulate", "--strategy", "fedweit", "--clients", "3", "--tasks", "2"),
     *("--rounds", "1", "--classes-per-task", "2", "--seed", "7"),
@@ -140,11 +139,10 @@ def test_nothing_of_flower_or_ray_outlives_a_command_that_is_killed(tmp_path):
     port = processes.free_port()
     more = ("--rounds", 500, "--set", f"run.metrics_port={port}")
     process = fcl(tmp_path, *RUN, *more, "--workers", 1, "--output", folder)
-    deadline = time.monotonic() + PATIENCE
-    while not (folder / "accuracy.csv").exists() or not rounds_of(folder):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    await_true(
+        lambda: (folder / "accuracy.csv").exists() and rounds_of(folder),
+        ended=lambda: process.poll() is not None,
+    )
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         assert b"\nfcl_rounds_planned 1000.0\n" in reply.read()
     family = psutil.Process(process.pid).children(recursive=True)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -14,6 +13,7 @@ import pytest
 from descendants import MARK, marked, vanished
 from fakes import rounds_of, tiny
 from resuming import outcome
+from waiting import await_true
 
 from fcl_flower.core.failures import FAILED
 from fcl_flower.privacy.mechanism import is_simulated
@@ -178,11 +178,10 @@ def test_two_processes_are_at_work_and_none_outlives_a_command_that_is_killed(tm
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 300
-    while not (folder / "rounds.jsonl").exists() or len(rounds_of(folder)) < 2:
-        assert command.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    await_true(
+        lambda: (folder / "rounds.jsonl").exists() and len(rounds_of(folder)) >= 2,
+        ended=lambda: command.poll() is not None,
+    )
     pool = [one for one in marked(tmp_path) if "forkserver" in " ".join(one.cmdline())]
     assert len(pool) == 3  # of which one only makes the others
 

@@ -6,17 +6,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
+from waiting import PATIENCE, await_true
 
 from fcl_flower.core.processes import free_port
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 500.0
-"""Seconds; the machine may be busy."""
 MENDED = "fcl_flower.deploy.speedups.supernode", "fcl_flower.deploy.speedups.superlink"
 """Run Flower's programs, whose command line follows them and two arguments."""
 
@@ -187,11 +185,11 @@ class LocalFederation:
         Raises:
             RuntimeError: it has ended before, or says nothing of the kind.
         """
-        deadline = time.monotonic() + PATIENCE
-        while not all(re.search(pattern, self.said(name)) for pattern in patterns):
-            if self.ended(name) or time.monotonic() > deadline:
-                raise RuntimeError(f"{name} did not say {patterns}\n{self.tails()}")
-            time.sleep(0.2)
+        await_true(
+            lambda: all(re.search(words, self.said(name)) for words in patterns),
+            lambda: f"{name} did not say {patterns}\n{self.tails()}",
+            lambda: self.ended(name),
+        )
 
     def code(self, name: str, patience: float = PATIENCE) -> int:
         """Wait for a process's end; return its exit code.

@@ -5,17 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import flwr
 import psutil
+from waiting import PATIENCE, await_true
 
 from fcl_flower.core.processes import await_port, free_port
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 600.0
-"""Seconds that anything may take; the machine may be busy."""
 NAME = "mine"
 """Of the federation in Flower's configuration."""
 REMOTE = """[superlink]
@@ -123,11 +121,11 @@ class PlainFlower:
             raise AssertionError(f"{name} goes on: {self.tail(name)}") from None
 
     def until(self, name, words):
-        deadline = time.monotonic() + PATIENCE
-        while words not in self.said(name):
-            assert self.started[name].poll() is None, self.tail(name)
-            assert time.monotonic() < deadline, f"{words}: {self.tail(name)}"
-            time.sleep(0.1)
+        await_true(
+            lambda: words in self.said(name),
+            lambda: f"{words}: {self.tail(name)}",
+            lambda: self.started[name].poll() is not None,
+        )
 
     def tail(self, name):
         return "\n".join(self.said(name).splitlines()[-40:])

@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
-from local_federation import PATIENCE
 from namespaces import Testbed, why_not
+from waiting import await_true
 
 import fcl_flower as fcl
 
@@ -79,14 +79,11 @@ def rounds(bed: Testbed, run: str) -> int:
 
 def until_round(bed: Testbed, run: str, number: int) -> bool:
     """Wait until a run has finished so many rounds; False where it ends before."""
-    deadline = time.monotonic() + PATIENCE
-    while rounds(bed, run) < number:
-        if bed.ended("run"):
-            return rounds(bed, run) >= number
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"no round {number}\n{bed.tails()}")
-        time.sleep(0.05)
-    return True
+    await_true(
+        lambda: bed.ended("run") or rounds(bed, run) >= number,
+        lambda: f"no round {number}\n{bed.tails()}",
+    )
+    return rounds(bed, run) >= number
 
 
 def disturbed(
