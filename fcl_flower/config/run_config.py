@@ -90,8 +90,9 @@ class ScenarioSection(NamedSection):
     """The way in which tasks are made, by default as suits the data (fcl list)."""
     clients: int = Field(0, ge=0)
     """Number of clients; 0 for as many as there are nodes, or for what suits."""
-    tasks: int = Field(4, ge=1)
-    """Tasks in each client's stream; hidden concepts in the scenario concepts."""
+    tasks: int = Field(0, ge=0)
+    """Tasks in each client's stream; hidden concepts in the scenario concepts; 0 for
+    what suits the scenario, and in a simulation the folders of local data."""
     classes_per_task: int = Field(0, ge=0)
     """Classes in a task; 0 for the scenario's default. With local data: the most that
     any task has; with first_task_classes: those of each later task."""
@@ -811,6 +812,7 @@ def long_keys(settings: Mapping[str, object]) -> dict[str, object]:
 _OPEN = (
     "federation.rounds_per_task",
     "scenario.clients",
+    "scenario.tasks",
     "scenario.classes_per_task",
     "training.batch_size",
     "training.learning_rate",

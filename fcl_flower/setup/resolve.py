@@ -98,6 +98,9 @@ def resolve(config: RunConfig, clients: int = 0) -> RunSpec:
         **{
             "scenario.name": scenario_name,
             "scenario.clients": config.scenario.clients or scenario.clients,
+            "scenario.tasks": config.scenario.tasks
+            or scenario.tasks
+            or len(config.data.names),
             "scenario.classes_per_task": config.scenario.classes_per_task
             or (config.model.places if local_data and config.model.growing_head else 0)
             or len(config.data.classes),

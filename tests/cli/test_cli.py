@@ -101,7 +101,7 @@ def test_a_flag_says_what_its_setting_says(fcl, monkeypatch):
         said = setting.help.partition(";")[0].rstrip(".")
         assert f"--{name.replace('_', '-')} " in text
         assert f"{said}." in text
-    for default in ("fedweit", "4", "1", "0", "auto"):
+    for default in ("fedweit", "1", "0", "auto"):
         assert f"[default: {default}]" in text
     assert "[default: False]" not in text
     assert "[default: ]" not in text

@@ -8,7 +8,8 @@ from fcl_flower.core.errors import ConfigError
 
 SETTINGS = {
     "[0": """
-        scenario.clients scenario.classes_per_task scenario.max_train_per_class
+        scenario.clients scenario.tasks scenario.classes_per_task
+        scenario.max_train_per_class
         scenario.max_test_per_class model.num_features training.batch_size
         training.learning_rate training.lr_patience training.weight_decay
         training.early_stopping_patience federation.rounds_per_task
@@ -20,7 +21,7 @@ SETTINGS = {
         run.seed
     """,
     "[1": """
-        scenario.tasks training.epochs training.threads federation.max_attempts
+        training.epochs training.threads federation.max_attempts
     """,
     "[2": "model.places",
     "(0": "federation.timeout privacy.clip",

@@ -132,6 +132,15 @@ def test_what_the_user_says_stays(tmp_path):
     assert config.scenario.tasks == 1
 
 
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_the_user_may_want_fewer_tasks_than_all_folders_have(tmp_path, tasks):
+    long = client(tmp_path / "a", *[table("a", "b")] * 6)
+    short = client(tmp_path / "b", *[table("a", "b")] * 5)
+    assert with_local_data(RunConfig(), [long, short]).scenario.tasks == 5
+    given = RunConfig.from_settings(tasks=tasks)
+    assert with_local_data(given, [long, short]).scenario.tasks == tasks
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

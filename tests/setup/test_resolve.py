@@ -76,10 +76,17 @@ def test_sizes_that_are_left_open_are_decided(resolved):
         model="small",
         head="multi",
         clients=4,
+        tasks=4,
         rounds=5,
     )
     training = resolved(model="lenet").config.training
     assert (training.batch_size, training.learning_rate) == (50, 1e-3 / 3)
+
+
+def test_each_domain_is_a_task_unless_the_user_says_otherwise(resolved):
+    domains = {"scenario": "domains", "dataset": "digits,rotated-90:digits"}
+    assert resolved(**domains).config.scenario.tasks == 2
+    assert resolved(**domains, tasks=1).config.scenario.tasks == 1
 
 
 def test_another_optimizer_takes_the_rate_of_its_user(resolved):

@@ -71,6 +71,7 @@ class ScenarioEntry(NamedTuple):
         single: reason why the scenario needs a single head, for errors; empty if a head
             a task works, too.
         clients: default number of clients of a simulation.
+        tasks: default number of tasks; 0 for one a data set.
         rounds: default rounds per task.
         local_data: whether clients have data of their own, so that none are drawn.
     """
@@ -84,6 +85,7 @@ class ScenarioEntry(NamedTuple):
     head: Literal["multi", "single"] = "multi"
     single: str = ""
     clients: int = 4
+    tasks: int = 4
     rounds: int = 5
     local_data: bool = False
 
@@ -132,6 +134,7 @@ _SCENARIOS = {
         classes_per_task=0,
         head="single",
         single="where a sample's task is unknown",
+        tasks=0,
     ),
     "local-data": ScenarioEntry(
         _local_tasks,
