@@ -245,8 +245,8 @@ def test_a_file_describes_a_study(tmp_path):
         (v.title, v.scenario.clients, v.scenario.tasks, dict(v.strategy.params))
         for v in study.variants
     ] == [
-        ("fedavg", 5, 4, {}),
-        ("local", 5, 4, {}),
+        ("fedavg", 5, 0, {}),
+        ("local", 5, 0, {}),
         ("EWC 5", 6, 2, {"strength": 5}),
         ("EWC 5 local-only", 6, 2, {"strength": 5}),
     ]
