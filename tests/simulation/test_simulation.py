@@ -141,7 +141,8 @@ def test_nothing_of_flower_or_ray_outlives_a_command_that_is_killed(tmp_path):
     process = fcl(tmp_path, *RUN, *more, "--workers", 1, "--output", folder)
     await_true(
         lambda: (folder / "accuracy.csv").exists() and rounds_of(folder),
-        ended=lambda: process.poll() is not None,
+        lambda: process.kill() or str(process.communicate()),
+        lambda: process.poll() is not None,
     )
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         assert b"\nfcl_rounds_planned 1000.0\n" in reply.read()
